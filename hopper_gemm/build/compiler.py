@@ -1,0 +1,64 @@
+"""One config to machine code, on this process's CPU. Needs the DSL, not a GPU."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import cutlass
+from cutlass import Int32, cute
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.model import hopper
+from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.config import GemmConfig
+
+FUNCTION = "hopper_gemm"
+"""Name of the launcher in the object file."""
+
+ALIGN_ELEMENTS = 8
+DTYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A host launcher with its device code inside (a relocatable object), and the device code alone."""
+
+    object_file: bytes
+    cubin: bytes
+
+
+def compile_kernel(config: GemmConfig, dtype: str) -> Compiled:
+    """Compile for sm_90a, with sizes and pitches left open.
+
+    Args:
+        config: a legal config.
+        dtype: a name of :data:`DTYPES`.
+
+    Raises:
+        Exception: whatever the DSL or the assembler raises; its text is the reason.
+    """
+    element = DTYPES[dtype]
+    m, n, k = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS), cute.sym_int(divisibility=ALIGN_ELEMENTS)
+
+    def matrix(rows, columns):  # noqa: ANN001, ANN202
+        pitch = cute.sym_int64(divisibility=ALIGN_ELEMENTS)
+        return make_fake_tensor(element, (rows, columns), (pitch, 1), assumed_align=hopper.TMA_ALIGN_BYTES)
+
+    with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
+        launcher = cute.compile(
+            HopperGemm(footprint(config), element),
+            matrix(m, k),
+            matrix(n, k),
+            matrix(m, n),
+            Int32(0),
+            Int32(0),
+            Int32(0),
+            make_fake_stream(use_tvm_ffi_env_stream=True),
+            options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
+        )
+        path = Path(scratch) / "kernel.o"
+        launcher.export_to_c(object_file_path=str(path), function_name=FUNCTION)
+        return Compiled(path.read_bytes(), launcher.__cubin__)

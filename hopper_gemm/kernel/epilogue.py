@@ -1,0 +1,86 @@
+"""Accumulators to global memory: registers -> shared memory -> TMA store, in chunks.
+
+A consumer's share leaves in chunks of 64 rows by a few columns, one after the other through its own small set of
+buffers; no other consumer is waited for. Converting and storing chunk j + 1 overlaps the copy engine's reading of
+chunk j, and the last chunks of a tile drain while the next tile is being multiplied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+from cutlass import Boolean, Int32, cute
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The store role of one consumer warpgroup.
+
+    Args:
+        atom: the TMA store of one chunk.
+        copy: registers to shared memory for one chunk, partitioned for a warpgroup.
+        values: shape of one thread's part of a chunk, as the copy wants it.
+        registers: this thread's view of the shared buffers, (copy..., buffer).
+        shared: partitioned shared memory, (box, buffer).
+        target: partitioned output, (box, chunk row, chunk column).
+        buffers: buffers of this consumer.
+        barrier: id of the named barrier of this consumer's 128 threads.
+        stores: true in the warp that issues the stores.
+    """
+
+    atom: cute.CopyAtom
+    copy: cute.TiledCopy
+    values: cute.Shape
+    registers: cute.Tensor
+    shared: cute.Tensor
+    target: cute.Tensor
+    buffers: int
+    barrier: Int32
+    stores: Boolean
+
+    def sync(self) -> None:
+        """A barrier of this consumer's four warps."""
+        cute.arch.barrier(barrier_id=self.barrier, number_of_threads=128)
+
+    @cute.jit
+    def wait_reads(self, pending: cutlass.Constexpr[int]) -> None:
+        """In the storing warp: wait until at most ``pending`` stores still read their buffers."""
+        if self.stores:
+            cute.arch.cp_async_bulk_wait_group(pending, read=True)
+
+    @cute.jit
+    def store_tile(
+        self, accumulators: cute.Tensor, rows: cutlass.Constexpr[int], columns: cutlass.Constexpr[int], row: Int32, column: Int32
+    ) -> None:
+        """Store one share.
+
+        With two or more buffers a chunk costs one barrier: before it, the storing warp has made sure that the buffer
+        of the *next* chunk is free; after it, the buffer of this chunk is written.
+
+        Args:
+            accumulators: fp32 registers of the share.
+            rows, columns: chunks of the share, down and across.
+            row, column: the share's first chunk in the whole output.
+        """
+        chunks = rows * columns
+        size = cute.size(accumulators) // chunks
+        flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))
+        self.wait_reads(0)
+        self.sync()
+        for j in cutlass.range_constexpr(chunks):
+            i, at = divmod(j, columns)
+            slot = j % self.buffers
+            packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
+            packed.store(flat[None, at, i].load().to(self.registers.element_type))
+            cute.copy(self.copy, packed, self.registers[None, None, None, slot])
+            cute.arch.fence_proxy("async.shared", space="cta")
+            if cutlass.const_expr(self.buffers > 1 and self.buffers <= j + 1 < chunks):
+                self.wait_reads(self.buffers - 2)
+            self.sync()
+            if self.stores:
+                cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)])
+                cute.arch.cp_async_bulk_commit_group()
+            if cutlass.const_expr(self.buffers == 1 and j + 1 < chunks):
+                self.wait_reads(0)
+                self.sync()

@@ -1,0 +1,175 @@
+"""The ring of shared-memory stages, guarded by pairs of mbarriers.
+
+A stage is a slot of the ring. The producer fills it, the consumers read it, and two barriers per slot say whose turn
+it is. A barrier's *phase* flips each time all its expected arrivals (and bytes) are in; waiting on parity ``p`` blocks
+while the barrier is in phase ``p``. A role therefore carries (index, phase) and flips its phase when the index wraps.
+
+    slot      producer acquire   producer commit    consumer wait      consumer release
+              (waits on empty)   (arms full)        (waits on full)    (arrives on empty)
+    empty     passes             -> wait            blocks             -
+    wait      blocks             -                  blocks             -
+    full      blocks             -                  passes             -> empty, with the last arrival
+
+The producer starts one phase ahead, so its first round of acquires passes at once: every slot is empty.
+
+Who arrives, how often, on a slot's barriers in one round:
+
+    full      the one thread that issues the TMA loads, once, announcing the bytes of the whole stage; then the copy
+              engine, by bytes. With multicast a part of the bytes comes from the other CTAs of the cluster.
+    empty     one lane of every consumer warp, on this CTA and on every CTA whose loads land here too or that loads
+              for us (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals.
+
+Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after
+``wgmma.wait_group s`` that follows the commit of stage i: groups complete in order, so at most the s youngest groups
+(stages i - s + 1 .. i) can still be running in that warp, and stage i - s has been read to the end. The producer passes
+``acquire`` after the arrival of *every* consumer warp of *every* CTA that reads the slot, because the count asks for
+each of them separately; no warp speaks for another. wgmma's reads and TMA's writes both belong to the async proxy, and
+the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+from cutlass import Boolean, Int32, cute
+from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
+
+
+
+class RingState:
+    """Where one role stands in the ring: slot index and phase parity.
+
+    A value, not a cursor: :meth:`next` returns the successor, so a loop carries it as it carries an integer.
+    """
+
+    def __init__(self, stages: int, index: Int32, phase: Int32) -> None:
+        self.stages = stages
+        self.index = index
+        self.phase = phase
+
+    @staticmethod
+    def producer(stages: int) -> RingState:
+        """The producer's first slot, one phase ahead: waiting on the previous parity passes at once."""
+        return RingState(stages, Int32(0), Int32(1))
+
+    @staticmethod
+    def consumer(stages: int) -> RingState:
+        """A consumer's first slot."""
+        return RingState(stages, Int32(0), Int32(0))
+
+    @cute.jit
+    def next(self) -> RingState:
+        """The slot after this one; the phase flips where the index wraps."""
+        if cutlass.const_expr(self.stages == 1):
+            return RingState(1, self.index, self.phase ^ 1)
+        else:
+            index = self.index + 1
+            wraps = index == self.stages
+            return RingState(
+                self.stages,
+                cutlass.select_(wraps, Int32(0), index),
+                cutlass.select_(wraps, self.phase ^ 1, self.phase),
+            )
+
+    def __extract_mlir_values__(self) -> list:
+        return extract_mlir_values(self.index) + extract_mlir_values(self.phase)
+
+    def __new_from_mlir_values__(self, values: list) -> RingState:
+        return RingState(
+            self.stages, new_from_mlir_values(self.index, values[:1]), new_from_mlir_values(self.phase, values[1:])
+        )
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The barriers of the ring and what each role does with them.
+
+    Args:
+        barriers: shared memory for ``2 * stages`` mbarriers: all full barriers, then all empty ones.
+        stages: slots.
+        stage_bytes: bytes that complete a slot.
+        consumer_warps: consumer warps of one CTA.
+        cluster: CTAs of the cluster along m and along n.
+    """
+
+    barriers: cute.Pointer
+    stages: int
+    stage_bytes: int
+    consumer_warps: int
+    cluster: tuple[int, int]
+
+    @property
+    def full(self) -> cute.Pointer:
+        """The first full barrier."""
+        return self.barriers
+
+    @property
+    def empty(self) -> cute.Pointer:
+        """The first empty barrier."""
+        return self.barriers + self.stages
+
+    @property
+    def readers(self) -> int:
+        """CTAs that must have read a slot before it is loaded anew."""
+        return self.cluster[0] + self.cluster[1] - 1
+
+    def init(self) -> None:
+        """Set the arrival counts. By one thread, before a barrier of the whole cluster."""
+        for stage in range(self.stages):
+            cute.arch.mbarrier_init(self.full + stage, 1)
+            cute.arch.mbarrier_init(self.empty + stage, self.consumer_warps * self.readers)
+        cute.arch.mbarrier_init_fence()
+
+    # Producer ------------------------------------------------------------------------------
+
+    @cute.jit
+    def acquire(self, state: RingState, passed: Boolean | bool = False) -> None:
+        """Wait until the slot is empty, then announce the stage's bytes on its full barrier.
+
+        By one warp; ``passed`` is the answer of an earlier :meth:`peek_empty`.
+        """
+        if not passed:
+            cute.arch.mbarrier_wait(self.empty + state.index, state.phase)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(self.full + state.index, self.stage_bytes)
+
+    def peek_empty(self, state: RingState) -> Boolean:
+        """Whether the slot is already empty; never blocks for long."""
+        return cute.arch.mbarrier_test_wait(self.empty + state.index, state.phase)
+
+    # Consumer ------------------------------------------------------------------------------
+
+    @cute.jit
+    def wait(self, state: RingState, passed: Boolean | bool = False) -> None:
+        """Wait until the slot is full; ``passed`` is the answer of an earlier :meth:`peek_full`."""
+        if not passed:
+            cute.arch.mbarrier_wait(self.full + state.index, state.phase)
+
+    def peek_full(self, state: RingState) -> Boolean:
+        """Whether the slot is already full; never blocks for long."""
+        return cute.arch.mbarrier_test_wait(self.full + state.index, state.phase)
+
+    @cute.jit
+    def release(self, state: RingState, arrives: Boolean, peer: Int32) -> None:
+        """Give the slot back. By every lane of a consumer warp; the lanes for which ``arrives`` do it.
+
+        Args:
+            state: the slot, read to the end by this warp.
+            arrives: true for the warp's first :attr:`readers` lanes.
+            peer: the CTA of the cluster that this lane tells; see :meth:`peer_of_lane`.
+        """
+        if arrives:
+            if cutlass.const_expr(self.readers == 1):
+                cute.arch.mbarrier_arrive(self.empty + state.index)
+            else:
+                cute.arch.mbarrier_arrive(self.empty + state.index, peer)
+
+    @cute.jit
+    def peer_of_lane(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
+        """The CTA that a lane tells of a release: lane by lane the own column, then the rest of the own row."""
+        cluster_m = self.cluster[0]
+        other = lane - cluster_m
+        other = other + Int32(other >= rank_n)
+        return cutlass.select_(lane < cluster_m, lane + rank_n * cluster_m, rank_m + other * cluster_m)
+

@@ -1,0 +1,115 @@
+"""How it is multiplied: every parameter of the kernel, in one frozen dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+Axis = Literal["m", "n"]
+
+SCHEDULES = ("cooperative",)
+SWIZZLES = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """One way to run the kernel. Values outside the rules are accepted here and refused, with every
+    reason, by :func:`hopper_gemm.model.legality.reasons`; only nonsense (a tile of ``"big"``) raises.
+
+    ``"auto"`` and ``"max"`` leave the choice to :func:`hopper_gemm.model.footprint.resolve`.
+
+    Args:
+        tile_m: rows of the output tile of one CTA.
+        tile_n: columns of the output tile of one CTA.
+        k_depth: wgmma k-blocks of 16 per stage; the tile is ``tile_k = 16 * k_depth`` deep.
+        stages: slots of the shared-memory ring, or ``"max"``: as many as fit.
+        stagger: wgmma groups (one per stage) still in flight when an older stage is released.
+        consumers: warpgroups that share the tile's math, or ``"auto"``.
+        split: the side of the tile that the consumers divide among them, ``"m"``, ``"n"`` or ``"auto"``.
+        schedule: ``"cooperative"``: all consumers work on the same tile.
+        cluster_m: CTAs of a cluster along m; they share, by multicast, the tile of B.
+        cluster_n: CTAs of a cluster along n; they share, by multicast, the tile of A.
+        raster: the axis along which consecutive tiles walk, ``"m"`` or ``"n"``.
+        swizzle: how many tiles of the other axis advance together before the walk takes a step.
+        peek: probe the next stage's barrier early, and block only if the probe failed.
+        epi_n: columns of the chunks in which a tile leaves through shared memory, at most.
+        epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves.
+
+    Raises:
+        ValueError: a field has a value of the wrong kind.
+
+    Example:
+        >>> GemmConfig(tile_m=256, tile_n=128, k_depth=4).tile_k
+        64
+    """
+
+    tile_m: int = 256
+    tile_n: int = 128
+    k_depth: int = 4
+    stages: int | Literal["max"] = "max"
+    stagger: int = 1
+    consumers: int | Literal["auto"] = "auto"
+    split: Axis | Literal["auto"] = "auto"
+    schedule: str = "cooperative"
+    cluster_m: int = 1
+    cluster_n: int = 1
+    raster: Axis = "m"
+    swizzle: int = 8
+    peek: bool = True
+    epi_n: int = 32
+    epi_buffers: int | Literal["max"] = "max"
+
+    def __post_init__(self) -> None:
+        words = {"stages": ("max",), "consumers": ("auto",), "epi_buffers": ("max",)}
+        for name in INTEGERS:
+            value = getattr(self, name)
+            if isinstance(value, str) and value in words.get(name, ()):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                kinds = " or ".join(["an integer", *(repr(word) for word in words.get(name, ()))])
+                raise ValueError(f"{name} must be {kinds} but got {value!r}")
+        for name, allowed in (("split", ("m", "n", "auto")), ("raster", ("m", "n")), ("schedule", SCHEDULES)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
+        if not isinstance(self.peek, bool):
+            raise ValueError(f"peek must be true or false but got {self.peek!r}")
+
+    @property
+    def tile_k(self) -> int:
+        """Depth of one stage in elements."""
+        return 16 * self.k_depth
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of one cluster."""
+        return self.cluster_m * self.cluster_n
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field by its own name, ready for a row of a table or JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        stages = f"s{self.stages}"
+        cluster = f"{self.cluster_m}x{self.cluster_n}"
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k} {stages} lag{self.stagger} {self.consumers}{self.split} {cluster} {self.raster}{self.swizzle}"
+
+
+INTEGERS = (
+    "tile_m",
+    "tile_n",
+    "k_depth",
+    "stages",
+    "stagger",
+    "consumers",
+    "cluster_m",
+    "cluster_n",
+    "swizzle",
+    "epi_n",
+    "epi_buffers",
+)
+FIELDS = tuple(field.name for field in fields(GemmConfig))
+"""Every parameter's name, in the order in which tables show them."""
+
+LAUNCH_FIELDS = ("raster", "swizzle")
+"""Parameters that are arguments of the launch: changing them recompiles nothing."""

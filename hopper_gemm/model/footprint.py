@@ -1,0 +1,209 @@
+"""What a config takes of an SM: geometry of the shares, shared-memory map, registers.
+
+Pure arithmetic over :class:`GemmConfig`; the kernel, the legality rules and ``explain`` read the same figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import ELEMENT_BYTES
+
+EPI_BUFFERS_MAX = 4
+"""More chunk buffers than this never sped up an epilogue: a store is read out of its buffer within a few chunks."""
+
+SPARE_REGISTERS = 32
+"""Registers a consumer needs beside its accumulators (addresses, barriers, the epilogue's packed pairs). Found by
+compiling: with 31 to spare some shares spill, with 32 none of 378 did."""
+
+SMEM_SLACK = 1024
+"""Bytes kept back for the barriers and for the alignment of the buffers."""
+
+
+@dataclass(frozen=True)
+class RegisterSplit:
+    """Registers per thread after setmaxnreg has moved them; equal when the kernel moves none."""
+
+    producer: int
+    consumer: int
+    moved: bool
+
+
+REGISTER_SPLITS = {
+    1: (RegisterSplit(hopper.REGISTERS_PER_THREAD, hopper.REGISTERS_PER_THREAD, moved=False),),
+    2: (RegisterSplit(56, 224, moved=True), RegisterSplit(40, 232, moved=True), RegisterSplit(24, 240, moved=True)),
+    3: (RegisterSplit(56, 152, moved=True), RegisterSplit(32, 160, moved=True)),
+}
+"""By number of consumers, the roomiest producer first: with many loads for a stage it spills at 40. What a CTA may hand
+around is what it was launched with: 168 registers for each of 384 threads, 128 for each of 512."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Derived figures of a resolved config. Build it with :func:`footprint`."""
+
+    config: GemmConfig
+
+    # The share of one consumer -------------------------------------------------------------
+
+    @property
+    def share_m(self) -> int:
+        """Rows of the tile that one consumer computes."""
+        return self.config.tile_m // self._consumers if self.config.split == "m" else self.config.tile_m
+
+    @property
+    def share_n(self) -> int:
+        """Columns of the tile that one consumer computes; also n of its wgmma instruction."""
+        return self.config.tile_n // self._consumers if self.config.split == "n" else self.config.tile_n
+
+    @property
+    def wgmma_per_stage(self) -> int:
+        """wgmma instructions that one consumer issues for one stage."""
+        return self.share_m // hopper.WGMMA_M * self.config.k_depth
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulator registers of one consumer thread."""
+        return self.share_m * self.share_n // hopper.WARPGROUP_THREADS
+
+    @property
+    def registers(self) -> RegisterSplit:
+        """Registers per thread of the producer and of a consumer: the first split that holds the accumulators."""
+        splits = REGISTER_SPLITS[self._consumers]
+        return next((split for split in splits if self.accumulators <= split.consumer - SPARE_REGISTERS), splits[-1])
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: one producer warpgroup and the consumers."""
+        return hopper.WARPGROUP_THREADS * (1 + self._consumers)
+
+    # Shared memory -------------------------------------------------------------------------
+
+    @property
+    def swizzle_bytes(self) -> int:
+        """Span of the operands' swizzle: the widest whose row divides a stage's row of tile_k elements."""
+        return gcd(ELEMENT_BYTES * self.config.tile_k, hopper.SWIZZLE_BYTES[0])
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one stage: a tile of A and a tile of B."""
+        return stage_bytes(self.config)
+
+    @property
+    def chunk_n(self) -> int:
+        """Columns of an epilogue chunk: the most of epi_n that divides a share."""
+        return gcd(self.share_n, self.config.epi_n)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one epilogue chunk of 64 rows."""
+        return ELEMENT_BYTES * hopper.WGMMA_M * self.chunk_n
+
+    @property
+    def chunks(self) -> int:
+        """Chunks in which one consumer's share leaves."""
+        return (self.share_m // hopper.WGMMA_M) * (self.share_n // self.chunk_n)
+
+    @property
+    def smem_map(self) -> dict[str, int]:
+        """Bytes of each region, in the order in which they lie."""
+        assert isinstance(self.config.stages, int) and isinstance(self.config.epi_buffers, int)
+        tile_k = self.config.tile_k
+        return {
+            "A": ELEMENT_BYTES * self.config.tile_m * tile_k * self.config.stages,
+            "C": self.chunk_bytes * self.config.epi_buffers * self._consumers,
+            "B": ELEMENT_BYTES * self.config.tile_n * tile_k * self.config.stages,
+            "barriers": 2 * hopper.MBARRIER_BYTES * self.config.stages,
+        }
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of one CTA."""
+        return sum(self.smem_map.values())
+
+    @property
+    def _consumers(self) -> int:
+        assert isinstance(self.config.consumers, int), "resolve() the config first"
+        return self.config.consumers
+
+
+def footprint(config: GemmConfig) -> Footprint:
+    """The figures of a config, resolved on the way.
+
+    Example:
+        >>> footprint(GemmConfig(tile_m=256, tile_n=128, k_depth=4)).accumulators
+        128
+    """
+    return Footprint(resolve(config))
+
+
+def stage_bytes(config: GemmConfig) -> int:
+    """Bytes of one stage of the ring: tile_m x tile_k of A and tile_n x tile_k of B."""
+    return ELEMENT_BYTES * (config.tile_m + config.tile_n) * config.tile_k
+
+
+def staging_bytes(config: GemmConfig) -> int:
+    """Shared memory that the epilogue is sure of: tile_m x epi_n elements, a chunk for each consumer at least."""
+    shares = _with_consumers(config)
+    chunk = Footprint(shares).chunk_bytes
+    return max(ELEMENT_BYTES * config.tile_m * config.epi_n, chunk * _int(shares.consumers))
+
+
+def stages_max(config: GemmConfig) -> int:
+    """Stages that fit beside the epilogue's staging; 0 where not even one does."""
+    free = hopper.SMEM_BYTES - SMEM_SLACK - staging_bytes(config)
+    return max(0, free // stage_bytes(config))
+
+
+def resolve(config: GemmConfig) -> GemmConfig:
+    """The same config with every ``"auto"`` and ``"max"`` replaced by what it stands for.
+
+    Returns:
+        A config whose fields are all plain numbers and letters. Where nothing fits, ``stages`` is 0.
+
+    Example:
+        >>> resolve(GemmConfig(tile_m=320, tile_n=128, k_depth=4)).stages
+        3
+    """
+    config = _with_consumers(config)
+    if config.stages == "max":
+        config = replace(config, stages=stages_max(config))
+    if config.epi_buffers == "max":
+        config = replace(config, epi_buffers=_epi_buffers(config))
+    return config
+
+
+def _with_consumers(config: GemmConfig) -> GemmConfig:
+    """Fill in consumers and split: along m while whole 64-row blocks and the registers allow it, since a
+    wider wgmma reads less shared memory per FLOP; else along n."""
+    if config.consumers != "auto" and config.split != "auto":
+        return config
+    counts = (config.consumers,) if config.consumers != "auto" else (1,) if config.tile_m <= hopper.WGMMA_M else (2, 3)
+    axes = (config.split,) if config.split != "auto" else ("m", "n")
+    candidates = [replace(config, consumers=count, split=axis) for axis in axes for count in counts]
+    return next((candidate for candidate in candidates if _divides(candidate)), candidates[0])
+
+
+def _divides(config: GemmConfig) -> bool:
+    consumers = _int(config.consumers)
+    if consumers not in REGISTER_SPLITS:
+        return False
+    side, block = (config.tile_m, hopper.WGMMA_M) if config.split == "m" else (config.tile_n, hopper.WGMMA_N_STEP)
+    shares = Footprint(config)
+    fits = shares.accumulators <= shares.registers.consumer - SPARE_REGISTERS
+    return side % (block * consumers) == 0 and fits
+
+
+def _epi_buffers(config: GemmConfig) -> int:
+    shares = Footprint(config)
+    left = hopper.SMEM_BYTES - SMEM_SLACK - stage_bytes(config) * _int(config.stages)
+    per_consumer = left // (shares.chunk_bytes * _int(config.consumers))
+    return max(1, min(EPI_BUFFERS_MAX, shares.chunks, per_consumer))
+
+
+def _int(value: int | str) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,66 @@
+"""The chip's numbers: what a Hopper SM (sm_90a) has, each with its source.
+
+Units stand in the names. Sources, named once and referred to below:
+
+* PTX: "Parallel Thread Execution ISA", https://docs.nvidia.com/cuda/parallel-thread-execution
+* GUIDE: "CUDA Programming Guide", technical specifications per compute capability,
+  https://docs.nvidia.com/cuda/cuda-c-programming-guide
+* HOPPER: "NVIDIA H100 Tensor Core GPU Architecture" white paper
+"""
+
+from __future__ import annotations
+
+ARCH = "sm_90a"
+"""The target of every compilation: wgmma, TMA multicast and setmaxnreg need the ``a`` (PTX)."""
+
+COMPUTE_CAPABILITY = (9, 0)
+
+SM_COUNT = 132
+"""SMs of an H100 SXM and of an H200 (HOPPER); a launch asks the device, this is for planning without one."""
+
+SMEM_BYTES = 232_448
+"""Shared memory one CTA may use: 227 KiB of the SM's 228 (GUIDE)."""
+
+REGISTERS_PER_SM = 65_536
+"""32-bit registers of one SM (GUIDE)."""
+
+REGISTERS_PER_THREAD = 255
+"""The most one thread can name (GUIDE)."""
+
+REGISTER_STEP = 8
+"""Registers per thread are handed out, and setmaxnreg counts, in eights (PTX, setmaxnreg)."""
+
+WARP_THREADS = 32
+WARPGROUP_WARPS = 4
+WARPGROUP_THREADS = WARP_THREADS * WARPGROUP_WARPS
+"""wgmma is issued by four warps together (PTX, wgmma.mma_async)."""
+
+WGMMA_M = 64
+WGMMA_K = 16
+"""Rows, and 16-bit elements along k, of one wgmma instruction (PTX, wgmma.mma_async shapes)."""
+
+WGMMA_N_STEP = 8
+WGMMA_N_MAX = 256
+
+FLOP_PER_CLOCK_PER_SM = 4096
+"""Dense 16-bit tensor-core rate: four tensor cores of 512 fused multiply-adds a clock each (HOPPER)."""
+
+TMA_BOX_MAX = 256
+"""The longest side of a box that one TMA instruction moves, in elements (PTX, tensor box)."""
+
+TMA_ALIGN_BYTES = 16
+"""Global addresses and row pitches that TMA accepts are multiples of this (CUDA driver API, cuTensorMapEncodeTiled)."""
+
+SWIZZLE_BYTES = (128, 64, 32, 16)
+"""Row spans of the shared-memory swizzles; 16 is no swizzle at all (PTX, tensor swizzling modes)."""
+
+MBARRIER_BYTES = 8
+
+CLUSTER_MAX = 8
+"""CTAs of a cluster that every Hopper GPU must accept (GUIDE)."""
+
+L2_BYTES = 60 * 2**20
+"""L2 of an H200 as the driver reports it (50 MiB on an H100 SXM); rotating buffers must exceed it."""
+
+HBM_BYTES_PER_SECOND = 4.3e12
+"""Measured on an NVIDIA H200: a device-to-device copy, bytes read plus bytes written."""

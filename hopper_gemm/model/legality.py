@@ -1,0 +1,242 @@
+"""What can run: one list of named rules, asked before any compiler is called.
+
+Every reader of the rules - the kernel's builder, the sweep's enumeration, ``explain`` - uses this list; there is no
+second one. A config that passes compiles without a spill and computes the right product; the tests hold that for the
+whole published grid and for hundreds of drawn configs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import SWIZZLES, GemmConfig
+from hopper_gemm.model.footprint import REGISTER_SPLITS, SPARE_REGISTERS, Footprint, footprint, stages_max
+from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+
+TILE_M = (64, 128, 192, 256, 320, 384)
+K_DEPTH_MAX = 16
+STAGGER_MAX = 7
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
+EPI_N = (8, 16, 32, 64)
+WGMMA_N_MAX_OF_THREE = 200
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition on a resolved config.
+
+    Args:
+        name: how tables and messages call it.
+        why: the fact behind it.
+        check: given the footprint of a resolved config, what is wrong and the mend, or None.
+    """
+
+    name: str
+    why: str
+    check: Callable[[Footprint], str | None]
+
+
+@dataclass(frozen=True)
+class ProblemRule:
+    """One condition on a problem; as :class:`Rule`."""
+
+    name: str
+    why: str
+    check: Callable[[GemmProblem], str | None]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something cannot run: the rule's name and one line for a person."""
+
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+def _one_of(name: str, allowed: tuple[int, ...]) -> Callable[[Footprint], str | None]:
+    def check(shares: Footprint) -> str | None:
+        value = getattr(shares.config, name)
+        if value in allowed:
+            return None
+        return f"{name} must be one of {', '.join(map(str, allowed))} but got {value}"
+
+    return check
+
+
+def _tile_n(shares: Footprint) -> str | None:
+    tile_n = shares.config.tile_n
+    if tile_n % hopper.WGMMA_N_STEP == 0 and tile_n <= hopper.WGMMA_N_MAX:
+        return None
+    return f"tile_n must be a multiple of {hopper.WGMMA_N_STEP} up to {hopper.WGMMA_N_MAX} but got {tile_n}"
+
+
+def _k_depth(shares: Footprint) -> str | None:
+    if shares.config.k_depth <= K_DEPTH_MAX:
+        return None
+    return f"k_depth must be 1 to {K_DEPTH_MAX} but got {shares.config.k_depth}"
+
+
+def _split(shares: Footprint) -> str | None:
+    config = shares.config
+    assert isinstance(config.consumers, int)
+    if config.split == "m":
+        if config.tile_m % (hopper.WGMMA_M * config.consumers) == 0:
+            return None
+        return (
+            f"{config.consumers} consumers cannot share tile_m = {config.tile_m} in blocks of {hopper.WGMMA_M} rows; "
+            "split along n or change consumers"
+        )
+    if config.tile_n % (hopper.WGMMA_N_STEP * config.consumers) == 0:
+        return None
+    return (
+        f"{config.consumers} consumers cannot share tile_n = {config.tile_n} in blocks of {hopper.WGMMA_N_STEP} columns; "
+        "split along m or change consumers"
+    )
+
+
+def _registers(shares: Footprint) -> str | None:
+    room = shares.registers.consumer - SPARE_REGISTERS
+    if shares.accumulators <= room:
+        return None
+    return (
+        f"{shares.accumulators} accumulator registers per thread exceed the {room} that {shares.config.consumers} "
+        "consumers leave; take a smaller tile or more consumers"
+    )
+
+
+def _wgmma_n(shares: Footprint) -> str | None:
+    if shares.config.consumers != 3 or shares.share_n <= WGMMA_N_MAX_OF_THREE:
+        return None
+    return (
+        f"with 3 consumers a wgmma may be at most {WGMMA_N_MAX_OF_THREE} columns wide but is {shares.share_n}; "
+        "split along n or take 2 consumers"
+    )
+
+
+def _stages(shares: Footprint) -> str | None:
+    config = shares.config
+    most = stages_max(config)
+    if most == 0:
+        need = shares.stage_bytes
+        return f"exceeds smem: one stage of {need} B does not fit beside the epilogue; take a smaller tile or k_depth"
+    assert isinstance(config.stages, int)
+    if 1 <= config.stages <= most:
+        return None
+    return f"stages must be 1 to {most} here but got {config.stages}; one stage takes {shares.stage_bytes} B"
+
+
+def _stagger(shares: Footprint) -> str | None:
+    config = shares.config
+    assert isinstance(config.stages, int)
+    most = max(0, min(config.stages - 1, STAGGER_MAX))
+    if 0 <= config.stagger <= most:
+        return None
+    return f"stagger must be 0 to {most} with {config.stages} stages but got {config.stagger}"
+
+
+def _cluster(shares: Footprint) -> str | None:
+    config = shares.config
+    if (config.cluster_m, config.cluster_n) in CLUSTERS:
+        return None
+    allowed = ", ".join(f"{m}x{n}" for m, n in CLUSTERS)
+    return f"cluster must be one of {allowed} but got {config.cluster_m}x{config.cluster_n}"
+
+
+def _multicast(shares: Footprint) -> str | None:
+    config = shares.config
+    for side, rows, sharers in (("tile_m", config.tile_m, config.cluster_n), ("tile_n", config.tile_n, config.cluster_m)):
+        if rows % (8 * sharers):
+            return f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row swizzle atoms; change it or the cluster"
+    return None
+
+
+def _staging(shares: Footprint) -> str | None:
+    config = shares.config
+    if shares.smem_bytes <= hopper.SMEM_BYTES:
+        return None
+    return (
+        f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {hopper.SMEM_BYTES}; "
+        'leave epi_buffers at "max"'
+    )
+
+
+RULES = (
+    Rule("tile_m", "a tile is whole 64-row wgmma blocks, up to three consumers of two each", _one_of("tile_m", TILE_M)),
+    Rule("tile_n", "wgmma's n goes from 8 to 256 in steps of 8", _tile_n),
+    Rule("k_depth", "deeper stages leave no room for a second one", _k_depth),
+    Rule("consumers", "four consumer warpgroups leave too few registers at entry", _one_of("consumers", tuple(REGISTER_SPLITS))),
+    Rule("split", "each consumer needs whole wgmma blocks of the side that is split", _split),
+    Rule("registers", "accumulators live in registers; a spill costs more than any tile gains", _registers),
+    Rule("wgmma_n", "512 threads enter with 128 registers each, and one instruction must fit into them (C7602)", _wgmma_n),
+    Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
+    Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
+    Rule("cluster", "clusters of two are built; larger ones strand SMs", _cluster),
+    Rule("multicast", "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes", _multicast),
+    Rule("swizzle", "raster groups are powers of two", _one_of("swizzle", SWIZZLES)),
+    Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _one_of("epi_n", EPI_N)),
+    Rule("epi_buffers", "the epilogue's buffers come after the ring", _staging),
+)
+"""The rules on configs, in the order in which their reasons are given."""
+
+
+def _aligned(name: str) -> Callable[[GemmProblem], str | None]:
+    step = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
+
+    def check(problem: GemmProblem) -> str | None:
+        value = getattr(problem, name)
+        if value % step == 0:
+            return None
+        return f"{name} must be a multiple of {step} but got {value}; pad it to {-(-value // step) * step}"
+
+    return check
+
+
+PROBLEM_RULES = (
+    ProblemRule("n_aligned", "TMA wants row pitches in multiples of 16 bytes: n is the pitch of C", _aligned("n")),
+    ProblemRule("k_aligned", "TMA wants row pitches in multiples of 16 bytes: k is the pitch of A and B", _aligned("k")),
+)
+"""The rules on problems."""
+
+
+def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reason]:
+    """Every reason why the config cannot run the problem; empty means that it can.
+
+    Args:
+        config: any config; ``"max"`` and ``"auto"`` are resolved first.
+        problem: the problem, or None to ask about the config alone.
+
+    Example:
+        >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
+        ['stages', 'stagger']
+    """
+    found = []
+    shares = footprint(config)
+    sound = True
+    for rule in RULES:
+        if rule.name in _NEED_SOUND_SHARES and not sound:
+            continue
+        text = rule.check(shares)
+        if text is not None:
+            found.append(Reason(rule.name, text))
+            sound = sound and rule.name not in _SHARES
+    if problem is not None:
+        for problem_rule in PROBLEM_RULES:
+            text = problem_rule.check(problem)
+            if text is not None:
+                found.append(Reason(problem_rule.name, text))
+    return found
+
+
+_SHARES = frozenset({"tile_m", "tile_n", "consumers", "split"})
+_NEED_SOUND_SHARES = frozenset({"split", "registers", "wgmma_n", "stages", "stagger", "multicast", "epi_buffers"})
+"""Rules whose figures mean nothing while the tile cannot be shared out; they wait until it can."""
+
+
+def is_legal(config: GemmConfig, problem: GemmProblem | None = None) -> bool:
+    """Whether :func:`reasons` finds nothing."""
+    return not reasons(config, problem)
