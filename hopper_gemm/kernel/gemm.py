@@ -239,12 +239,16 @@ class HopperGemm:
         return cute.tile_to_shape(atom, shape, order=tuple(range(len(shape))))
 
     def _load_atom(self, tensor: cute.Tensor, kind, tile: int, sharers: int) -> cpasync.TmaInfo:  # noqa: ANN001
-        """The TMA load of one slice of a tile's rows, multicast where several CTAs share the tile."""
+        """The TMA load of one box: a slice of a tile's rows, as deep as the swizzle; multicast where CTAs share it."""
         op = cpasync.CopyBulkTensorTileG2SOp() if sharers == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-        shape = (tile // _slices(tile, sharers), self.config.tile_k)
+        box = self._box(tile, sharers)
         stage = self._smem_layout(kind, (tile, self.config.tile_k))
-        affine = cute.slice_(cute.logical_divide(stage.outer, (shape[0], None)), ((None, 0), None))
-        return cpasync.make_tiled_tma_atom(op, tensor, cute.make_composed_layout(stage.inner, 0, affine), shape)
+        affine = cute.slice_(cute.logical_divide(stage.outer, box), ((None, 0), (None, 0)))
+        return cpasync.make_tiled_tma_atom(op, tensor, cute.make_composed_layout(stage.inner, 0, affine), box)
+
+    def _box(self, tile: int, sharers: int) -> tuple[int, int]:
+        """Rows and columns of one TMA box of an operand's tile."""
+        return tile // _slices(tile, sharers), self.footprint.swizzle_bytes * 8 // self.dtype.width
 
     def _tiled_mma(self, n: int) -> cute.TiledMma:
         op = warpgroup.MmaF16BF16Op(
@@ -269,15 +273,16 @@ class HopperGemm:
         mask: Int32 | int,
     ) -> OperandLoad:
         """Partition one operand into slices; ``rank`` is this CTA's place among those that share the tile."""
-        rows_tile = cute.size(shared, mode=[0])
-        slices = _slices(rows_tile, sharers)
-        shape = (rows_tile // slices, self.config.tile_k)
-        boxes, global_boxes = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.zipped_divide(shared, shape), cute.zipped_divide(source, shape)
+        tile = cute.size(shared, mode=[0])
+        slices = _slices(tile, sharers)
+        box = self._box(tile, sharers)
+        parts, global_parts = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.zipped_divide(shared, box), cute.zipped_divide(source, box)
         )
+        boxes = self.config.tile_k // box[1]
         count = slices // sharers
         first = rank * count if sharers > 1 else 0
-        return OperandLoad(atom, boxes, global_boxes, slices, first, count, mask)
+        return OperandLoad(atom, parts, global_parts, slices, boxes, first, count, mask)
 
     def _epilogue(
         self, atom: cute.CopyAtom, shared: cute.Tensor, target: cute.Tensor, consumer: Int32, thread: Int32

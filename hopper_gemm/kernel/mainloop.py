@@ -10,6 +10,9 @@ from cutlass.cute.nvgpu import warpgroup
 
 from hopper_gemm.kernel.pipeline import Ring, RingState
 
+UNROLLED_BOXES = 4
+"""More boxes than this are issued in a loop: unrolled, thirty loads a stage ran the producer out of registers."""
+
 
 @dataclass(frozen=True)
 class OperandLoad:
@@ -20,9 +23,10 @@ class OperandLoad:
 
     Args:
         atom: the TMA copy of one slice.
-        shared: partitioned shared memory, (box, slice, stage).
-        source: partitioned global tensor, (box, slice of the whole matrix, k tile).
+        shared: partitioned shared memory, (element, (slice, box, stage)).
+        source: partitioned global tensor, (element, (slice, box) of the whole matrix).
         slices: slices of a tile.
+        boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
         first: the first slice that this CTA loads.
         count: slices that this CTA loads.
         mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
@@ -32,6 +36,7 @@ class OperandLoad:
     shared: cute.Tensor
     source: cute.Tensor
     slices: int
+    boxes: int
     first: Int32 | int
     count: int
     mask: Int16 | None
@@ -41,13 +46,14 @@ class OperandLoad:
         """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes."""
         for i in cutlass.range_constexpr(self.count):
             part = self.first + i
-            cute.copy(
-                self.atom,
-                self.source[None, (tile * self.slices + part, k_tile)],
-                self.shared[None, (part, 0, stage)],
-                tma_bar_ptr=full,
-                mcast_mask=self.mask,
-            )
+            for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):
+                cute.copy(
+                    self.atom,
+                    self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)],
+                    self.shared[None, (part, box, stage)],
+                    tma_bar_ptr=full,
+                    mcast_mask=self.mask,
+                )
 
 
 @cute.jit

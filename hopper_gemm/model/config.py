@@ -32,7 +32,8 @@ class GemmConfig:
         raster: the axis along which consecutive tiles walk, ``"m"`` or ``"n"``.
         swizzle: how many tiles of the other axis advance together before the walk takes a step.
         peek: probe the next stage's barrier early, and block only if the probe failed.
-        epi_n: columns of the chunks in which a tile leaves through shared memory, at most.
+        epi_n: columns of the chunks in which a tile leaves through shared memory, at most; ``"auto"`` takes 64
+            where they fit beside the ring, else 32.
         epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves.
 
     Raises:
@@ -55,19 +56,21 @@ class GemmConfig:
     cluster_n: int = 1
     raster: Axis = "m"
     swizzle: int = 8
-    peek: bool = True
-    epi_n: int = 32
+    peek: bool = False
+    epi_n: int | Literal["auto"] = "auto"
     epi_buffers: int | Literal["max"] = "max"
 
     def __post_init__(self) -> None:
-        words = {"stages": ("max",), "consumers": ("auto",), "epi_buffers": ("max",)}
+        words = {"stages": "max", "consumers": "auto", "epi_n": "auto", "epi_buffers": "max"}
         for name in INTEGERS:
             value = getattr(self, name)
-            if isinstance(value, str) and value in words.get(name, ()):
+            word = words.get(name)
+            if word is not None and value == word:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                kinds = " or ".join(["an integer", *(repr(word) for word in words.get(name, ()))])
-                raise ValueError(f"{name} must be {kinds} but got {value!r}")
+            least = 0 if name in ("stages", "stagger") else 1
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                kind = f"an integer from {least}" + (f' or "{word}"' if word else "")
+                raise ValueError(f"{name} must be {kind} but got {value!r}")
         for name, allowed in (("split", ("m", "n", "auto")), ("raster", ("m", "n")), ("schedule", SCHEDULES)):
             value = getattr(self, name)
             if value not in allowed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
-from hopper_gemm.model.footprint import REGISTER_SPLITS, SPARE_REGISTERS, Footprint, footprint, stages_max
+from hopper_gemm.model.footprint import REGISTER_SPLITS, SPARE_REGISTERS, Footprint, accumulators_fit, footprint, stages_max
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 
 TILE_M = (64, 128, 192, 256, 320, 384)
@@ -100,9 +100,9 @@ def _split(shares: Footprint) -> str | None:
 
 
 def _registers(shares: Footprint) -> str | None:
-    room = shares.registers.consumer - SPARE_REGISTERS
-    if shares.accumulators <= room:
+    if accumulators_fit(shares):
         return None
+    room = shares.registers.consumer - SPARE_REGISTERS
     return (
         f"{shares.accumulators} accumulator registers per thread exceed the {room} that {shares.config.consumers} "
         "consumers leave; take a smaller tile or more consumers"
