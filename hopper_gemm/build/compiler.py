@@ -56,6 +56,7 @@ def compile_kernel(config: GemmConfig, dtype: str) -> Compiled:
             Int32(0),
             Int32(0),
             Int32(0),
+            Int32(0),
             make_fake_stream(use_tvm_ffi_env_stream=True),
             options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
         )

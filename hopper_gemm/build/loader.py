@@ -46,7 +46,8 @@ class LoadedKernel:
             b: (n, k), k contiguous: the transpose of the right operand.
             out: (m, n), n contiguous; written whole.
         """
-        self.launcher(a, b, out, self.clusters, self.config.raster == "m", self.config.swizzle)
+        config = self.config
+        self.launcher(a, b, out, self.clusters, config.raster == "m", config.swizzle, config.serpentine)
 
 
 def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:

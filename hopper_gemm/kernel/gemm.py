@@ -60,6 +60,7 @@ class HopperGemm:
         clusters: Int32,
         along_m: Int32,
         swizzle: Int32,
+        serpentine: Int32,
         stream: cuda.CUstream,
     ) -> None:
         """Launch.
@@ -71,6 +72,7 @@ class HopperGemm:
             clusters: the most clusters that can be resident at once.
             along_m: 1 to raster along m, 0 along n.
             swizzle: raster group.
+            serpentine: 1 to walk every other group backwards.
             stream: where to launch.
         """
         config, shares = self.config, self.footprint
@@ -89,7 +91,7 @@ class HopperGemm:
 
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
-        raster = Raster(tiles_m, tiles_n, along_m, swizzle)
+        raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine)
         resident = cutlass.min(clusters, tiles_m * tiles_n)
 
         self.kernel(

@@ -12,7 +12,9 @@ cluster tiles (rows m, columns n) the order is::
     4  5 | 10 11 | 14
 
 The last group is narrower where the width does not divide. Neighbours in the order run at the same time and share
-their panels of A and B in L2. Raster and swizzle are launch-time values: changing them recompiles nothing.
+their panels of A and B in L2. A serpentine walk takes every other group backwards (6 and 7 below, 10 and 11 above), so
+that a group starts on the panels with which the last one ended. All of this is launch-time values: changing them
+recompiles nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ class Raster:
         tiles_n: cluster tiles along n.
         along_m: 1 to walk along m, 0 to walk along n.
         swizzle: tiles of the other axis that advance together.
+        serpentine: 1 to walk every other group backwards, 0 not to.
     """
 
-    def __init__(self, tiles_m: Int32, tiles_n: Int32, along_m: Int32, swizzle: Int32) -> None:
+    def __init__(self, tiles_m: Int32, tiles_n: Int32, along_m: Int32, swizzle: Int32, serpentine: Int32) -> None:
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
         width = cutlass.select_(swizzle < across, swizzle, across)
@@ -44,6 +47,7 @@ class Raster:
             along_m,
             full_groups,
             width,
+            cutlass.select_(serpentine != 0, walk - 1, Int32(-1)),
             cute.FastDivmodDivisorV2(walk * width),
             cute.FastDivmodDivisorV2(width),
             cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
@@ -57,12 +61,13 @@ class Raster:
     @cute.jit
     def tile(self, index: Int32) -> tuple[Int32, Int32]:
         """The cluster tile (m, n) at a place of the order; the place must be below :attr:`tiles`."""
-        _, along_m, full_groups, width, group_size, group_width, rest_width = self._values
+        _, along_m, full_groups, width, turn, group_size, group_width, rest_width = self._values
         group, within = divmod(index, group_size)
         step, offset = divmod(within, group_width)
         rest_step, rest_offset = divmod(within, rest_width)
         in_rest = group == full_groups
         walked = cutlass.select_(in_rest, rest_step, step)
+        walked = cutlass.select_((turn >= 0) & (group % 2 == 1), turn - walked, walked)
         crossed = group * width + cutlass.select_(in_rest, rest_offset, offset)
         return (
             cutlass.select_(along_m != 0, walked, crossed),

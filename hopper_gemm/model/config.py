@@ -31,6 +31,7 @@ class GemmConfig:
         cluster_n: CTAs of a cluster along n; they share, by multicast, the tile of A.
         raster: the axis along which consecutive tiles walk, ``"m"`` or ``"n"``.
         swizzle: how many tiles of the other axis advance together before the walk takes a step.
+        serpentine: walk every other swizzle group backwards, so that it starts where the last one ended.
         peek: probe the next stage's barrier early, and block only if the probe failed.
         epi_n: columns of the chunks in which a tile leaves through shared memory, at most; ``"auto"`` takes 64
             where they fit beside the ring, else 32.
@@ -56,6 +57,7 @@ class GemmConfig:
     cluster_n: int = 1
     raster: Axis = "m"
     swizzle: int = 8
+    serpentine: bool = False
     peek: bool = False
     epi_n: int | Literal["auto"] = "auto"
     epi_buffers: int | Literal["max"] = "max"
@@ -75,8 +77,9 @@ class GemmConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
-        if not isinstance(self.peek, bool):
-            raise ValueError(f"peek must be true or false but got {self.peek!r}")
+        for name in ("serpentine", "peek"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false but got {getattr(self, name)!r}")
 
     @property
     def tile_k(self) -> int:
@@ -93,9 +96,13 @@ class GemmConfig:
         return asdict(self)
 
     def __str__(self) -> str:
-        stages = f"s{self.stages}"
-        cluster = f"{self.cluster_m}x{self.cluster_n}"
-        return f"{self.tile_m}x{self.tile_n}x{self.tile_k} {stages} lag{self.stagger} {self.consumers}{self.split} {cluster} {self.raster}{self.swizzle}"
+        """A label that names every field, short enough for a line of a log."""
+        walk = f"{self.raster}{self.swizzle}{'serp' if self.serpentine else ''}"
+        epilogue = f"epi{self.epi_n}x{self.epi_buffers}"
+        return (
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} lag{self.stagger} {self.consumers}{self.split} "
+            f"{self.schedule[:4]} {self.cluster_m}x{self.cluster_n} {walk} {epilogue}{' peek' if self.peek else ''}"
+        )
 
 
 INTEGERS = (
@@ -114,5 +121,5 @@ INTEGERS = (
 FIELDS = tuple(field.name for field in fields(GemmConfig))
 """Every parameter's name, in the order in which tables show them."""
 
-LAUNCH_FIELDS = ("raster", "swizzle")
+LAUNCH_FIELDS = ("raster", "swizzle", "serpentine")
 """Parameters that are arguments of the launch: changing them recompiles nothing."""

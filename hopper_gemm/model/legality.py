@@ -134,7 +134,7 @@ def _stagger(shares: Footprint) -> str | None:
     config = shares.config
     assert isinstance(config.stages, int)
     most = max(0, min(config.stages - 1, STAGGER_MAX))
-    if 0 <= config.stagger <= most:
+    if config.stages == 0 or config.stagger <= most:
         return None
     return f"stagger must be 0 to {most} with {config.stages} stages but got {config.stagger}"
 
@@ -212,7 +212,7 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
 
     Example:
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
-        ['stages', 'stagger']
+        ['stages']
     """
     found = []
     shares = footprint(config)
@@ -224,12 +224,13 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
         if text is not None:
             found.append(Reason(rule.name, text))
             sound = sound and rule.name not in _SHARES
-    if problem is not None:
-        for problem_rule in PROBLEM_RULES:
-            text = problem_rule.check(problem)
-            if text is not None:
-                found.append(Reason(problem_rule.name, text))
-    return found
+    return found + (problem_reasons(problem) if problem is not None else [])
+
+
+def problem_reasons(problem: GemmProblem) -> list[Reason]:
+    """Every reason why no config can run the problem."""
+    checked = ((rule.name, rule.check(problem)) for rule in PROBLEM_RULES)
+    return [Reason(name, text) for name, text in checked if text is not None]
 
 
 _SHARES = frozenset({"tile_m", "tile_n", "consumers", "split"})

@@ -1,0 +1,249 @@
+"""``hopper-gemm``: parses, calls, prints. Data goes to stdout, progress and complaints to stderr.
+
+Exit codes: 0 fine; 1 a check failed; 2 bad input, one line saying what and the mend; 3 no suitable GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
+
+
+def entry() -> None:
+    """The command: what typer would print over several lines for a mistyped option becomes one."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as error:
+        code = error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        asked_nothing = message.startswith("Usage")
+        print(message if asked_nothing else f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help", file=sys.stderr)
+        code = BAD_INPUT
+    sys.exit(code)
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """One line (or one line for each mistake) on stderr, then out."""
+    for line in message.splitlines():
+        print(f"hopper-gemm: {line}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def plain_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the errors that a user can mend into one line and an exit code."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        from hopper_gemm.measure.device import NoHopperError
+
+        try:
+            command(*args, **kwargs)
+        except NoHopperError as error:
+            fail(str(error), NO_GPU)
+        except (ValueError, OSError) as error:
+            fail(str(error))
+
+    return run
+
+
+@app.callback()
+def main() -> None:
+    """Fast matrix multiplication on NVIDIA Hopper GPUs: sweeps, tables, and what limits a config."""
+
+
+@app.command()
+@plain_errors
+def sweep(
+    spec: Annotated[Path, typer.Argument(help="The question, as TOML; see sweeps/.")],
+    out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")] = None,
+    storage: Annotated[str | None, typer.Option(help="Optuna storage: a journal file, or a database URL.")] = None,
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    trials: Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")] = None,
+    backend: Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")] = "auto",
+    recorded: Annotated[Path | None, typer.Option("--from", help="Recorded study to replay. Default: the one of the same name.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the points and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure every point of a sweep, or go on where the last run stopped."""
+    from hopper_gemm.tuning.run import SweepRun
+
+    run = SweepRun.prepare(spec, backend=backend, gpu=_one_gpu(gpus), out=out, recorded=recorded, storage=storage)
+    say = _stderr if as_json else print
+    if dry_run:
+        plan = run.sweep.plan()
+        refused = ", ".join(f"{count} by {rule}" for rule, count in plan.refused.items()) or "none"
+        say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}")
+        if as_json:
+            print(json.dumps({"points": plan.total, "open": plan.open, "recorded": plan.recorded, "refused": plan.refused}))
+        return
+    say(run.opening)
+    from hopper_gemm.progress import watching
+
+    plan = run.sweep.plan()
+    try:
+        with watching(plan.total, plan.open if trials is None else min(trials, plan.open)) as watch:
+            run.execute(watch, trials)
+    except KeyboardInterrupt:
+        left = run.sweep.plan().open
+        fail(f"stopped with {left} of {plan.total} points to go; everything measured is in {run.sweep.out}, run the same command to go on", INTERRUPTED)
+    if as_json:
+        print(json.dumps(run.summary()))
+    else:
+        print((run.sweep.out / "table.md").read_text())
+        print(f"Written to {run.sweep.out}")
+
+
+@app.command()
+@plain_errors
+def table(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS_DIR", help="A study's folder, such as results/h200/seed-table.")],
+    rows: Annotated[str, typer.Option(help="Column of the results that goes down.")] = "tile_m",
+    cols: Annotated[str, typer.Option(help="Column of the results that goes across.")] = "k_depth",
+    value: Annotated[str, typer.Option(help="Figure to show.")] = "speedup",
+    form: Annotated[str, typer.Option("--format", help="md, csv or html.")] = "md",
+    regime: Annotated[str | None, typer.Option(help="Only this regime.")] = None,
+    problem: Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Pivot a study's results, one table for each problem and regime."""
+    from hopper_gemm.tables.pivot import groups, pivot
+    from hopper_gemm.tables.report import read_study, render, source_line
+
+    study = read_study(results)
+    tables = []
+    for (m, n, k, dtype, of_regime), part in groups(study.trials):
+        if regime in (None, of_regime) and problem in (None, f"{m}x{n}x{k}"):
+            tables.append((f"{m}x{n}x{k} {dtype} {of_regime}", pivot(part, rows, cols, value)))
+    if not tables:
+        known = ", ".join(f"{m}x{n}x{k} {regime}" for (m, n, k, _, regime), _ in groups(study.trials))
+        fail(f"{results} has no such problem and regime; it has {known}")
+    if as_json:
+        print(json.dumps({"source": source_line(study.provenance), "tables": {name: frame.to_dict("index") for name, frame in tables}}))
+        return
+    print(f"{source_line(study.provenance)}\n")
+    corner = f"{rows} \\ {cols}"
+    for name, frame in tables:
+        print(f"{name}: {value}\n\n{render(frame, form, corner)}")
+
+
+@app.command()
+@plain_errors
+def explain(
+    m: Annotated[int, typer.Argument(help="Rows of A and C.")],
+    n: Annotated[int, typer.Argument(help="Columns of B and C.")],
+    k: Annotated[int, typer.Argument(help="Depth of the product.")],
+    tile_m: Annotated[int, typer.Option(help="Rows of a CTA's tile.")] = 256,
+    tile_n: Annotated[int, typer.Option(help="Columns of a CTA's tile.")] = 128,
+    k_depth: Annotated[int, typer.Option(help="k-blocks of 16 per stage.")] = 4,
+    stages: Annotated[str, typer.Option(help="Slots of the ring, or max.")] = "max",
+    stagger: Annotated[int, typer.Option(help="wgmma groups in flight when a stage is released.")] = 1,
+    consumers: Annotated[str, typer.Option(help="MMA warpgroups, or auto.")] = "auto",
+    split: Annotated[str, typer.Option(help="Side the consumers divide: m, n or auto.")] = "auto",
+    cluster: Annotated[str, typer.Option(help="CTAs of a cluster along m and n, as 2x1.")] = "1x1",
+    epi_n: Annotated[str, typer.Option(help="Columns of an epilogue chunk, or auto.")] = "auto",
+    epi_buffers: Annotated[str, typer.Option(help="Chunk buffers of a consumer, or max.")] = "max",
+    dtype: Annotated[str, typer.Option(help="bf16 or fp16.")] = "bf16",
+    as_json: Json = False,
+) -> None:
+    """Can a config run a problem, what does it take of an SM, what would the chip allow. No GPU needed."""
+    from hopper_gemm.model.config import GemmConfig
+    from hopper_gemm.model.explain import explain as explained
+    from hopper_gemm.model.problem import GemmProblem
+    from hopper_gemm.tuning.spec import fields_of
+
+    config = GemmConfig(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        k_depth=k_depth,
+        stages=_number_or(stages),
+        stagger=stagger,
+        consumers=_number_or(consumers),
+        split=split,  # type: ignore[arg-type]
+        epi_n=_number_or(epi_n),
+        epi_buffers=_number_or(epi_buffers),
+        **fields_of("cluster", cluster),
+    )
+    found = explained(config, GemmProblem(m, n, k, dtype))
+    if as_json:
+        print(json.dumps(found.as_dict()))
+        return
+    print(f"{found.config} on {found.problem} {dtype}: {'legal' if found.legal else 'not legal'}")
+    for reason in found.reasons:
+        print(f"  refused     {reason}")
+    regions = " + ".join(f"{name} {size}" for name, size in found.smem_map.items())
+    print(f"  stages      up to {found.stages_max} of {found.stage_bytes} B, swizzle {found.swizzle_bytes} B")
+    print(f"  smem        {found.smem_bytes} B = {regions}")
+    print(f"  registers   {found.accumulators} accumulators per consumer thread, {found.registers}, {found.threads} threads")
+    print(f"  wgmma       {found.wgmma} per consumer and stage")
+    print(f"  waves       {found.tiles} tiles in {found.waves} waves, {found.wave_efficiency:.1%} of them useful")
+    reads = f", wgmma reads {found.smem_read_bytes_per_flop:.4f} B/FLOP back" if found.smem_read_bytes_per_flop else ""
+    print(f"  intensity   {found.flop_per_smem_byte:.1f} FLOP per byte into shared memory{reads}")
+    print(f"  limit       {found.limit_us:.1f} us")
+
+
+@app.command()
+@plain_errors
+def check(
+    everything: Annotated[bool, typer.Option("--all", help="The steady regime too.")] = False,
+    recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: the recorded one of this kind of GPU.")] = None,
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    as_json: Json = False,
+) -> None:
+    """Do the recorded best configs still run, and still reach their recorded figures?"""
+    from hopper_gemm.tuning.run import check_recorded
+
+    checked = check_recorded(recorded, _one_gpu(gpus), everything)
+    if as_json:
+        print(json.dumps([{"problem": str(c.entry.problem), "regime": c.entry.regime, "config": str(c.entry.config), "status": c.verdict.status, "message": c.verdict.message} for c in checked]))
+    else:
+        for one in checked:
+            print(f"{one.verdict.status:8} {one.entry.problem} {one.entry.regime}  {one.entry.config}\n         {one.verdict.message}")
+    if any(one.verdict.status == "fallen" for one in checked):
+        raise typer.Exit(CHECK_FAILED)
+
+
+@app.command()
+@plain_errors
+def doctor(as_json: Json = False) -> None:
+    """What is here, what is missing, what to do."""
+    from hopper_gemm.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps([finding.as_dict() for finding in findings]))
+    else:
+        for finding in findings:
+            print(f"{finding.mark:7} {finding.what}: {finding.found}{f'; {finding.mend}' if finding.mend else ''}")
+    if any(finding.mark == "missing" for finding in findings):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _one_gpu(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError(f"--gpus must be the index of one GPU but got {text!r}")
+    return int(text)
+
+
+def _number_or(text: str) -> Any:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def _stderr(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,114 @@
+"""The drop-in: ``hopper_gemm.matmul``, served from the tuned table."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from hopper_gemm.build.loader import LoadedKernel, load
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.legality import problem_reasons
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.tuned import TunedEntry, nearest, read_tuned, recorded_tables
+
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, config: GemmConfig | None = None
+) -> torch.Tensor:
+    """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`.
+
+    The first call for a config compiles its kernel (about a second) unless the store holds it.
+
+    Args:
+        a: (m, k), bf16 or fp16, k contiguous (row-major; a row pitch is fine).
+        b: (k, n), same type and device, k contiguous: the ``.t()`` of a row-major (n, k) matrix, as a linear layer's
+            weight is.
+        out: (m, n), same type and device, n contiguous; made if None.
+        config: how to run it; by default the recorded best of the most similar tuned problem.
+
+    Returns:
+        ``out``, written on torch's current stream.
+
+    Raises:
+        TypeError: an element type that is not supported, or types that differ.
+        ValueError: shapes that do not fit, a layout or alignment that is not supported, or an illegal config.
+        RuntimeError: the tensors are not on a Hopper GPU.
+
+    Example:
+        >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
+        >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
+    """
+    problem = _problem(a, b)
+    if out is None:
+        out = torch.empty(problem.m, problem.n, device=a.device, dtype=a.dtype)
+    _check_out(out, a, problem)
+    _check_device(a.device)
+    with torch.cuda.device(a.device):
+        kernel = _kernel(config, problem, a.device.index)
+        kernel(a, b.t(), out)
+    return out
+
+
+def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}")
+    if a.dtype != b.dtype or a.dtype not in DTYPES:
+        raise TypeError(f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()")
+    if a.device != b.device:
+        raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
+    if 0 in (*a.shape, *b.shape):
+        raise ValueError(f"m, n and k must be positive but a and b are {tuple(a.shape)} and {tuple(b.shape)}")
+    problem = GemmProblem(a.shape[0], b.shape[1], a.shape[1], DTYPES[a.dtype])
+    refused = problem_reasons(problem)
+    if refused:
+        raise ValueError("; ".join(map(str, refused)))
+    _check_rows("a", a, "a = a.contiguous()")
+    _check_rows("b.t()", b.t(), "b = b.t().contiguous().t()")
+    return problem
+
+
+def _check_rows(name: str, matrix: torch.Tensor, mend: str) -> None:
+    if matrix.stride(1) != 1 and matrix.shape[1] != 1:
+        raise ValueError(f"{name} must have contiguous rows but has strides {tuple(matrix.stride())}; use {mend}")
+    step = hopper.TMA_ALIGN_BYTES
+    if matrix.data_ptr() % step or matrix.stride(0) * matrix.element_size() % step:
+        raise ValueError(f"{name} must start and have rows at multiples of {step} bytes (TMA); pad its rows to multiples of 8 elements")
+
+
+def _check_out(out: torch.Tensor, a: torch.Tensor, problem: GemmProblem) -> None:
+    if tuple(out.shape) != (problem.m, problem.n) or out.dtype != a.dtype or out.device != a.device:
+        raise ValueError(
+            f"out must be ({problem.m}, {problem.n}) {a.dtype} on {a.device} but is {tuple(out.shape)} {out.dtype} on {out.device}"
+        )
+    _check_rows("out", out, "out = torch.empty(m, n, ...)")
+
+
+@lru_cache(maxsize=None)
+def _check_device(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise RuntimeError(f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm")
+    capability = torch.cuda.get_device_capability(device)
+    if capability != hopper.COMPUTE_CAPABILITY:
+        major, minor = capability
+        raise RuntimeError(f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there")
+
+
+@lru_cache(maxsize=None)
+def _kernel(config: GemmConfig | None, problem: GemmProblem, device: int) -> LoadedKernel:
+    """The kernel for a problem, once for each device."""
+    return load(config or default_config(problem), problem)
+
+
+def default_config(problem: GemmProblem) -> GemmConfig:
+    """The recorded best config of the most similar tuned problem; the kernel's default where nothing is recorded."""
+    entry = nearest(_tuned(), problem)
+    return GemmConfig() if entry is None else entry.config
+
+
+@lru_cache(maxsize=1)
+def _tuned() -> tuple[TunedEntry, ...]:
+    return tuple(entry for path in recorded_tables().values() for entry in read_tuned(path))

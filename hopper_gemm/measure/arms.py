@@ -1,0 +1,96 @@
+"""The two sides of a comparison, as CUDA graphs over rotating buffers, and the clock around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+
+from hopper_gemm.build.loader import LoadedKernel
+from hopper_gemm.build.probe import load_clock_probe
+from hopper_gemm.measure.workload import Operands, Workload
+
+Launch = Callable[[Operands], None]
+
+
+def kernel_launch(kernel: LoadedKernel) -> Launch:
+    """One launch of our kernel on a set of matrices."""
+
+    def launch(operands: Operands) -> None:
+        kernel(operands.a, operands.b, operands.ours)
+
+    return launch
+
+
+def cublas_launch(operands: Operands) -> None:
+    """One launch of the baseline: torch.mm, which is cuBLAS, on the same matrices."""
+    torch.mm(operands.a, operands.b.t(), out=operands.theirs)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison, captured.
+
+    Args:
+        warm: graph that brings the GPU up to speed.
+        timed: graph that is timed.
+        launches: launches in ``timed``.
+    """
+
+    warm: torch.cuda.CUDAGraph
+    timed: torch.cuda.CUDAGraph
+    launches: int
+
+
+def make_arm(launch: Launch, workload: Workload, warm_seconds: float, timed_seconds: float) -> Arm:
+    """Capture a side. Graphs keep the host's launch cost, up to a quarter of short kernels' time, out of the figures."""
+    seconds = _seconds_per_launch(launch, workload)
+    warm, timed = (max(2, ceil(span / seconds)) for span in (warm_seconds, timed_seconds))
+    return Arm(_capture(launch, workload, warm), _capture(launch, workload, timed), timed)
+
+
+class Clock:
+    """Mean SM clock between two marks, by a probe that reads every SM's cycle counter.
+
+    Args:
+        sms: SMs of the GPU.
+    """
+
+    def __init__(self, sms: int) -> None:
+        self._sms = sms
+        self._probe = load_clock_probe()
+
+    def mark(self) -> Any:
+        """Queue a reading on the current stream."""
+        readings = torch.zeros(self._sms, 2, dtype=torch.int64, device="cuda")
+        self._probe(readings, self._sms)
+        return readings
+
+    def mhz(self, start: Any, end: Any) -> float:
+        """Mean clock between two marks, in MHz; NaN where no SM was read both times."""
+        seen = (start[:, 1] > 0) & (end[:, 1] > start[:, 1])
+        spans = (end - start)[seen].double()
+        return float((spans[:, 0] / spans[:, 1]).median() * 1000) if len(spans) else float("nan")
+
+
+def _seconds_per_launch(launch: Launch, workload: Workload) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for operands in workload.sets:
+        launch(operands)
+    start.record()
+    for operands in workload.sets:
+        launch(operands)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1000 / len(workload.sets)
+
+
+def _capture(launch: Launch, workload: Workload, launches: int) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(launches):
+            launch(workload.sets[i % len(workload.sets)])
+    return graph

@@ -1,0 +1,203 @@
+"""One config on one problem in one regime: checked, timed against cuBLAS, checked again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from hopper_gemm.build.loader import LoadedKernel, load
+from hopper_gemm.measure.arms import Arm, Clock, Launch, cublas_launch, kernel_launch, make_arm
+from hopper_gemm.measure.correctness import Correctness, check, poison
+from hopper_gemm.measure.device import DeviceInfo, Telemetry
+from hopper_gemm.measure.regimes import Burst, Protocol, Steady, Timing, time_burst, time_steady
+from hopper_gemm.measure.statistics import Pair, Ratio, speedup
+from hopper_gemm.measure.workload import Workload, make_workload
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
+
+TRIES = 3
+"""How often a timing that something voided is taken again before it is called unstable."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of a config that works.
+
+    Args:
+        ratio: speedup over cuBLAS.
+        time_us, cublas_us: median microseconds per launch.
+        tflops: 10^12 floating-point operations per second.
+        sm_mhz, cublas_sm_mhz: mean SM clock while ours and while cuBLAS ran.
+        watts, cublas_watts: mean power; None in a burst, which is shorter than a step of NVML's counter.
+        pj_per_flop, cublas_pj_per_flop: energy of one operation; None without power.
+        tensor_active: percent of the tensor cores' peak at that clock.
+        rel_err: relative Frobenius error against fp32.
+        samples: the pairs behind the ratio.
+    """
+
+    ratio: Ratio
+    time_us: float
+    cublas_us: float
+    tflops: float
+    sm_mhz: float
+    cublas_sm_mhz: float
+    watts: float | None
+    cublas_watts: float | None
+    pj_per_flop: float | None
+    cublas_pj_per_flop: float | None
+    tensor_active: float
+    rel_err: float
+    samples: tuple[Pair, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A status of the results schema, why, and the figures where it is ``"ok"``."""
+
+    status: str
+    reason: str = ""
+    figures: Figures | None = None
+
+
+@dataclass
+class Bench:
+    """A GPU, its clock and the matrices of the problem at hand. One per process; it holds the CUDA context.
+
+    Args:
+        device: the GPU.
+        store: folder of compiled kernels, or None for the default.
+        seed: of the matrices.
+    """
+
+    device: DeviceInfo
+    store: Path | None = None
+    seed: int = 0
+    _workload: Workload | None = None
+    _baselines: dict[Protocol, Arm] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._clock = Clock(self.device.sms)
+
+    def cell(self, config: GemmConfig, problem: GemmProblem, protocol: Protocol, process: int = 0) -> Outcome:
+        """Measure one config.
+
+        Args:
+            config: a legal config.
+            problem: what to multiply.
+            protocol: how to time; its type says in which regime.
+            process: number of this process, noted with each pair.
+        """
+        workload = self._prepare(problem)
+        kernel = load(config, problem, self.store)
+        before = self._check(kernel, workload)
+        if not before.ok:
+            return Outcome("wrong_result", before.reason or "")
+        arm = self._arm(kernel_launch(kernel), protocol)
+        outcome = self._compare(arm, self._baseline(protocol), protocol, process, before)
+        after = check(workload.sets[0].ours, workload.reference, problem.k)
+        if not after.ok:
+            return Outcome("wrong_result", f"after timing: {after.reason}")
+        return outcome
+
+    def control(self, problem: GemmProblem, protocol: Protocol, process: int = 0) -> Outcome:
+        """cuBLAS against itself by the same protocol: the noise floor of the run."""
+        self._prepare(problem)
+        return self._compare(self._arm(cublas_launch, protocol), self._baseline(protocol), protocol, process, None)
+
+    # -----------------------------------------------------------------------------------------
+
+    def _prepare(self, problem: GemmProblem) -> Workload:
+        if self._workload is None or self._workload.problem != problem:
+            self._workload, self._baselines = None, {}
+            torch.cuda.empty_cache()
+            self._workload = make_workload(problem, self.device.l2_bytes, self.seed)
+        return self._workload
+
+    def _baseline(self, protocol: Protocol) -> Arm:
+        if protocol not in self._baselines:
+            self._baselines[protocol] = self._arm(cublas_launch, protocol)
+        return self._baselines[protocol]
+
+    def _arm(self, launch: Launch, protocol: Protocol) -> Arm:
+        assert self._workload is not None
+        if isinstance(protocol, Burst):
+            return make_arm(launch, self._workload, protocol.warm, protocol.timed)
+        return make_arm(launch, self._workload, protocol.graph, protocol.graph)
+
+    def _check(self, kernel: LoadedKernel, workload: Workload) -> Correctness:
+        """Run twice into poisoned output: right, and the same bits both times."""
+        first = workload.sets[0]
+        poison(first.ours)
+        kernel(first.a, first.b, first.ours)
+        found = check(first.ours, workload.reference, workload.problem.k)
+        if not found.ok:
+            return found
+        again = torch.empty_like(first.ours)
+        poison(again)
+        kernel(first.a, first.b, again)
+        if not torch.equal(first.ours.view(torch.int16), again.view(torch.int16)):
+            return Correctness(found.rel_err, 0, 0, "a second run gave other bits")
+        poison(first.ours)
+        return found
+
+    def _compare(self, ours: Arm, theirs: Arm, protocol: Protocol, process: int, checked: Correctness | None) -> Outcome:
+        for _ in range(TRIES):
+            with Telemetry(self.device.uuid) as telemetry:
+                timings = [self._pair(ours, theirs, protocol, telemetry, ours_first=i % 2 == 0) for i in range(protocol.pairs)]
+            if telemetry.harm is None:
+                return Outcome("ok", "", self._figures(timings, process, checked))
+        return Outcome("unstable", f"{telemetry.harm} in each of {TRIES} tries")
+
+    def _pair(
+        self, ours: Arm, theirs: Arm, protocol: Protocol, telemetry: Telemetry, ours_first: bool
+    ) -> tuple[Timing, Timing]:
+        """Time both sides next to each other; ours is returned first whichever ran first."""
+
+        def timing(arm: Arm) -> Timing:
+            if isinstance(protocol, Steady):
+                return time_steady(arm, protocol, self._clock, telemetry)
+            return time_burst(arm, protocol, self._clock)
+
+        if ours_first:
+            first = timing(ours)
+            return first, timing(theirs)
+        second = timing(theirs)
+        return timing(ours), second
+
+    def _figures(self, timings: list[tuple[Timing, Timing]], process: int, checked: Correctness | None) -> Figures:
+        assert self._workload is not None
+        flop = self._workload.problem.flop
+        pairs = tuple(
+            Pair(process, our_us, their_us)
+            for ours, theirs in timings
+            for our_us, their_us in zip(ours.us, theirs.us, strict=True)
+        )
+        time_us, cublas_us = median(pair.ours_us for pair in pairs), median(pair.cublas_us for pair in pairs)
+        sm_mhz, cublas_sm_mhz = (median(pair[side].sm_mhz for pair in timings) for side in (0, 1))
+        watts, cublas_watts = (_mean([pair[side].watts for pair in timings]) for side in (0, 1))
+        tflops = flop / time_us / 1e6
+        peak = hopper.FLOP_PER_CLOCK_PER_SM * self.device.sms * sm_mhz / 1e6
+        return Figures(
+            ratio=speedup(pairs),
+            time_us=time_us,
+            cublas_us=cublas_us,
+            tflops=tflops,
+            sm_mhz=sm_mhz,
+            cublas_sm_mhz=cublas_sm_mhz,
+            watts=watts,
+            cublas_watts=cublas_watts,
+            pj_per_flop=None if watts is None else watts * time_us * 1e6 / flop,
+            cublas_pj_per_flop=None if cublas_watts is None else cublas_watts * cublas_us * 1e6 / flop,
+            tensor_active=100 * tflops / peak,
+            rel_err=float("nan") if checked is None else checked.rel_err,
+            samples=pairs,
+        )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None

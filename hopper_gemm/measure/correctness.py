@@ -1,0 +1,68 @@
+"""Is the product right: every element, against fp32, and the same bits twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+REL_ERR_MAX = {torch.bfloat16: 2.5e-3, torch.float16: 4e-4}
+"""Largest relative Frobenius error that passes: half again what rounding the output alone gives (1.7e-3, 2.1e-4)."""
+
+UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+ACCUMULATION = 1e-4
+"""Absolute slack per element, times sqrt(k), for fp32 sums of standard-normal products in another order."""
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """What a check found.
+
+    Args:
+        rel_err: relative Frobenius error against fp32; NaN where elements were not written.
+        unwritten: elements that still hold the NaN they were poisoned with.
+        wrong: elements further from the reference than rounding explains.
+        reason: one line on what is wrong, or None.
+    """
+
+    rel_err: float
+    unwritten: int
+    wrong: int
+    reason: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.reason is None
+
+
+def poison(out: torch.Tensor) -> None:
+    """Fill with NaN, so that an element that is never written shows."""
+    out.fill_(float("nan"))
+
+
+def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
+    """Hold an output against its fp32 reference, as a whole and element by element.
+
+    The whole is the relative Frobenius error. It cannot see a few wrong elements among millions; the element-wise
+    bound can: one rounding to the output's type plus what another summation order may do in fp32.
+
+    Args:
+        out: (m, n), the kernel's output.
+        reference: (m, n), fp32.
+        k: depth of the product of standard-normal matrices.
+    """
+    values = out.float()
+    unwritten = int(torch.isnan(values).sum())
+    error = values - reference
+    rel_err = float(error.norm() / reference.norm())
+    bound = UNIT_ROUNDOFF[out.dtype] * reference.abs() + ACCUMULATION * k**0.5
+    wrong = int((error.abs() > bound).sum())
+    reason = None
+    if unwritten:
+        reason = f"{unwritten} of {out.numel()} elements were not written"
+    elif wrong:
+        reason = f"{wrong} of {out.numel()} elements are off by more than rounding, relative error {rel_err:.2e}"
+    elif not rel_err <= REL_ERR_MAX[out.dtype]:
+        reason = f"relative error {rel_err:.2e} exceeds {REL_ERR_MAX[out.dtype]:.1e}"
+    return Correctness(rel_err, unwritten, wrong, reason)

@@ -1,0 +1,184 @@
+"""The GPU as it is: what it can do, and what it did while we measured."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from hopper_gemm.model import hopper
+
+
+class NoHopperError(RuntimeError):
+    """There is no GPU here that can run the kernel; the message says what there is and the mend."""
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What identifies the GPU in results.
+
+    Args:
+        name: as the driver gives it.
+        slug: short lower-case name for folders, such as ``"h200"``.
+        uuid: of this very board.
+        sms: streaming multiprocessors.
+        l2_bytes: L2 cache.
+        driver: driver version.
+        cuda: version of the CUDA runtime that torch brings.
+        power_limit_watts: enforced power limit.
+        sm_mhz_max: the highest SM clock.
+    """
+
+    name: str
+    slug: str
+    uuid: str
+    sms: int
+    l2_bytes: int
+    driver: str
+    cuda: str
+    power_limit_watts: float
+    sm_mhz_max: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field by name, for provenance."""
+        return asdict(self)
+
+
+def slug(name: str) -> str:
+    """A folder name for a GPU: ``"NVIDIA H100 80GB HBM3"`` gives ``"h100"``."""
+    words = [word.lower() for word in name.replace("-", " ").split()]
+    return next((word for word in words if word[0] in "hg" and word[1:].isdigit()), "-".join(words))
+
+
+@dataclass(frozen=True)
+class GpuId:
+    """A GPU as NVML lists it: index, name, UUID."""
+
+    index: int
+    name: str
+    uuid: str
+
+
+def find_hopper(index: int = 0) -> GpuId:
+    """Find a GPU that can run the kernel. Asks NVML alone: no CUDA context is made and torch is not loaded.
+
+    Args:
+        index: of the GPU in NVML's order, which is that of nvidia-smi.
+
+    Raises:
+        NoHopperError: no driver, no such device, or not a Hopper one.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NoHopperError(f"no NVIDIA GPU here ({error}); use --backend replay, or run on a machine with an H100 or H200") from None
+    count = pynvml.nvmlDeviceGetCount()
+    if index >= count:
+        raise NoHopperError(f"GPU {index} does not exist, there are {count}; name another with --gpus")
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    name = pynvml.nvmlDeviceGetName(handle)
+    capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    if tuple(capability) != hopper.COMPUTE_CAPABILITY:
+        major, minor = capability
+        raise NoHopperError(f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); use --backend replay")
+    return GpuId(index, name, pynvml.nvmlDeviceGetUUID(handle))
+
+
+def describe_current() -> DeviceInfo:
+    """Describe the current CUDA device, which must be one that :func:`find_hopper` found."""
+    import pynvml
+    import torch
+
+    pynvml.nvmlInit()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    uuid = f"GPU-{properties.uuid}"
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    return DeviceInfo(
+        name=properties.name,
+        slug=slug(properties.name),
+        uuid=uuid,
+        sms=properties.multi_processor_count,
+        l2_bytes=properties.L2_cache_size,
+        driver=pynvml.nvmlSystemGetDriverVersion(),
+        cuda=torch.version.cuda or "",
+        power_limit_watts=pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+        sm_mhz_max=pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
+    )
+
+
+HARMFUL_REASONS = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""Clock event reasons that void a measurement (NVML). The software power cap, 0x04, is what the steady regime is about."""
+
+POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One step of the energy counter: host time in seconds, energy in joules."""
+
+    at: float
+    joules: float
+
+
+class Telemetry:
+    """Reads NVML in a side thread while work runs: energy, temperature, clock event reasons.
+
+    The energy counter moves in steps of about 100 ms; each step is kept with the moment at which it was seen, so
+    that mean power over a window comes from whole steps.
+
+    Args:
+        uuid: the GPU's.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml = pynvml
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self.ticks: list[Tick] = []
+        self.reasons = 0
+        self.celsius_max = 0
+
+    def __enter__(self) -> Telemetry:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def watts(self, start: float, end: float) -> float | None:
+        """Mean power between two host times, from the whole counter steps inside; None with fewer than three."""
+        inside = [tick for tick in self.ticks if start <= tick.at <= end]
+        if len(inside) < 3:
+            return None
+        return (inside[-1].joules - inside[0].joules) / (inside[-1].at - inside[0].at)
+
+    @property
+    def harm(self) -> str | None:
+        """What voids the measurement, if anything did."""
+        return next((text for bit, text in HARMFUL_REASONS.items() if self.reasons & bit), None)
+
+    def _poll(self) -> None:
+        last = None
+        while not self._stop.is_set():
+            millijoules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+            if millijoules != last:
+                self.ticks.append(Tick(time.perf_counter(), millijoules / 1000))
+                last = millijoules
+                self.reasons |= self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+                celsius = self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU)
+                self.celsius_max = max(self.celsius_max, celsius)
+            time.sleep(POLL_SECONDS)

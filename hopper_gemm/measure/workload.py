@@ -1,0 +1,84 @@
+"""The matrices of a measurement: random, more than the L2 holds, and with a reference product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+
+from hopper_gemm.model.problem import GemmProblem
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+L2_MULTIPLE = 3
+"""Buffers that rotate hold this many times the L2, so that every launch finds it cold."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """One set of matrices.
+
+    Args:
+        a: (m, k), k contiguous.
+        b: (n, k), k contiguous: the transpose of the right operand.
+        ours: (m, n), where our kernel writes.
+        theirs: (m, n), where the baseline writes.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    ours: torch.Tensor
+    theirs: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A problem's matrices, as many sets as it takes to outgrow the L2, at least two.
+
+    Args:
+        problem: what is multiplied.
+        sets: the matrices; launches rotate over them.
+        reference: the product of the first set in fp32.
+        seed: of the random numbers.
+    """
+
+    problem: GemmProblem
+    sets: tuple[Operands, ...]
+    reference: torch.Tensor
+    seed: int
+
+
+def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0) -> Workload:
+    """Standard-normal matrices on the current device.
+
+    Zeros or constants would run up to a fifth faster: a tensor core burns power by the bits that flip.
+
+    Args:
+        problem: sizes and element type.
+        l2_bytes: of the GPU's L2.
+        seed: for the generator; the same seed gives the same matrices.
+    """
+    dtype = DTYPES[problem.dtype]
+    generator = torch.Generator("cuda").manual_seed(seed)
+    count = max(2, ceil(L2_MULTIPLE * l2_bytes / problem.bytes))
+
+    def normal(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, device="cuda", generator=generator, dtype=torch.float32).to(dtype)
+
+    def empty() -> torch.Tensor:
+        return torch.empty(problem.m, problem.n, device="cuda", dtype=dtype)
+
+    sets = tuple(
+        Operands(normal(problem.m, problem.k), normal(problem.n, problem.k), empty(), empty()) for _ in range(count)
+    )
+    return Workload(problem, sets, fp32_product(sets[0]), seed)
+
+
+def fp32_product(operands: Operands) -> torch.Tensor:
+    """The product in fp32 arithmetic, tf32 off."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        return operands.a.float() @ operands.b.float().t()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -1,0 +1,70 @@
+"""What the chip would allow: waves, arithmetic intensity, the time limit. Arithmetic only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+
+LAUNCH_SECONDS = 1.5e-6
+"""What a launch costs before the first and after the last byte, as seen on short kernels on an NVIDIA H200."""
+
+POWER_LIMITED_FLOPS = 840e12
+"""Sustained 16-bit rate under the 700 W cap on random data, the best seen in a burst on an NVIDIA H200, FLOP/s."""
+
+
+@dataclass(frozen=True)
+class Waves:
+    """How the output tiles fall on the SMs.
+
+    Args:
+        tiles: output tiles, counting those that only fill up a cluster.
+        slots: CTAs that run at once.
+        waves: rounds of the fullest SM.
+        efficiency: share of the slots' time that computes something of the output.
+    """
+
+    tiles: int
+    slots: int
+    waves: int
+    efficiency: float
+
+
+def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> Waves:
+    """Count the rounds of a persistent launch.
+
+    Args:
+        config: any config.
+        problem: what is multiplied.
+        sms: SMs of the GPU.
+    """
+    clusters_m = ceil(problem.m / (config.tile_m * config.cluster_m))
+    clusters_n = ceil(problem.n / (config.tile_n * config.cluster_n))
+    clusters = clusters_m * clusters_n
+    resident = min(sms // config.cluster_size, clusters)
+    rounds = ceil(clusters / resident)
+    useful = problem.m * problem.n
+    offered = rounds * (sms // config.cluster_size) * config.cluster_size * config.tile_m * config.tile_n
+    return Waves(clusters * config.cluster_size, resident * config.cluster_size, rounds, useful / offered)
+
+
+def smem_intensity(config: GemmConfig) -> float:
+    """FLOP per byte that enters shared memory: 2 tile_m tile_n / (2 (tile_m + tile_n)) for 16-bit operands."""
+    return 2 * config.tile_m * config.tile_n / (ELEMENT_BYTES * (config.tile_m + config.tile_n))
+
+
+def smem_reads_per_flop(config: GemmConfig) -> float:
+    """Shared-memory bytes that wgmma reads per FLOP: A's 64 rows and B's n columns for 2 * 64 * n FLOP per k."""
+    n = footprint(config).share_n
+    return ELEMENT_BYTES * (hopper.WGMMA_M + n) / (2 * hopper.WGMMA_M * n)
+
+
+def limit_seconds(problem: GemmProblem) -> float:
+    """The shortest time the chip allows: the larger of arithmetic and memory, plus a launch."""
+    arithmetic = problem.flop / POWER_LIMITED_FLOPS
+    memory = problem.bytes / hopper.HBM_BYTES_PER_SECOND
+    return max(arithmetic, memory) + LAUNCH_SECONDS

@@ -1,0 +1,68 @@
+"""Progress of a sweep: a bar on a terminal, plain lines elsewhere; always with the best so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hopper_gemm.tuning.sweep import Progress, Watcher
+
+
+@contextmanager
+def watching(total: int, open_points: int) -> Iterator[Watcher]:
+    """A watcher for a sweep, on stderr.
+
+    Args:
+        total: points of the sweep.
+        open_points: points to be measured now.
+    """
+    if sys.stderr.isatty():
+        with _bar(open_points) as watch:
+            yield watch
+    else:
+        yield _lines()
+
+
+def describe(progress: Progress) -> str:
+    """One line on an answer."""
+    point, answer = progress.point, progress.answer
+    if answer.status == "ok":
+        figures = answer.figures
+        result = f"{figures['speedup']:.3f}x [{figures['speedup_low']:.3f}, {figures['speedup_high']:.3f}] {figures['tflops']:.0f} TFLOP/s"
+    else:
+        result = f"{answer.status.replace('_', ' ')}: {answer.reason}"
+    best = "" if progress.best is None else f", best {progress.best:.3f}x"
+    return f"{progress.stage} {progress.done}/{progress.total} {point.problem} {point.regime} {point.config}: {result}{best}"
+
+
+def _lines() -> Watcher:
+    started = time.monotonic()
+
+    def watch(progress: Progress) -> None:
+        print(f"{time.monotonic() - started:7.1f}s {describe(progress)}", file=sys.stderr, flush=True)
+
+    return watch
+
+
+@contextmanager
+def _bar(open_points: int) -> Iterator[Watcher]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("compiling", total=open_points)
+
+        def watch(progress: Progress) -> None:
+            best = "" if progress.best is None else f"best {progress.best:.3f}x, "
+            bar.update(task, description=f"{best}{progress.point.problem} {progress.point.regime}")
+            if progress.stage == "sweep":
+                bar.advance(task)
+            if progress.answer.status != "ok":
+                bar.console.print(describe(progress))
+
+        yield watch

@@ -1,0 +1,138 @@
+"""A study folder: what lies in it, and the page that sums it up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.tables.pivot import best_row, groups, pivot
+from hopper_gemm.tables.trials import FINALS, PROVENANCE, TRIALS, ResultsError, read_json, read_trials
+
+
+@dataclass(frozen=True)
+class Study:
+    """A results folder that has been read.
+
+    Args:
+        path: the folder.
+        trials: one row per (problem, regime, config).
+        finals: the best of each problem and regime, measured again in fresh processes; may be empty.
+        provenance: where the figures come from.
+    """
+
+    path: Path
+    trials: pd.DataFrame
+    finals: pd.DataFrame
+    provenance: dict[str, Any]
+
+
+def read_study(path: Path) -> Study:
+    """Read a results folder.
+
+    Raises:
+        ResultsError: it is not one; the message says what is missing.
+    """
+    if not path.is_dir():
+        raise ResultsError(f"{path} is not a folder; name a results folder such as results/h200/seed-table")
+    trials = read_trials(path / TRIALS)
+    finals = read_trials(path / FINALS) if (path / FINALS).is_file() else trials.iloc[:0]
+    return Study(path, trials, finals, read_json(path / PROVENANCE))
+
+
+def markdown_table(table: pd.DataFrame, corner: str) -> str:
+    """A frame of text as a GitHub table."""
+    lines = [
+        "| " + " | ".join([corner, *map(str, table.columns)]) + " |",
+        "|" + " --- |" * (len(table.columns) + 1),
+        *("| " + " | ".join([str(index), *map(str, row)]) + " |" for index, row in zip(table.index, table.to_numpy(), strict=True)),
+    ]
+    return "\n".join(lines)
+
+
+def render(table: pd.DataFrame, form: str, corner: str) -> str:
+    """A pivot as ``md``, ``csv`` or ``html``.
+
+    Raises:
+        ResultsError: another form.
+    """
+    if form == "md":
+        return markdown_table(table, corner) + "\n"
+    named = table.rename_axis(index=corner, columns=None)
+    if form == "csv":
+        return named.to_csv()
+    if form == "html":
+        return named.to_html() + "\n"
+    raise ResultsError(f"format must be md, csv or html but got {form!r}")
+
+
+def report(study: Study) -> str:
+    """The study's page: where the figures come from, a table per problem and regime, the best of each."""
+    about = study.provenance
+    corner = "M tile \\ K depth"
+    lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", about.get("question", "").strip(), "", *_protocol_lines(about), ""]
+    for (m, n, k, dtype, regime), part in groups(study.trials):
+        noise = about.get("noise", {}).get(f"{m}x{n}x{k} {regime}")
+        lines += [f"## {m} x {n} x {k} {dtype}, {regime}", ""]
+        lines += [markdown_table(pivot(part, about.get("rows", "tile_m"), about.get("cols", "k_depth")), corner), ""]
+        lines += [f"cuBLAS: {_cublas(part)}.{f' Noise floor (cuBLAS against itself): {noise:.2%}.' if noise else ''}", ""]
+        best = best_row(part)
+        if best is not None:
+            lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.", ""]
+        final = best_row(_same(study.finals, m, n, k, dtype, regime))
+        if final is not None:
+            energy = "" if pd.isna(final["pj_per_flop"]) else f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['cublas_pj_per_flop']:.3f}"
+            lines += [
+                f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: **{_interval(final)}**, "
+                f"{final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, tensor cores {final['tensor_active']:.1f} % active{energy}.",
+                "",
+            ]
+    lines += ["Cells: speedup over cuBLAS (stages). " + _coverage(study.trials), ""]
+    return "\n".join(lines)
+
+
+def source_line(about: dict[str, Any]) -> str:
+    """One sentence on where the figures come from."""
+    gpu = about["gpu"]["name"]
+    if about["source"] == "replayed":
+        return f"Replayed from recorded measurements of an {gpu} ({about['replayed_from']}); nothing was measured here."
+    return f"Measured on an {gpu}, driver {about['gpu']['driver']}, {about['created']}."
+
+
+def _protocol_lines(about: dict[str, Any]) -> list[str]:
+    lines = []
+    for protocol in about.get("protocols", []):
+        figures = ", ".join(f"{name} {value}" for name, value in protocol.items() if name != "regime")
+        lines.append(f"- {protocol['regime']}: {figures} (seconds)")
+    lines.append(f"- random normal data, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order")
+    return lines
+
+
+def _same(frame: pd.DataFrame, m: int, n: int, k: int, dtype: str, regime: str) -> pd.DataFrame:
+    return frame[(frame.m == m) & (frame.n == n) & (frame.k == k) & (frame.dtype == dtype) & (frame.regime == regime)]
+
+
+def _cublas(part: pd.DataFrame) -> str:
+    ok = part[part["status"] == "ok"]
+    if ok.empty:
+        return "not timed"
+    return f"{ok['cublas_us'].median():.1f} us, `{ok['cublas_kernel'].iloc[0]}`"
+
+
+def _config(row: pd.Series) -> str:
+    return (
+        f"{row['tile_m']}x{row['tile_n']}, k_depth {row['k_depth']}, {row['stages']} stages, stagger {row['stagger']}, "
+        f"{row['consumers']} consumers along {row['split']}, cluster {row['cluster_m']}x{row['cluster_n']}, "
+        f"raster {row['raster']} swizzle {row['swizzle']}"
+    )
+
+
+def _interval(row: pd.Series) -> str:
+    return f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"
+
+
+def _coverage(trials: pd.DataFrame) -> str:
+    counts = trials["status"].value_counts()
+    return "Coverage: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items()) + "."

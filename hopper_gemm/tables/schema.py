@@ -1,0 +1,85 @@
+"""The columns of ``trials.csv``: names, kinds, units, meaning. Versioned and open.
+
+A file holds one row per (problem, regime, config). Figures stand only where ``status`` is ``ok``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hopper_gemm.model.config import FIELDS
+
+SCHEMA_VERSION = 1
+
+STATUSES = {
+    "ok": "measured",
+    "illegal": "refused by a rule before any compiler was asked",
+    "compile_error": "the compiler refused it",
+    "spilled": "compiled, but with registers spilled to local memory; not timed",
+    "wrong_result": "ran, but the product was wrong; not timed",
+    "timeout": "compiling or running took longer than allowed; killed",
+    "crash": "the process that ran it died",
+    "unstable": "a slowdown or other disturbance voided every try",
+}
+
+Kind = Literal["text", "integer", "number", "flag"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Args:
+        name: as in the file's first line.
+        kind: of its values.
+        doc: meaning and unit.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+
+
+_CONFIG_KINDS: dict[str, Kind] = {"split": "text", "schedule": "text", "raster": "text", "serpentine": "flag", "peek": "flag"}
+
+COLUMNS = (
+    Column("study", "text", "name of the sweep"),
+    Column("m", "integer", "rows of A and C"),
+    Column("n", "integer", "columns of B and C"),
+    Column("k", "integer", "depth of the product"),
+    Column("dtype", "text", "bf16 or fp16"),
+    Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
+    Column("regime", "text", "burst or steady"),
+    *(Column(name, _CONFIG_KINDS.get(name, "integer"), f"kernel parameter {name}, resolved") for name in FIELDS),
+    Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items())),
+    Column("reason", "text", "why the status is not ok; empty otherwise"),
+    Column("speedup", "number", "cuBLAS time over our time, median of the pairs; above 1 we are faster"),
+    Column("speedup_low", "number", "lower end of the 95 % bootstrap interval"),
+    Column("speedup_high", "number", "upper end of the 95 % bootstrap interval"),
+    Column("pairs", "integer", "pairs of times behind the speedup"),
+    Column("processes", "integer", "fresh processes that took them"),
+    Column("time_us", "number", "our median time of a launch, microseconds"),
+    Column("cublas_us", "number", "cuBLAS's median time of a launch, microseconds"),
+    Column("tflops", "number", "our rate, 10^12 FLOP/s"),
+    Column("sm_mhz", "number", "mean SM clock while ours ran, from cycle counters"),
+    Column("cublas_sm_mhz", "number", "the same while cuBLAS ran"),
+    Column("watts", "number", "mean power while ours ran; empty in a burst, shorter than a step of the counter"),
+    Column("cublas_watts", "number", "the same while cuBLAS ran"),
+    Column("pj_per_flop", "number", "our energy per operation, picojoules"),
+    Column("cublas_pj_per_flop", "number", "cuBLAS's"),
+    Column("tensor_active", "number", "percent of the tensor cores' peak at sm_mhz"),
+    Column("rel_err", "number", "relative Frobenius error against fp32"),
+    Column("cublas_kernel", "text", "kernel that cuBLAS ran"),
+    Column("registers", "integer", "registers per thread at launch"),
+    Column("smem_bytes", "integer", "shared memory of a CTA"),
+    Column("source", "text", "measured or replayed"),
+    Column("gpu", "text", "name of the GPU"),
+)
+
+NAMES = tuple(column.name for column in COLUMNS)
+FIGURES = NAMES[NAMES.index("speedup") : NAMES.index("cublas_kernel")]
+"""Columns that stand only where the status is ok."""
+
+KEY = ("m", "n", "k", "dtype", "layouts", "regime", *FIELDS)
+"""Columns that tell one row from another."""

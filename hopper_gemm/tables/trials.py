@@ -1,0 +1,126 @@
+"""Reading and writing rows: whole on disk when a trial ends, readable after any kill."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.tables.schema import COLUMNS, KEY, NAMES, STATUSES
+
+TRIALS, FINALS, SAMPLES, PROVENANCE = "trials.csv", "final.csv", "samples.csv", "provenance.json"
+SAMPLE_NAMES = ("m", "n", "k", "regime", "config", "stage", "process", "ours_us", "cublas_us")
+"""Columns of ``samples.csv``: every pair of times, ``stage`` being sweep, final or control."""
+
+
+class ResultsError(ValueError):
+    """A results folder or file is not what it should be; the message says what and the mend."""
+
+
+@dataclass(frozen=True)
+class AppendFile:
+    """A CSV file that only grows: every row is flushed to the disk before the next trial starts.
+
+    Args:
+        path: of the file; made with its header at the first row.
+        names: columns.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write rows and wait until they are on the disk. A torn last line, left by a kill, is cut off first."""
+        self._mend()
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.names, lineterminator="\n")
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _text(row.get(name)) for name in self.names})
+        with self.path.open("a", newline="") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _mend(self) -> None:
+        if not self.path.exists():
+            return
+        content = self.path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            with self.path.open("r+b") as file:
+                file.truncate(content.rfind(b"\n") + 1)
+
+
+def read_trials(path: Path) -> pd.DataFrame:
+    """A trials file with its kinds: integers stay integers where they are missing in other rows.
+
+    Raises:
+        ResultsError: no such file, not this schema, or a status nobody knows.
+    """
+    if not path.is_file():
+        raise ResultsError(f"{path} does not exist; name a results folder that holds {path.name}, such as results/h200/seed-table")
+    content = path.read_text()
+    whole = content[: content.rfind("\n") + 1]
+    if not whole:
+        raise ResultsError(f"{path} is empty; run the sweep again")
+    frame = pd.read_csv(io.StringIO(whole), dtype=str, keep_default_na=False, na_values=[""])
+    missing = [name for name in NAMES if name not in frame.columns]
+    if missing:
+        raise ResultsError(f"{path} lacks the columns {', '.join(missing)}; it is not a trials file of this version")
+    for column in COLUMNS:
+        if column.kind == "integer":
+            frame[column.name] = pd.to_numeric(frame[column.name]).astype("Int64")
+        elif column.kind == "number":
+            frame[column.name] = pd.to_numeric(frame[column.name])
+        elif column.kind == "flag":
+            frame[column.name] = frame[column.name].eq("true")
+        else:
+            frame[column.name] = frame[column.name].fillna("")
+    strange = sorted(set(frame["status"]) - set(STATUSES))
+    if strange:
+        raise ResultsError(f"{path} has the unknown status {strange[0]!r}; known are {', '.join(STATUSES)}")
+    return frame.reset_index(drop=True)
+
+
+def row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells a row from another, as text: the same for a row read back and for one about to be written."""
+    return tuple(_text(row[name]) for name in KEY)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that the file is whole at every moment."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+    os.replace(part, path)
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        ResultsError: no such file, or not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ResultsError(f"{path} does not exist; name a results folder, such as results/h200/seed-table") from None
+    except ValueError as error:
+        raise ResultsError(f"{path} is not valid JSON ({error}); restore it or run the sweep again") from None
+
+
+def _text(value: Any) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
+        return ""
+    if isinstance(value, bool) or type(value).__name__ == "bool":
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

@@ -1,0 +1,102 @@
+"""The tuned table: the best config of each problem that was tuned, and the one to use for any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.trials import ResultsError, read_json, write_json
+
+FILE = "best_configs.json"
+
+
+@dataclass(frozen=True)
+class TunedEntry:
+    """One tuned problem.
+
+    Args:
+        problem: sizes, type, layouts.
+        regime: burst or steady.
+        config: resolved.
+        speedup, speedup_low, speedup_high: of the final, over cuBLAS.
+        noise: noise floor of that run.
+        registers, wgmma, instructions: of the compiled kernel.
+        kernel: digest of the kernel's sources.
+        study: where it was found.
+        gpu: name of the GPU.
+    """
+
+    problem: GemmProblem
+    regime: str
+    config: GemmConfig
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    noise: float
+    registers: int
+    wgmma: int
+    instructions: int
+    kernel: str
+    study: str
+    gpu: str
+
+
+def read_tuned(path: Path) -> list[TunedEntry]:
+    """Read a tuned table.
+
+    Raises:
+        ResultsError: no such file, or an entry that is none.
+    """
+    entries = []
+    for number, raw in enumerate(read_json(path)):
+        try:
+            config = GemmConfig(**{name: raw["config"][name] for name in FIELDS})
+            rest = {name: value for name, value in raw.items() if name not in ("problem", "config")}
+            entries.append(TunedEntry(problem=GemmProblem(**raw["problem"]), config=config, **rest))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ResultsError(f"{path}, entry {number}: {error}; restore the file or tune again") from None
+    return entries
+
+
+def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:
+    """Merge entries into a tuned table: one per problem and regime, the newest wins."""
+    known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
+    known.update({_key(entry): entry for entry in entries})
+    write_json(path, [asdict(known[key]) for key in sorted(known)])
+
+
+def nearest(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst") -> TunedEntry | None:
+    """The entry tuned for the most similar problem, or None from an empty table.
+
+    Similar is the sum of the distances of m, n and k in octaves. Entries of the regime and of the problem's
+    type come first.
+    """
+
+    def distance(entry: TunedEntry) -> tuple[bool, bool, float]:
+        sizes = ((entry.problem.m, problem.m), (entry.problem.n, problem.n), (entry.problem.k, problem.k))
+        octaves = sum(abs(log2(tuned / asked)) for tuned, asked in sizes)
+        return entry.regime != regime, entry.problem.dtype != problem.dtype, octaves
+
+    return min(entries, key=distance, default=None)
+
+
+def results_root() -> Path:
+    """The recorded results: beside the package in a checkout, inside it where it was installed from a wheel."""
+    package = Path(__file__).parents[1]
+    checkout = package.parent
+    return (checkout if (checkout / "pyproject.toml").is_file() else package) / "results"
+
+
+def recorded_tables() -> dict[str, Path]:
+    """Tuned tables by GPU slug."""
+    return {path.parent.name: path for path in sorted(results_root().glob(f"*/{FILE}"))}
+
+
+def _key(entry: TunedEntry) -> tuple[Any, ...]:
+    problem = entry.problem
+    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, entry.regime)

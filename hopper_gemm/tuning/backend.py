@@ -1,0 +1,58 @@
+"""What answers a point: a GPU, or a recorded study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hopper_gemm.tuning.space import Point
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a backend says of a point.
+
+    Args:
+        status: of the results schema.
+        reason: why it is not ok.
+        figures: columns of the schema, from ``speedup`` on; empty where the status is not ok.
+        samples: (process, ours_us, cublas_us) of every pair.
+    """
+
+    status: str
+    reason: str
+    figures: dict[str, Any]
+    samples: tuple[tuple[int, float, float], ...] = ()
+
+
+class Backend(Protocol):
+    """Answers points. A backend that fails on one point answers with a status; it raises only when it is of no
+    use any more."""
+
+    source: str
+    """``"measured"`` or ``"replayed"``."""
+
+    def describe(self) -> dict[str, Any]:
+        """The GPU, and whatever else belongs into provenance."""
+        ...
+
+    def prepare(self, points: Sequence[Point]) -> None:
+        """Told all points to come, in their order, so that compiling can run ahead."""
+        ...
+
+    def control(self, point: Point) -> Answer:
+        """cuBLAS against itself on the point's problem and regime."""
+        ...
+
+    def measure(self, point: Point) -> Answer:
+        """Measure a point for the sweep."""
+        ...
+
+    def final(self, point: Point) -> Answer:
+        """Measure a point again, in fresh processes."""
+        ...
+
+    def close(self) -> None:
+        """Release processes; may be called more than once."""
+        ...

@@ -1,0 +1,192 @@
+"""A Hopper GPU as a backend. The supervisor here holds no CUDA context; a child measures, other children compile ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.build.child import Child, Reply
+from hopper_gemm.build.pool import Built, CompilePool
+from hopper_gemm.build.store import KernelId, default_store, source_digest
+from hopper_gemm.measure.bench import Figures, Outcome
+from hopper_gemm.measure.device import DeviceInfo, find_hopper
+from hopper_gemm.measure.regimes import Burst, Protocol, Steady, protocol_dict
+from hopper_gemm.measure.statistics import Pair, speedup
+from hopper_gemm.model.footprint import footprint
+from hopper_gemm.tuning.backend import Answer
+from hopper_gemm.tuning.space import Point
+from hopper_gemm.tuning.spec import SweepSpec
+from hopper_gemm.tuning.worker import Request, measuring
+
+RUN_SECONDS = 60.0
+"""Allowance for allocating, checking and capturing, beside the timing itself."""
+
+
+class BackendError(RuntimeError):
+    """The GPU cannot be used at all; the message says why and the mend."""
+
+
+class CudaBackend:
+    """Measures points on one GPU.
+
+    Args:
+        spec: of the sweep: protocols and seed.
+        gpu: index of the GPU, as nvidia-smi lists it.
+        store: folder of compiled kernels, or None for the default.
+
+    Raises:
+        NoHopperError: there is no such Hopper GPU.
+    """
+
+    source = "measured"
+
+    def __init__(self, spec: SweepSpec, gpu: int = 0, store: Path | None = None) -> None:
+        self._spec = spec
+        self._gpu = find_hopper(gpu)
+        self._store = store or default_store()
+        self._pool = CompilePool(self._store)
+        self._child = self._new_child()
+        self._protocols: dict[str, Protocol] = {
+            "burst": Burst(**spec.burst.model_dump()),
+            "steady": Steady(**spec.steady.model_dump()),
+        }
+        self._cublas: dict[Any, str] = {}
+        self._device: DeviceInfo | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """The GPU, the protocols and the kernel's digest."""
+        if self._device is None:
+            reply = self._child.ask(Request("describe"), RUN_SECONDS)
+            if reply.kind != "answer":
+                raise BackendError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
+            self._device = reply.value
+        protocols = [protocol_dict(self._protocols[regime]) for regime in self._spec.regimes]
+        return {"gpu": self._device.as_dict(), "protocols": protocols, "kernel": source_digest()}
+
+    def prepare(self, points: Sequence[Point]) -> None:
+        """Start compiling everything, in order."""
+        self._pool.submit(dict.fromkeys(KernelId.of(point.config, point.problem) for point in points))
+
+    def control(self, point: Point) -> Answer:
+        """The A/A control, timed as any cell; the first of a problem also learns cuBLAS's kernel."""
+        protocol = self._protocols[point.regime]
+        reply = self._child.ask(Request("control", point.problem, protocol=protocol), _allowed(protocol))
+        return _answer(reply)
+
+    def measure(self, point: Point) -> Answer:
+        """Compile (or wait for it), check, time."""
+        protocol = self._protocols[point.regime]
+        return self._measured(point, lambda: self._child.ask(Request("cell", point.problem, point.config, protocol), _allowed(protocol)))
+
+    def final(self, point: Point) -> Answer:
+        """Measure again, each time in a process that has measured nothing before."""
+        final = self._spec.final
+        pairs = final.burst_pairs if point.regime == "burst" else final.steady_pairs
+        protocol = replace(self._protocols[point.regime], pairs=pairs)
+
+        def ask() -> Reply:
+            outcomes = []
+            for process in range(final.processes):
+                self._child.close()
+                reply = self._child.ask(Request("cell", point.problem, point.config, protocol, process), _allowed(protocol))
+                if reply.kind != "answer" or reply.value.figures is None:
+                    return reply
+                outcomes.append(reply.value.figures)
+            return Reply("answer", Outcome("ok", "", _pooled(outcomes)))
+
+        return self._measured(point, ask)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._child.close()
+        self._pool.close()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _new_child(self) -> Child:
+        environment = {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
+        return Child(measuring, self._store, self._spec.seed, environment=environment)
+
+    def _measured(self, point: Point, ask: Any) -> Answer:
+        built = self._pool.result(KernelId.of(point.config, point.problem))
+        known = {"smem_bytes": footprint(point.config).smem_bytes, **_report(built)}
+        if built.status != "ok":
+            return Answer(built.status, built.reason, known)
+        name = self._cublas_kernel(point)
+        answer = _answer(ask())
+        return replace(answer, figures={**answer.figures, **known, "cublas_kernel": name})
+
+    def _cublas_kernel(self, point: Point) -> str:
+        """Learnt once for each problem, in a process of its own since the profiler slows what comes after it."""
+        if point.problem not in self._cublas:
+            child = self._new_child()
+            try:
+                reply = child.ask(Request("kernel", point.problem), RUN_SECONDS)
+            finally:
+                child.close()
+            self._cublas[point.problem] = reply.value if reply.kind == "answer" else "unknown"
+        return self._cublas[point.problem]
+
+
+def _allowed(protocol: Protocol) -> float:
+    """Seconds within which an answer must come, repeats included."""
+    each = protocol.rest + protocol.warm + protocol.timed if isinstance(protocol, Burst) else protocol.settle + protocol.window
+    return RUN_SECONDS + 3 * 2 * protocol.pairs * each * 1.5
+
+
+def _report(built: Built) -> dict[str, Any]:
+    if built.report is None:
+        return {}
+    return {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions")}
+
+
+def _answer(reply: Reply) -> Answer:
+    if reply.kind == "timeout":
+        return Answer("timeout", reply.error, {})
+    if reply.kind != "answer":
+        return Answer("crash", reply.error, {})
+    outcome: Outcome = reply.value
+    if outcome.figures is None:
+        return Answer(outcome.status, outcome.reason, {})
+    samples = tuple((pair.process, pair.ours_us, pair.cublas_us) for pair in outcome.figures.samples)
+    return Answer(outcome.status, outcome.reason, _columns(outcome.figures), samples)
+
+
+def _columns(figures: Figures) -> dict[str, Any]:
+    """Figures by the schema's names."""
+    ratio = figures.ratio
+    return {
+        "speedup": ratio.median,
+        "speedup_low": ratio.low,
+        "speedup_high": ratio.high,
+        "pairs": ratio.pairs,
+        "processes": len({pair.process for pair in figures.samples}),
+        "time_us": figures.time_us,
+        "cublas_us": figures.cublas_us,
+        "tflops": figures.tflops,
+        "sm_mhz": figures.sm_mhz,
+        "cublas_sm_mhz": figures.cublas_sm_mhz,
+        "watts": figures.watts,
+        "cublas_watts": figures.cublas_watts,
+        "pj_per_flop": figures.pj_per_flop,
+        "cublas_pj_per_flop": figures.cublas_pj_per_flop,
+        "tensor_active": figures.tensor_active,
+        "rel_err": figures.rel_err,
+    }
+
+
+def _pooled(parts: list[Figures]) -> Figures:
+    """One set of figures from several processes: pairs together, the rest averaged."""
+    samples: tuple[Pair, ...] = tuple(pair for part in parts for pair in part.samples)
+
+    def mean(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if None in values else sum(values) / len(values)
+
+    averaged = {name: mean(name) for name in _AVERAGED}
+    return Figures(ratio=speedup(samples), samples=samples, **averaged)
+
+
+_AVERAGED = tuple(name for name in Figures.__dataclass_fields__ if name not in ("ratio", "samples"))

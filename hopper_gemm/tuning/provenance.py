@@ -1,0 +1,61 @@
+"""Where figures come from: everything a reader needs to trust or repeat them."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.tables.schema import SCHEMA_VERSION
+from hopper_gemm.tuning.spec import SweepSpec
+
+PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
+
+
+def provenance(spec: SweepSpec, source: str, about: dict[str, Any]) -> dict[str, Any]:
+    """The content of ``provenance.json`` at the start of a sweep.
+
+    Args:
+        spec: the question.
+        source: measured or replayed.
+        about: what the backend says of itself; its entries win.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "study": spec.name,
+        "question": spec.question,
+        "source": source,
+        "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "seed": spec.seed,
+        "rows": spec.table.rows,
+        "cols": spec.table.cols,
+        "spec": spec.model_dump(mode="json"),
+        "spec_digest": spec.digest,
+        "commit": commit(),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "noise": {},
+        **about,
+    }
+
+
+def commit() -> str | None:
+    """The revision of this checkout, marked where it has changes; from a file ``COMMIT`` in a tree without git."""
+    root = Path(__file__).parents[2]
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=root, capture_output=True, text=True, timeout=10, check=True
+        )
+        return described.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        note = root / "COMMIT"
+        return note.read_text().strip() if note.is_file() else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,139 @@
+"""The Optuna studies of a sweep: one for each problem and regime, each an exhaustive queue of its legal points.
+
+Optuna remembers what was asked and told, in a journal file that needs no server, so that its dashboard and its plots
+work on our sweeps and guided samplers can take over the same storage. The queue never proposes a point that a rule
+refuses, nor one whose row is already on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from hopper_gemm.tuning.backend import Answer
+from hopper_gemm.tuning.space import Point
+
+PLANNED = "planned"
+"""User attribute of a queued trial: the label of the point it stands for."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A point that is being measured, and the trial that stands for it."""
+
+    point: Point
+    trial: optuna.Trial
+
+
+class PointQueue:
+    """The points still to be measured, in order, as Optuna trials.
+
+    Args:
+        storage: of the studies; see :func:`open_storage`.
+        name: of the sweep; studies are called ``name/problem dtype layouts regime``.
+        points: legal points that have no row yet.
+        done: legal points that have one, with what was answered: trials cut off before they were told are told now.
+        seed: of the sampler.
+    """
+
+    def __init__(
+        self, storage: BaseStorage, name: str, points: Sequence[Point], done: Sequence[tuple[Point, Answer]], seed: int
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._points = list(points)
+        self._choices = _choices([*points, *(point for point, _ in done)])
+        self._studies = {
+            study: optuna.create_study(
+                study_name=f"{name}/{study}",
+                storage=storage,
+                direction="maximize",
+                load_if_exists=True,
+                sampler=optuna.samplers.RandomSampler(seed=seed),
+            )
+            for study in dict.fromkeys(point.study for point in [*points, *(point for point, _ in done)])
+        }
+        for study, handle in self._studies.items():
+            self._settle(handle, [(point, answer) for point, answer in done if point.study == study])
+            self._plan(handle, [point for point in points if point.study == study])
+
+    def __iter__(self) -> Iterator[Asked]:
+        by_label = {(point.study, _label(point)): point for point in self._points}
+        for study in dict.fromkeys(point.study for point in self._points):
+            handle = self._studies[study]
+            for _ in range(sum(point.study == study for point in self._points)):
+                trial = handle.ask(self._choices)
+                yield Asked(by_label[study, trial.user_attrs[PLANNED]], trial)
+
+    def tell(self, asked: Asked, answer: Answer) -> None:
+        """Record an answer. A point that did not run is pruned and infeasible, never failed: samplers do not see
+        failures and would propose the same corner for ever."""
+        study = self._studies[asked.point.study]
+        asked.trial.set_user_attr("status", answer.status)
+        if answer.status == "ok":
+            study.tell(asked.trial, answer.figures["speedup"])
+        else:
+            asked.trial.set_constraint("runs", 1.0)
+            study.tell(asked.trial, state=TrialState.PRUNED)
+
+    def _plan(self, study: optuna.Study, points: list[Point]) -> None:
+        """Leave exactly the open points waiting, in order; what an earlier run left in another state is closed."""
+        waiting = {trial.user_attrs.get(PLANNED): trial for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))}
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            study.tell(trial.number, state=TrialState.FAIL)
+        for point in points:
+            if _label(point) not in waiting:
+                study.enqueue_trial(_parameters(point), user_attrs={PLANNED: _label(point)})
+
+    def _settle(self, study: optuna.Study, done: list[tuple[Point, Answer]]) -> None:
+        """Tell trials whose row reached the disk but whose answer did not reach the journal."""
+        answers = {_label(point): answer for point, answer in done}
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            answer = answers.get(trial.user_attrs.get(PLANNED))
+            if answer is not None:
+                self._close(study, trial, answer)
+
+    @staticmethod
+    def _close(study: optuna.Study, trial: FrozenTrial, answer: Answer) -> None:
+        if answer.status == "ok":
+            study.tell(trial.number, answer.figures["speedup"])
+        else:
+            study.tell(trial.number, state=TrialState.PRUNED)
+
+
+def open_storage(url: str) -> BaseStorage | str:
+    """An Optuna storage: a path is a journal file; anything with ``://`` is a database URL, handed to Optuna."""
+    if "://" in url:
+        return url
+    Path(url).parent.mkdir(parents=True, exist_ok=True)
+    return JournalStorage(JournalFileBackend(url))
+
+
+def _choices(points: Sequence[Point]) -> dict[str, Any]:
+    """The parameters that vary, as categories of text (a journal turns tuples into lists)."""
+    values: dict[str, list[str]] = {}
+    for point in points:
+        for name, value in point.config.as_dict().items():
+            seen = values.setdefault(name, [])
+            if str(value) not in seen:
+                seen.append(str(value))
+    return {name: CategoricalDistribution(sorted(seen, key=_number_first)) for name, seen in values.items() if len(seen) > 1}
+
+
+def _number_first(text: str) -> tuple[int, float, str]:
+    return (0, float(text), "") if text.lstrip("-").isdigit() else (1, 0.0, text)
+
+
+def _parameters(point: Point) -> dict[str, str]:
+    return {name: str(value) for name, value in point.config.as_dict().items()}
+
+
+def _label(point: Point) -> str:
+    return str(point.config)

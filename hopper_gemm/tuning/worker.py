@@ -1,0 +1,51 @@
+"""The measuring child: it alone holds a CUDA context, and it may be killed at any moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hopper_gemm.build.child import Handler
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
+
+
+@dataclass(frozen=True)
+class Request:
+    """One thing to do on the GPU.
+
+    Args:
+        kind: ``"describe"`` the GPU, name cuBLAS's ``"kernel"``, take the A/A ``"control"``, measure a ``"cell"``.
+        problem, config, protocol: what the kind needs of them.
+        process: number of the process, noted with each pair of times.
+    """
+
+    kind: Literal["describe", "kernel", "control", "cell"]
+    problem: GemmProblem | None = None
+    config: GemmConfig | None = None
+    protocol: Any = None
+    process: int = 0
+
+
+def measuring(store: Path | None, seed: int) -> Handler:
+    """The handler of a measuring child: keeps matrices and captured baselines from request to request."""
+    from hopper_gemm.measure.bench import Bench
+    from hopper_gemm.measure.device import describe_current
+
+    bench = Bench(describe_current(), store, seed)
+
+    def handle(request: Request) -> Any:
+        if request.kind == "describe":
+            return bench.device
+        assert request.problem is not None
+        if request.kind == "kernel":
+            from hopper_gemm.measure.baseline import cublas_kernel
+
+            return cublas_kernel(request.problem)
+        if request.kind == "control":
+            return bench.control(request.problem, request.protocol, request.process)
+        assert request.config is not None
+        return bench.cell(request.config, request.problem, request.protocol, request.process)
+
+    return handle
