@@ -198,7 +198,7 @@ class HopperGemm:
             chunk_rows = shares.share_m // hopper.WGMMA_M
             chunk_columns = shares.share_n // shares.chunk_n
             arrives = Boolean(lane < ring.readers)
-            peer = ring.peer_of_lane(lane, rank_m, rank_n)
+            target = ring.release_target(lane, rank_m, rank_n)
             state = RingState.consumer(config.stages)
             index = Int32(cluster_index)
             while index < raster.tiles:
@@ -213,8 +213,8 @@ class HopperGemm:
                     k_tiles,
                     config.stagger,
                     config.peek,
+                    target,
                     arrives,
-                    peer,
                 )
                 row = (cluster_tile_m * config.cluster_m + rank_m) * (config.tile_m // hopper.WGMMA_M)
                 column = (cluster_tile_n * config.cluster_n + rank_n) * (config.tile_n // shares.chunk_n)

@@ -96,8 +96,8 @@ def multiply_tile(
     k_tiles: Int32,
     stagger: cutlass.Constexpr[int],
     peek: cutlass.Constexpr[bool],
+    target: Int32,
     arrives: Boolean,
-    peer: Int32,
 ) -> RingState:
     """The MMA role, for one share of one output tile: accumulators = sum over k_tiles of A @ B.
 
@@ -114,13 +114,13 @@ def multiply_tile(
         k_tiles: stages of this tile, at least 1.
         stagger: groups in flight when an older stage is released.
         peek: probe the next stage while the tensor cores work, and block only if the probe failed.
-        arrives, peer: this lane's part in a release; see :meth:`Ring.release`.
+        target, arrives: this lane's part in a release; see :meth:`Ring.release`.
 
     Returns:
         The state after the last stage. No group is in flight and every stage has been released.
     """
     k_blocks = cute.size(fragment_a, mode=[2])
-    released = state
+    released = state.behind(stagger)
     passed = Boolean(False)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         ring.wait(state, passed)
@@ -136,11 +136,10 @@ def multiply_tile(
         if cutlass.const_expr(peek):
             passed = ring.peek_full(state)
         warpgroup.wait_group(stagger)
-        if k_tile >= stagger:
-            ring.release(released, arrives, peer)
-            released = released.next()
+        ring.release(released.index, target, arrives & (k_tile >= stagger))
+        released = released.next()
     warpgroup.wait_group(0)
-    for _ in cutlass.range(cutlass.min(k_tiles, stagger), unroll=1):
-        ring.release(released, arrives, peer)
+    for i in cutlass.range_constexpr(stagger):
+        ring.release(released.index, target, arrives & (k_tiles + i >= stagger))
         released = released.next()
     return state

@@ -33,7 +33,10 @@ from dataclasses import dataclass
 
 import cutlass
 from cutlass import Boolean, Int32, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
+
+from hopper_gemm.model import hopper
 
 
 
@@ -71,6 +74,11 @@ class RingState:
                 cutlass.select_(wraps, Int32(0), index),
                 cutlass.select_(wraps, self.phase ^ 1, self.phase),
             )
+
+    def behind(self, count: int) -> RingState:
+        """The slot ``count`` places before this one, ``count`` being less than the slots; its phase is not kept."""
+        index = self.index - count
+        return RingState(self.stages, cutlass.select_(index < 0, index + self.stages, index), self.phase)
 
     def __extract_mlir_values__(self) -> list:
         return extract_mlir_values(self.index) + extract_mlir_values(self.phase)
@@ -150,26 +158,36 @@ class Ring:
         """Whether the slot is already full; never blocks for long."""
         return cute.arch.mbarrier_test_wait(self.full + state.index, state.phase)
 
-    @cute.jit
-    def release(self, state: RingState, arrives: Boolean, peer: Int32) -> None:
-        """Give the slot back. By every lane of a consumer warp; the lanes for which ``arrives`` do it.
+    def release(self, index: Int32, target: Int32, arrives: Boolean) -> None:
+        """Give a slot back. By every lane of a consumer warp; the lanes for which ``arrives`` is true do it.
+
+        One predicated instruction: with a branch around it, the compiler moves the address of the peer's barrier into
+        the branch and computes it anew for every stage, a tenth of all instructions of the main loop.
 
         Args:
-            state: the slot, read to the end by this warp.
+            index: the slot, read to the end by this warp.
+            target: of this lane; see :meth:`release_target`.
             arrives: true for the warp's first :attr:`readers` lanes.
-            peer: the CTA of the cluster that this lane tells; see :meth:`peer_of_lane`.
         """
-        if arrives:
-            if cutlass.const_expr(self.readers == 1):
-                cute.arch.mbarrier_arrive(self.empty + state.index)
-            else:
-                cute.arch.mbarrier_arrive(self.empty + state.index, peer)
+        space = "cta" if self.readers == 1 else "cluster"
+        inline_ptx(
+            f"mbarrier.arrive.shared::{space}.b64 _, [{{$r0}}];",
+            read_only_args=[target + index * hopper.MBARRIER_BYTES],
+            predicate=arrives,
+        )
 
     @cute.jit
-    def peer_of_lane(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
-        """The CTA that a lane tells of a release: lane by lane the own column, then the rest of the own row."""
-        cluster_m = self.cluster[0]
-        other = lane - cluster_m
-        other = other + Int32(other >= rank_n)
-        return cutlass.select_(lane < cluster_m, lane + rank_n * cluster_m, rank_m + other * cluster_m)
-
+    def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
+        """Address of the first empty barrier that a lane arrives on: in the CTAs of its own column of the cluster,
+        lane by lane, then in the rest of its own row."""
+        local = self.empty.toint()
+        if cutlass.const_expr(self.readers == 1):
+            return local
+        else:
+            cluster_m = self.cluster[0]
+            other = lane - cluster_m
+            other = other + Int32(other >= rank_n)
+            peer = cutlass.select_(lane < cluster_m, lane + rank_n * cluster_m, rank_m + other * cluster_m)
+            return inline_ptx(
+                "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[local, peer]
+            )

@@ -57,7 +57,7 @@ class GemmConfig:
     cluster_n: int = 1
     raster: Axis = "m"
     swizzle: int = 8
-    serpentine: bool = False
+    serpentine: bool = True
     peek: bool = False
     epi_n: int | Literal["auto"] = "auto"
     epi_buffers: int | Literal["max"] = "max"
