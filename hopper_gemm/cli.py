@@ -34,7 +34,10 @@ def entry() -> None:
             raise
         message = error.format_message()
         asked_nothing = message.startswith("Usage")
-        print(message if asked_nothing else f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help", file=sys.stderr)
+        print(
+            message if asked_nothing else f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help",
+            file=sys.stderr,
+        )
         code = BAD_INPUT
     sys.exit(code)
 
@@ -75,9 +78,13 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")] = None,
     storage: Annotated[str | None, typer.Option(help="Optuna storage: a journal file, or a database URL.")] = None,
     gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
-    trials: Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")
+    ] = None,
     backend: Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")] = "auto",
-    recorded: Annotated[Path | None, typer.Option("--from", help="Recorded study to replay. Default: the one of the same name.")] = None,
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Recorded study to replay. Default: the one of the same name.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the points and stop.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +98,11 @@ def sweep(
         refused = ", ".join(f"{count} by {rule}" for rule, count in plan.refused.items()) or "none"
         say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}")
         if as_json:
-            print(json.dumps({"points": plan.total, "open": plan.open, "recorded": plan.recorded, "refused": plan.refused}))
+            print(
+                json.dumps(
+                    {"points": plan.total, "open": plan.open, "recorded": plan.recorded, "refused": plan.refused}
+                )
+            )
         return
     say(run.opening)
     from hopper_gemm.progress import watching
@@ -102,7 +113,11 @@ def sweep(
             run.execute(watch, trials)
     except KeyboardInterrupt:
         left = run.sweep.plan().open
-        fail(f"stopped with {left} of {plan.total} points to go; everything measured is in {run.sweep.out}, run the same command to go on", INTERRUPTED)
+        fail(
+            f"stopped with {left} of {plan.total} points to go; what was measured is in {run.sweep.out}, "
+            "run the same command to go on",
+            INTERRUPTED,
+        )
     if as_json:
         print(json.dumps(run.summary()))
     else:
@@ -113,7 +128,9 @@ def sweep(
 @app.command()
 @plain_errors
 def table(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS_DIR", help="A study's folder, such as results/h200/seed-table.")],
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS_DIR", help="A study's folder, such as results/h200/seed-table.")
+    ],
     rows: Annotated[str, typer.Option(help="Column of the results that goes down.")] = "tile_m",
     cols: Annotated[str, typer.Option(help="Column of the results that goes across.")] = "k_depth",
     value: Annotated[str, typer.Option(help="Figure to show.")] = "speedup",
@@ -135,7 +152,14 @@ def table(
         known = ", ".join(f"{m}x{n}x{k} {regime}" for (m, n, k, _, regime), _ in groups(study.trials))
         fail(f"{results} has no such problem and regime; it has {known}")
     if as_json:
-        print(json.dumps({"source": source_line(study.provenance), "tables": {name: frame.to_dict("index") for name, frame in tables}}))
+        print(
+            json.dumps(
+                {
+                    "source": source_line(study.provenance),
+                    "tables": {name: frame.to_dict("index") for name, frame in tables},
+                }
+            )
+        )
         return
     print(f"{source_line(study.provenance)}\n")
     corner = f"{rows} \\ {cols}"
@@ -190,7 +214,10 @@ def explain(
     regions = " + ".join(f"{name} {size}" for name, size in found.smem_map.items())
     print(f"  stages      up to {found.stages_max} of {found.stage_bytes} B, swizzle {found.swizzle_bytes} B")
     print(f"  smem        {found.smem_bytes} B = {regions}")
-    print(f"  registers   {found.accumulators} accumulators per consumer thread, {found.registers}, {found.threads} threads")
+    print(
+        f"  registers   {found.accumulators} accumulators per consumer thread, "
+        f"{found.registers}, {found.threads} threads"
+    )
     print(f"  wgmma       {found.wgmma} per consumer and stage")
     print(f"  waves       {found.tiles} tiles in {found.waves} waves, {found.wave_efficiency:.1%} of them useful")
     reads = f", wgmma reads {found.smem_read_bytes_per_flop:.4f} B/FLOP back" if found.smem_read_bytes_per_flop else ""
@@ -202,7 +229,9 @@ def explain(
 @plain_errors
 def check(
     everything: Annotated[bool, typer.Option("--all", help="The steady regime too.")] = False,
-    recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: the recorded one of this kind of GPU.")] = None,
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Tuned table. Default: the recorded one of this kind of GPU.")
+    ] = None,
     gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
     as_json: Json = False,
 ) -> None:
@@ -211,10 +240,24 @@ def check(
 
     checked = check_recorded(recorded, _one_gpu(gpus), everything)
     if as_json:
-        print(json.dumps([{"problem": str(c.entry.problem), "regime": c.entry.regime, "config": str(c.entry.config), "status": c.verdict.status, "message": c.verdict.message} for c in checked]))
+        print(
+            json.dumps(
+                [
+                    {
+                        "problem": str(c.entry.problem),
+                        "regime": c.entry.regime,
+                        "config": str(c.entry.config),
+                        "status": c.verdict.status,
+                        "message": c.verdict.message,
+                    }
+                    for c in checked
+                ]
+            )
+        )
     else:
         for one in checked:
-            print(f"{one.verdict.status:8} {one.entry.problem} {one.entry.regime}  {one.entry.config}\n         {one.verdict.message}")
+            print(f"{one.verdict.status:8} {one.entry.problem} {one.entry.regime}  {one.entry.config}")
+            print(f"         {one.verdict.message}")
     if any(one.verdict.status == "fallen" for one in checked):
         raise typer.Exit(CHECK_FAILED)
 

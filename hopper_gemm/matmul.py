@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 
@@ -57,7 +57,9 @@ def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}")
     if a.dtype != b.dtype or a.dtype not in DTYPES:
-        raise TypeError(f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()")
+        raise TypeError(
+            f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()"
+        )
     if a.device != b.device:
         raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
     if 0 in (*a.shape, *b.shape):
@@ -76,28 +78,36 @@ def _check_rows(name: str, matrix: torch.Tensor, mend: str) -> None:
         raise ValueError(f"{name} must have contiguous rows but has strides {tuple(matrix.stride())}; use {mend}")
     step = hopper.TMA_ALIGN_BYTES
     if matrix.data_ptr() % step or matrix.stride(0) * matrix.element_size() % step:
-        raise ValueError(f"{name} must start and have rows at multiples of {step} bytes (TMA); pad its rows to multiples of 8 elements")
+        raise ValueError(
+            f"{name} must start, and have its rows, at multiples of {step} bytes (TMA); "
+            "pad its rows to multiples of 8 elements"
+        )
 
 
 def _check_out(out: torch.Tensor, a: torch.Tensor, problem: GemmProblem) -> None:
     if tuple(out.shape) != (problem.m, problem.n) or out.dtype != a.dtype or out.device != a.device:
         raise ValueError(
-            f"out must be ({problem.m}, {problem.n}) {a.dtype} on {a.device} but is {tuple(out.shape)} {out.dtype} on {out.device}"
+            f"out must be ({problem.m}, {problem.n}) {a.dtype} on {a.device} "
+            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
         )
     _check_rows("out", out, "out = torch.empty(m, n, ...)")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _check_device(device: torch.device) -> None:
     if device.type != "cuda":
-        raise RuntimeError(f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm")
+        raise RuntimeError(
+            f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm"
+        )
     capability = torch.cuda.get_device_capability(device)
     if capability != hopper.COMPUTE_CAPABILITY:
         major, minor = capability
-        raise RuntimeError(f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there")
+        raise RuntimeError(
+            f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there"
+        )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _kernel(config: GemmConfig | None, problem: GemmProblem, device: int) -> LoadedKernel:
     """The kernel for a problem, once for each device."""
     return load(config or default_config(problem), problem)

@@ -32,11 +32,13 @@ def describe(progress: Progress) -> str:
     point, answer = progress.point, progress.answer
     if answer.status == "ok":
         figures = answer.figures
-        result = f"{figures['speedup']:.3f}x [{figures['speedup_low']:.3f}, {figures['speedup_high']:.3f}] {figures['tflops']:.0f} TFLOP/s"
+        interval = f"[{figures['speedup_low']:.3f}, {figures['speedup_high']:.3f}]"
+        result = f"{figures['speedup']:.3f}x {interval} {figures['tflops']:.0f} TFLOP/s"
     else:
         result = f"{answer.status.replace('_', ' ')}: {answer.reason}"
     best = "" if progress.best is None else f", best {progress.best:.3f}x"
-    return f"{progress.stage} {progress.done}/{progress.total} {point.problem} {point.regime} {point.config}: {result}{best}"
+    place = f"{progress.stage} {progress.done}/{progress.total}"
+    return f"{place} {point.problem} {point.regime} {point.config}: {result}{best}"
 
 
 def _lines() -> Watcher:
@@ -50,11 +52,16 @@ def _lines() -> Watcher:
 
 @contextmanager
 def _bar(open_points: int) -> Iterator[Watcher]:
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    columns = (
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.description}"),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=open_points)
 
         def watch(progress: Progress) -> None:

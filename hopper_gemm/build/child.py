@@ -21,7 +21,7 @@ class Reply:
     """What came of a request.
 
     Args:
-        kind: ``"answer"``; ``"raised"``: the handler raised; ``"died"``: the process ended; ``"timeout"``: it was killed.
+        kind: ``"answer"``; ``"raised"``: by the handler; ``"died"``: the process did; ``"timeout"``: it was killed.
         value: the handler's answer.
         error: one line on what went wrong.
     """
@@ -115,8 +115,10 @@ class Child:
         return f"exit code {code}"
 
 
-def _serve(connection: Connection, environment: dict[str, str], factory: Callable[..., Handler], arguments: tuple[Any, ...]) -> None:
-    """The child's life: make the handler, then answer until the pipe closes. A handler that raised is not trusted again."""
+def _serve(
+    connection: Connection, environment: dict[str, str], factory: Callable[..., Handler], arguments: tuple[Any, ...]
+) -> None:
+    """The child's life: make the handler, answer until the pipe closes. A handler that raised is not trusted again."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)
     try:
@@ -126,7 +128,7 @@ def _serve(connection: Connection, environment: dict[str, str], factory: Callabl
             connection.send(("answer", handler(request)))
     except EOFError:
         return
-    except BaseException as error:  # noqa: BLE001  the parent must hear of it, whatever it is
+    except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
             connection.send(("raised", f"{type(error).__name__}: {error}".splitlines()[0][:500]))

@@ -12,8 +12,8 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import footprint
 
 FUNCTION = "hopper_gemm"
 """Name of the launcher in the object file."""
@@ -43,7 +43,7 @@ def compile_kernel(config: GemmConfig, dtype: str) -> Compiled:
     element = DTYPES[dtype]
     m, n, k = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS), cute.sym_int(divisibility=ALIGN_ELEMENTS)
 
-    def matrix(rows, columns):  # noqa: ANN001, ANN202
+    def matrix(rows, columns):
         pitch = cute.sym_int64(divisibility=ALIGN_ELEMENTS)
         return make_fake_tensor(element, (rows, columns), (pitch, 1), assumed_align=hopper.TMA_ALIGN_BYTES)
 

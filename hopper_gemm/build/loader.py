@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,7 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None) ->
     return LoadedKernel(config, report, _launcher(kernels.object_file(kernel)), _sm_count() // config.cluster_size)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _launcher(object_file: Path) -> Any:
     from cutlass import cute
 
@@ -95,7 +95,7 @@ def _launcher(object_file: Path) -> Any:
     return cute.runtime.load_module(str(object_file), enable_tvm_ffi=True)[FUNCTION]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _sm_count() -> int:
     import torch
 

@@ -82,7 +82,9 @@ class CompilePool:
                 return Built("compile_error", reply.error)
             report = reply.value
         if report.spills:
-            return Built("spilled", f"{report.stack_bytes} B of stack, {report.local_loads} loads from local memory", report)
+            return Built(
+                "spilled", f"{report.stack_bytes} B of stack, {report.local_loads} loads from local memory", report
+            )
         return Built("ok", "", report)
 
 

@@ -51,7 +51,12 @@ class Epilogue:
 
     @cute.jit
     def store_tile(
-        self, accumulators: cute.Tensor, rows: cutlass.Constexpr[int], columns: cutlass.Constexpr[int], row: Int32, column: Int32
+        self,
+        accumulators: cute.Tensor,
+        rows: cutlass.Constexpr[int],
+        columns: cutlass.Constexpr[int],
+        row: Int32,
+        column: Int32,
     ) -> None:
         """Store one share.
 

@@ -95,8 +95,17 @@ class HopperGemm:
         resident = cutlass.min(clusters, tiles_m * tiles_n)
 
         self.kernel(
-            load_a.atom, load_a.tma_tensor, load_b.atom, load_b.tma_tensor, store_c.atom, store_c.tma_tensor,
-            mma, layout_a, layout_b, layout_c, raster,
+            load_a.atom,
+            load_a.tma_tensor,
+            load_b.atom,
+            load_b.tma_tensor,
+            store_c.atom,
+            store_c.tma_tensor,
+            mma,
+            layout_a,
+            layout_b,
+            layout_c,
+            raster,
         ).launch(
             grid=(config.cluster_m, config.cluster_n, resident),
             block=(shares.threads, 1, 1),
@@ -156,7 +165,6 @@ class HopperGemm:
             ring.init()
         self._sync_cluster()
 
-        tile_shape = (config.tile_m, config.tile_n)
         k_tiles = cute.ceil_div(cute.size(tensor_a, mode=[1]), config.tile_k)
         warpgroup_index = cute.arch.make_warp_uniform(thread // hopper.WARPGROUP_THREADS)
         registers = shares.registers
@@ -165,8 +173,12 @@ class HopperGemm:
             if cutlass.const_expr(registers.moved):
                 cute.arch.setmaxregister_decrease(registers.producer)
             if warp_index == 0:
-                load_a = self._operand_load(atom_a, shared_a, tensor_a, rank_n, config.cluster_n, _mask_row(self.cluster, rank_m))
-                load_b = self._operand_load(atom_b, shared_b, tensor_b, rank_m, config.cluster_m, _mask_column(self.cluster, rank_n))
+                load_a = self._operand_load(
+                    atom_a, shared_a, tensor_a, rank_n, config.cluster_n, _mask_row(self.cluster, rank_m)
+                )
+                load_b = self._operand_load(
+                    atom_b, shared_b, tensor_b, rank_m, config.cluster_m, _mask_column(self.cluster, rank_n)
+                )
                 state = RingState.producer(config.stages)
                 index = Int32(cluster_index)
                 while index < raster.tiles:
@@ -193,7 +205,9 @@ class HopperGemm:
             thread_mma = mma.get_slice(0)
             fragment_a = mma.make_fragment_A(thread_mma.partition_A(own_a))
             fragment_b = mma.make_fragment_B(thread_mma.partition_B(own_b))
-            accumulators = cute.make_rmem_tensor(thread_mma.partition_shape_C((shares.share_m, shares.share_n)), Float32)
+            accumulators = cute.make_rmem_tensor(
+                thread_mma.partition_shape_C((shares.share_m, shares.share_n)), Float32
+            )
             epilogue = self._epilogue(atom_c, shared_c, tensor_c, consumer, thread % hopper.WARPGROUP_THREADS)
             chunk_rows = shares.share_m // hopper.WGMMA_M
             chunk_columns = shares.share_n // shares.chunk_n
@@ -235,12 +249,12 @@ class HopperGemm:
 
     # Set-up --------------------------------------------------------------------------------
 
-    def _smem_layout(self, kind, shape: tuple[int, ...]) -> cute.ComposedLayout:  # noqa: ANN001
+    def _smem_layout(self, kind, shape: tuple[int, ...]) -> cute.ComposedLayout:
         """A swizzled shared-memory layout (rows, columns[, stage]), rows stacked first."""
         atom = warpgroup.make_smem_layout_atom(kind, self.dtype)
         return cute.tile_to_shape(atom, shape, order=tuple(range(len(shape))))
 
-    def _load_atom(self, tensor: cute.Tensor, kind, tile: int, sharers: int) -> cpasync.TmaInfo:  # noqa: ANN001
+    def _load_atom(self, tensor: cute.Tensor, kind, tile: int, sharers: int) -> cpasync.TmaInfo:
         """The TMA load of one box: a slice of a tile's rows, as deep as the swizzle; multicast where CTAs share it."""
         op = cpasync.CopyBulkTensorTileG2SOp() if sharers == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
         box = self._box(tile, sharers)
@@ -254,7 +268,12 @@ class HopperGemm:
 
     def _tiled_mma(self, n: int) -> cute.TiledMma:
         op = warpgroup.MmaF16BF16Op(
-            self.dtype, Float32, (hopper.WGMMA_M, n, hopper.WGMMA_K), warpgroup.OperandSource.SMEM, OperandMajorMode.K, OperandMajorMode.K
+            self.dtype,
+            Float32,
+            (hopper.WGMMA_M, n, hopper.WGMMA_K),
+            warpgroup.OperandSource.SMEM,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
         )
         return cute.make_tiled_mma(op)
 

@@ -39,7 +39,6 @@ from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 from hopper_gemm.model import hopper
 
 
-
 class RingState:
     """Where one role stands in the ring: slot index and phase parity.
 

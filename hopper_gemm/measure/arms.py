@@ -46,7 +46,7 @@ class Arm:
 
 
 def make_arm(launch: Launch, workload: Workload, warm_seconds: float, timed_seconds: float) -> Arm:
-    """Capture a side. Graphs keep the host's launch cost, up to a quarter of short kernels' time, out of the figures."""
+    """Capture a side. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the figures."""
     seconds = _seconds_per_launch(launch, workload)
     warm, timed = (max(2, ceil(span / seconds)) for span in (warm_seconds, timed_seconds))
     return Arm(_capture(launch, workload, warm), _capture(launch, workload, timed), timed)

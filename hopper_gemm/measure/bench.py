@@ -144,10 +144,14 @@ class Bench:
         poison(first.ours)
         return found
 
-    def _compare(self, ours: Arm, theirs: Arm, protocol: Protocol, process: int, checked: Correctness | None) -> Outcome:
+    def _compare(
+        self, ours: Arm, theirs: Arm, protocol: Protocol, process: int, checked: Correctness | None
+    ) -> Outcome:
         for _ in range(TRIES):
             with Telemetry(self.device.uuid) as telemetry:
-                timings = [self._pair(ours, theirs, protocol, telemetry, ours_first=i % 2 == 0) for i in range(protocol.pairs)]
+                timings = [
+                    self._pair(ours, theirs, protocol, telemetry, ours_first=i % 2 == 0) for i in range(protocol.pairs)
+                ]
             if telemetry.harm is None:
                 return Outcome("ok", "", self._figures(timings, process, checked))
         return Outcome("unstable", f"{telemetry.harm} in each of {TRIES} tries")

@@ -75,7 +75,9 @@ def find_hopper(index: int = 0) -> GpuId:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise NoHopperError(f"no NVIDIA GPU here ({error}); use --backend replay, or run on a machine with an H100 or H200") from None
+        raise NoHopperError(
+            f"no NVIDIA GPU here ({error}); use --backend replay, or run on a machine with an H100 or H200"
+        ) from None
     count = pynvml.nvmlDeviceGetCount()
     if index >= count:
         raise NoHopperError(f"GPU {index} does not exist, there are {count}; name another with --gpus")
@@ -84,7 +86,9 @@ def find_hopper(index: int = 0) -> GpuId:
     capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     if tuple(capability) != hopper.COMPUTE_CAPABILITY:
         major, minor = capability
-        raise NoHopperError(f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); use --backend replay")
+        raise NoHopperError(
+            f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); use --backend replay"
+        )
     return GpuId(index, name, pynvml.nvmlDeviceGetUUID(handle))
 
 
@@ -116,7 +120,7 @@ HARMFUL_REASONS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Clock event reasons that void a measurement (NVML). The software power cap, 0x04, is what the steady regime is about."""
+"""Clock event reasons (NVML) that void a measurement. The software power cap, 0x04, is the steady regime itself."""
 
 POLL_SECONDS = 0.005
 
@@ -155,7 +159,9 @@ class Telemetry:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._thread.join()
 

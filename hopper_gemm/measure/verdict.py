@@ -60,7 +60,8 @@ def regression(recorded: Ratio, now: Ratio, noise: float, margin: float) -> Regr
             "skipped", f"noise floor {noise:.2%} exceeds the margin {margin:.2%}; run it on a quiet GPU of its own"
         )
     floor = recorded.low - noise
-    figures = f"{now.median:.4f}x now, recorded {recorded.median:.4f}x [{recorded.low:.4f}, {recorded.high:.4f}], noise {noise:.2%}"
+    record = f"recorded {recorded.median:.4f}x [{recorded.low:.4f}, {recorded.high:.4f}]"
+    figures = f"{now.median:.4f}x now, {record}, noise {noise:.2%}"
     if now.median < floor:
         return Regression("fallen", f"fallen {floor - now.median:.4f} below the floor {floor:.4f}: {figures}")
     return Regression("held", figures)

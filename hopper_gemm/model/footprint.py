@@ -120,7 +120,8 @@ class Footprint:
     @property
     def smem_map(self) -> dict[str, int]:
         """Bytes of each region, in the order in which they lie."""
-        assert isinstance(self.config.stages, int) and isinstance(self.config.epi_buffers, int)
+        assert isinstance(self.config.stages, int), "resolve() the config first"
+        assert isinstance(self.config.epi_buffers, int)
         tile_k = self.config.tile_k
         return {
             "A": ELEMENT_BYTES * self.config.tile_m * tile_k * self.config.stages,
@@ -196,7 +197,7 @@ def _with_consumers(config: GemmConfig) -> GemmConfig:
         return config
     counts = (config.consumers,) if config.consumers != "auto" else (1,) if config.tile_m <= hopper.WGMMA_M else (2, 3)
     axes = (config.split,) if config.split != "auto" else ("m", "n")
-    candidates = [replace(config, consumers=count, split=axis) for axis in axes for count in counts]
+    candidates = [replace(config, consumers=count, split=axis) for axis in axes for count in counts]  # type: ignore[arg-type]
     return next((candidate for candidate in candidates if _divides(candidate)), candidates[0])
 
 

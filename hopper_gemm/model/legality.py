@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
-from hopper_gemm.model.footprint import REGISTER_SPLITS, SPARE_REGISTERS, Footprint, accumulators_fit, footprint, stages_max
+from hopper_gemm.model.footprint import (
+    REGISTER_SPLITS,
+    SPARE_REGISTERS,
+    Footprint,
+    accumulators_fit,
+    footprint,
+    stages_max,
+)
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 
 TILE_M = (64, 128, 192, 256, 320, 384)
@@ -94,8 +101,8 @@ def _split(shares: Footprint) -> str | None:
     if config.tile_n % (hopper.WGMMA_N_STEP * config.consumers) == 0:
         return None
     return (
-        f"{config.consumers} consumers cannot share tile_n = {config.tile_n} in blocks of {hopper.WGMMA_N_STEP} columns; "
-        "split along m or change consumers"
+        f"{config.consumers} consumers cannot share tile_n = {config.tile_n} "
+        f"in blocks of {hopper.WGMMA_N_STEP} columns; split along m or change consumers"
     )
 
 
@@ -149,9 +156,12 @@ def _cluster(shares: Footprint) -> str | None:
 
 def _multicast(shares: Footprint) -> str | None:
     config = shares.config
-    for side, rows, sharers in (("tile_m", config.tile_m, config.cluster_n), ("tile_n", config.tile_n, config.cluster_m)):
+    for side, rows, sharers in (
+        ("tile_m", config.tile_m, config.cluster_n),
+        ("tile_n", config.tile_n, config.cluster_m),
+    ):
         if rows % (8 * sharers):
-            return f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row swizzle atoms; change it or the cluster"
+            return f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row atoms; change it or the cluster"
     return None
 
 
@@ -169,10 +179,16 @@ RULES = (
     Rule("tile_m", "a tile is whole 64-row wgmma blocks, up to three consumers of two each", _one_of("tile_m", TILE_M)),
     Rule("tile_n", "wgmma's n goes from 8 to 256 in steps of 8", _tile_n),
     Rule("k_depth", "deeper stages leave no room for a second one", _k_depth),
-    Rule("consumers", "four consumer warpgroups leave too few registers at entry", _one_of("consumers", tuple(REGISTER_SPLITS))),
+    Rule(
+        "consumers",
+        "four consumer warpgroups leave too few registers at entry",
+        _one_of("consumers", tuple(REGISTER_SPLITS)),
+    ),
     Rule("split", "each consumer needs whole wgmma blocks of the side that is split", _split),
     Rule("registers", "accumulators live in registers; a spill costs more than any tile gains", _registers),
-    Rule("wgmma_n", "512 threads enter with 128 registers each, and one instruction must fit into them (C7602)", _wgmma_n),
+    Rule(
+        "wgmma_n", "512 threads enter with 128 registers each, and one instruction must fit into them (C7602)", _wgmma_n
+    ),
     Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
     Rule("cluster", "clusters of two are built; larger ones strand SMs", _cluster),
@@ -198,7 +214,9 @@ def _aligned(name: str) -> Callable[[GemmProblem], str | None]:
 
 PROBLEM_RULES = (
     ProblemRule("n_aligned", "TMA wants row pitches in multiples of 16 bytes: n is the pitch of C", _aligned("n")),
-    ProblemRule("k_aligned", "TMA wants row pitches in multiples of 16 bytes: k is the pitch of A and B", _aligned("k")),
+    ProblemRule(
+        "k_aligned", "TMA wants row pitches in multiples of 16 bytes: k is the pitch of A and B", _aligned("k")
+    ),
 )
 """The rules on problems."""
 

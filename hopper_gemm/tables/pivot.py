@@ -21,7 +21,10 @@ GROUP = ("m", "n", "k", "dtype", "regime")
 
 def groups(trials: pd.DataFrame) -> list[tuple[tuple[int, int, int, str, str], pd.DataFrame]]:
     """The rows of each (m, n, k, dtype, regime), in the order of the file."""
-    return [((int(key[0]), int(key[1]), int(key[2]), key[3], key[4]), part) for key, part in trials.groupby(list(GROUP), sort=False)]
+    return [
+        ((int(key[0]), int(key[1]), int(key[2]), key[3], key[4]), part)
+        for key, part in trials.groupby(list(GROUP), sort=False)
+    ]
 
 
 def pivot(trials: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", value: str = "speedup") -> pd.DataFrame:

@@ -31,9 +31,13 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
     figure, axes = plt.subplots(down, across, figsize=(7.2 * across, 3.9 * down), squeeze=False, layout="constrained")
     norm = TwoSlopeNorm(vmin=0.0, vcenter=1.0, vmax=max(1.1, float(trials["speedup"].max(skipna=True) or 1.1)))
     for axis, (key, part) in zip(axes.flat, panels, strict=False):
-        best = part.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates([rows, cols])
+        best = part.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates(
+            [rows, cols]
+        )
         values = best.pivot(index=rows, columns=cols, values="speedup").sort_index(axis=0).sort_index(axis=1)
-        image = axis.imshow(np.ma.masked_invalid(values.astype(float).to_numpy()), cmap="RdBu", norm=norm, aspect="auto")
+        image = axis.imshow(
+            np.ma.masked_invalid(values.astype(float).to_numpy()), cmap="RdBu", norm=norm, aspect="auto"
+        )
         axis.set_xticks(range(len(values.columns)), [str(column) for column in values.columns])
         axis.set_yticks(range(len(values.index)), [str(index) for index in values.index])
         axis.set_xlabel(cols)

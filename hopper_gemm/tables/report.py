@@ -47,7 +47,10 @@ def markdown_table(table: pd.DataFrame, corner: str) -> str:
     lines = [
         "| " + " | ".join([corner, *map(str, table.columns)]) + " |",
         "|" + " --- |" * (len(table.columns) + 1),
-        *("| " + " | ".join([str(index), *map(str, row)]) + " |" for index, row in zip(table.index, table.to_numpy(), strict=True)),
+        *(
+            "| " + " | ".join([str(index), *map(str, row)]) + " |"
+            for index, row in zip(table.index, table.to_numpy(), strict=True)
+        ),
     ]
     return "\n".join(lines)
 
@@ -72,21 +75,38 @@ def report(study: Study) -> str:
     """The study's page: where the figures come from, a table per problem and regime, the best of each."""
     about = study.provenance
     corner = "M tile \\ K depth"
-    lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", about.get("question", "").strip(), "", *_protocol_lines(about), ""]
+    lines = [
+        f"# {about['study']}",
+        "",
+        f"**{source_line(about)}**",
+        "",
+        about.get("question", "").strip(),
+        "",
+        *_protocol_lines(about),
+        "",
+    ]
     for (m, n, k, dtype, regime), part in groups(study.trials):
         noise = about.get("noise", {}).get(f"{m}x{n}x{k} {regime}")
         lines += [f"## {m} x {n} x {k} {dtype}, {regime}", ""]
         lines += [markdown_table(pivot(part, about.get("rows", "tile_m"), about.get("cols", "k_depth")), corner), ""]
-        lines += [f"cuBLAS: {_cublas(part)}.{f' Noise floor (cuBLAS against itself): {noise:.2%}.' if noise else ''}", ""]
+        lines += [
+            f"cuBLAS: {_cublas(part)}.{f' Noise floor (cuBLAS against itself): {noise:.2%}.' if noise else ''}",
+            "",
+        ]
         best = best_row(part)
         if best is not None:
             lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.", ""]
         final = best_row(_same(study.finals, m, n, k, dtype, regime))
         if final is not None:
-            energy = "" if pd.isna(final["pj_per_flop"]) else f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['cublas_pj_per_flop']:.3f}"
+            energy = (
+                ""
+                if pd.isna(final["pj_per_flop"])
+                else f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['cublas_pj_per_flop']:.3f}"
+            )
             lines += [
-                f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: **{_interval(final)}**, "
-                f"{final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, tensor cores {final['tensor_active']:.1f} % active{energy}.",
+                f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: "
+                f"**{_interval(final)}**, {final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
+                f"tensor cores {final['tensor_active']:.1f} % active{energy}.",
                 "",
             ]
     lines += ["Cells: speedup over cuBLAS (stages). " + _coverage(study.trials), ""]
@@ -106,7 +126,9 @@ def _protocol_lines(about: dict[str, Any]) -> list[str]:
     for protocol in about.get("protocols", []):
         figures = ", ".join(f"{name} {value}" for name, value in protocol.items() if name != "regime")
         lines.append(f"- {protocol['regime']}: {figures} (seconds)")
-    lines.append(f"- random normal data, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order")
+    lines.append(
+        f"- random normal data, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order"
+    )
     return lines
 
 

@@ -41,7 +41,13 @@ class Column:
     doc: str
 
 
-_CONFIG_KINDS: dict[str, Kind] = {"split": "text", "schedule": "text", "raster": "text", "serpentine": "flag", "peek": "flag"}
+_CONFIG_KINDS: dict[str, Kind] = {
+    "split": "text",
+    "schedule": "text",
+    "raster": "text",
+    "serpentine": "flag",
+    "peek": "flag",
+}
 
 COLUMNS = (
     Column("study", "text", "name of the sweep"),

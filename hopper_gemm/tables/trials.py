@@ -66,7 +66,9 @@ def read_trials(path: Path) -> pd.DataFrame:
         ResultsError: no such file, not this schema, or a status nobody knows.
     """
     if not path.is_file():
-        raise ResultsError(f"{path} does not exist; name a results folder that holds {path.name}, such as results/h200/seed-table")
+        raise ResultsError(
+            f"{path} does not exist; name a results folder that holds {path.name}, such as results/h200/seed-table"
+        )
     content = path.read_text()
     whole = content[: content.rfind("\n") + 1]
     if not whole:

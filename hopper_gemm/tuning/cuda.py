@@ -1,4 +1,4 @@
-"""A Hopper GPU as a backend. The supervisor here holds no CUDA context; a child measures, other children compile ahead."""
+"""A Hopper GPU as a backend. The supervisor holds no CUDA context; a child measures, others compile ahead."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ class CudaBackend:
     def measure(self, point: Point) -> Answer:
         """Compile (or wait for it), check, time."""
         protocol = self._protocols[point.regime]
-        return self._measured(point, lambda: self._child.ask(Request("cell", point.problem, point.config, protocol), _allowed(protocol)))
+        return self._measured(
+            point, lambda: self._child.ask(Request("cell", point.problem, point.config, protocol), _allowed(protocol))
+        )
 
     def final(self, point: Point) -> Answer:
         """Measure again, each time in a process that has measured nothing before."""
@@ -90,7 +92,9 @@ class CudaBackend:
             outcomes = []
             for process in range(final.processes):
                 self._child.close()
-                reply = self._child.ask(Request("cell", point.problem, point.config, protocol, process), _allowed(protocol))
+                reply = self._child.ask(
+                    Request("cell", point.problem, point.config, protocol, process), _allowed(protocol)
+                )
                 if reply.kind != "answer" or reply.value.figures is None:
                     return reply
                 outcomes.append(reply.value.figures)
@@ -132,7 +136,11 @@ class CudaBackend:
 
 def _allowed(protocol: Protocol) -> float:
     """Seconds within which an answer must come, repeats included."""
-    each = protocol.rest + protocol.warm + protocol.timed if isinstance(protocol, Burst) else protocol.settle + protocol.window
+    each = (
+        protocol.rest + protocol.warm + protocol.timed
+        if isinstance(protocol, Burst)
+        else protocol.settle + protocol.window
+    )
     return RUN_SECONDS + 3 * 2 * protocol.pairs * each * 1.5
 
 

@@ -46,7 +46,12 @@ def commit() -> str | None:
     root = Path(__file__).parents[2]
     try:
         described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=root, capture_output=True, text=True, timeout=10, check=True
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
         return described.stdout.strip()
     except (OSError, subprocess.SubprocessError):

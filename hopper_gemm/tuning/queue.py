@@ -85,7 +85,10 @@ class PointQueue:
 
     def _plan(self, study: optuna.Study, points: list[Point]) -> None:
         """Leave exactly the open points waiting, in order; what an earlier run left in another state is closed."""
-        waiting = {trial.user_attrs.get(PLANNED): trial for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))}
+        waiting = {
+            trial.user_attrs.get(PLANNED): trial
+            for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        }
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(trial.number, state=TrialState.FAIL)
         for point in points:
@@ -124,7 +127,9 @@ def _choices(points: Sequence[Point]) -> dict[str, Any]:
             seen = values.setdefault(name, [])
             if str(value) not in seen:
                 seen.append(str(value))
-    return {name: CategoricalDistribution(sorted(seen, key=_number_first)) for name, seen in values.items() if len(seen) > 1}
+    return {
+        name: CategoricalDistribution(sorted(seen, key=_number_first)) for name, seen in values.items() if len(seen) > 1
+    }
 
 
 def _number_first(text: str) -> tuple[int, float, str]:

@@ -73,7 +73,14 @@ class ReplayBackend:
         if self._samples is None:
             return ()
         s, p = self._samples, point.problem
-        chosen = s[(s.m == p.m) & (s.n == p.n) & (s.k == p.k) & (s.regime == point.regime) & (s.stage == stage) & (s.config == config)]
+        chosen = s[
+            (s.m == p.m)
+            & (s.n == p.n)
+            & (s.k == p.k)
+            & (s.regime == point.regime)
+            & (s.stage == stage)
+            & (s.config == config)
+        ]
         return tuple(zip(chosen.process.tolist(), chosen.ours_us.tolist(), chosen.cublas_us.tolist(), strict=True))
 
 

@@ -8,7 +8,9 @@ from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.space import Point
 
 
-def row_of(point: Point, answer: Answer | None = None, *, study: str = "", source: str = "", gpu: str = "") -> dict[str, Any]:
+def row_of(
+    point: Point, answer: Answer | None = None, *, study: str = "", source: str = "", gpu: str = ""
+) -> dict[str, Any]:
     """The row of the schema; without an answer only the columns that tell rows apart."""
     problem = point.problem
     row: dict[str, Any] = {

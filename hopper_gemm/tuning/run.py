@@ -58,8 +58,11 @@ class SweepRun:
         source = recorded or _recorded(spec, missing)
         about = read_study(source).provenance
         folder = out or _renewed(results_root() / "local" / "replay" / spec.name)
-        opening = f"Replaying {spec.name} from recorded measurements of an {about['gpu']['name']} ({source}); nothing is measured here"
-        return SweepRun(Sweep(spec, folder, storage), opening + (f": {missing}" if missing else ""), None, source)
+        opening = (
+            f"Replaying {spec.name} from recorded measurements of an {about['gpu']['name']} ({source}); "
+            f"nothing is measured here{f': {missing}' if missing else ''}"
+        )
+        return SweepRun(Sweep(spec, folder, storage), opening, None, source)
 
     def execute(self, watch: Watcher, trials: int | None = None) -> None:
         """Run it; the backend's processes end with it, whatever happens."""
@@ -76,8 +79,20 @@ class SweepRun:
         for (m, n, k, dtype, regime), part in groups(study.trials):
             row = best_row(part)
             if row is not None:
-                names = ("tile_m", "tile_n", "k_depth", "stages", "stagger", "speedup", "speedup_low", "speedup_high", "tflops")
-                best[f"{m}x{n}x{k} {dtype} {regime}"] = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names}
+                names = (
+                    "tile_m",
+                    "tile_n",
+                    "k_depth",
+                    "stages",
+                    "stagger",
+                    "speedup",
+                    "speedup_low",
+                    "speedup_high",
+                    "tflops",
+                )
+                best[f"{m}x{n}x{k} {dtype} {regime}"] = {
+                    name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names
+                }
         counts = {status: int(count) for status, count in study.trials["status"].value_counts().items()}
         return {"out": str(self.sweep.out), "source": study.provenance["source"], "status": counts, "best": best}
 
@@ -107,12 +122,20 @@ def check_recorded(recorded: Path | None, gpu: int, everything: bool) -> list[Ch
         tables = recorded_tables()
         recorded = tables.get(slug(found.name))
         if recorded is None:
-            raise ResultsError(f"no tuned table is recorded for {found.name}; run hopper-gemm sweep sweeps/seed-table.toml, or name one with --from")
+            raise ResultsError(
+                f"no tuned table is recorded for {found.name}; "
+                "run hopper-gemm sweep sweeps/seed-table.toml, or name one with --from"
+            )
     entries = [entry for entry in read_tuned(recorded) if everything or entry.regime == "burst"]
     from hopper_gemm.tuning.cuda import CudaBackend
 
-    problems = [ProblemSection(m=e.problem.m, n=e.problem.n, k=e.problem.k, dtype=e.problem.dtype, layouts=e.problem.layouts) for e in entries]
-    backend = CudaBackend(SweepSpec(name="check", problems=problems, space={}, regimes=["burst", "steady"]), found.index)
+    problems = [
+        ProblemSection(m=e.problem.m, n=e.problem.n, k=e.problem.k, dtype=e.problem.dtype, layouts=e.problem.layouts)
+        for e in entries
+    ]
+    backend = CudaBackend(
+        SweepSpec(name="check", problems=problems, space={}, regimes=["burst", "steady"]), found.index
+    )
     try:
         return list(check(entries, backend))
     finally:
@@ -140,7 +163,9 @@ def _gpu(backend: str, index: int) -> tuple[GpuId | None, str]:
 
 def _recorded(spec: SweepSpec, missing: str) -> Path:
     """The recorded study of the same name."""
-    found = sorted(path.parent for path in results_root().glob(f"*/{spec.name}/{PROVENANCE}") if path.parent.parent.name != "local")
+    found = sorted(
+        path.parent for path in results_root().glob(f"*/{spec.name}/{PROVENANCE}") if path.parent.parent.name != "local"
+    )
     if not found:
         why = f"{missing}, and " if missing else ""
         raise ResultsError(f"{why}no recorded study {spec.name} lies under {results_root()}; name one with --from")

@@ -169,7 +169,9 @@ class Sweep:
             return
         digest = read_json(self.out / PROVENANCE).get("spec_digest")
         if digest != self.spec.digest:
-            raise ResultsError(f"{self.out} holds another sweep (its file has changed since); name another folder with --out")
+            raise ResultsError(
+                f"{self.out} holds another sweep (its file has changed since); name another folder with --out"
+            )
 
     def _open(self, backend: Backend) -> dict[str, Any]:
         """Make the folder and its provenance, or take up those of an earlier run on the same kind of GPU."""
@@ -177,16 +179,23 @@ class Sweep:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResultsError(f"{self.out} cannot be made ({error.strerror}); name another folder with --out") from None
+            raise ResultsError(
+                f"{self.out} cannot be made ({error.strerror}); name another folder with --out"
+            ) from None
         if not os.access(self.out, os.W_OK):
             raise ResultsError(f"{self.out} cannot be written; name another folder with --out")
         fresh = provenance(self.spec, backend.source, described)
         if (self.out / PROVENANCE).is_file():
             about = read_json(self.out / PROVENANCE)
-            for name, of in (("source", lambda a: a["source"]), ("GPU", lambda a: a["gpu"]["name"]), ("kernel", lambda a: a.get("kernel"))):
+            for name, of in (
+                ("source", lambda a: a["source"]),
+                ("GPU", lambda a: a["gpu"]["name"]),
+                ("kernel", lambda a: a.get("kernel")),
+            ):
                 if of(about) != of(fresh):
                     raise ResultsError(
-                        f"{self.out} was begun with another {name} ({of(about)}, now {of(fresh)}); name another folder with --out"
+                        f"{self.out} was begun with another {name} ({of(about)}, now {of(fresh)}); "
+                        "name another folder with --out"
                     )
             return about
         write_json(self.out / PROVENANCE, fresh)
@@ -225,7 +234,8 @@ class Sweep:
         problem = point.problem
         key = {"m": problem.m, "n": problem.n, "k": problem.k, "regime": point.regime, "config": config, "stage": stage}
         self._samples.append(
-            {**key, "process": process, "ours_us": ours, "cublas_us": theirs} for process, ours, theirs in answer.samples
+            {**key, "process": process, "ours_us": ours, "cublas_us": theirs}
+            for process, ours, theirs in answer.samples
         )
 
     def _measure_finals(self, backend: Backend, about: dict[str, Any], watch: Watcher) -> None:

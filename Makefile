@@ -1,0 +1,33 @@
+# Two commands do everything on a fresh machine: make sweep, make test. Each sets up its own .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: sweep test lint types notebooks clean
+
+# The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
+sweep: $(VENV)/.ready
+	$(BIN)/hopper-gemm sweep sweeps/seed-table.toml
+
+test: lint types $(VENV)/.ready
+	$(BIN)/pytest -n auto --nbmake-timeout=300
+	$(BIN)/pytest --nbmake notebooks
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+# Execute every notebook from its paired script, in place.
+notebooks: $(VENV)/.ready
+	$(BIN)/jupytext --to ipynb --execute --update-metadata '{"kernelspec": {"name": "python3"}}' notebooks/*.py
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) results/local
