@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 OPCODES = {
-    "wgmma": 0x9F0,  # HGMMA
-    "tma_loads": 0x5B4,  # UTMALDG
-    "tma_stores": 0x3B5,  # UTMASTG
-    "local_loads": 0x983,  # LDL
-    "local_stores": 0x387,  # STL
-    "wgmma_waits": 0x9C5,  # WARPGROUP.DEPBAR and WARPGROUP.ARRIVE
+    "wgmma": (0x9F0,),  # HGMMA
+    "tma_loads": (0x5B4, 0x3B4),  # UTMALDG, UTMALDG.MULTICAST
+    "tma_stores": (0x3B5,),  # UTMASTG
+    "local_loads": (0x983,),  # LDL
+    "local_stores": (0x387,),  # STL
+    "wgmma_waits": (0x9C5,),  # WARPGROUP.ARRIVE, WARPGROUP.DEPBAR
 }
 NOP = 0x918
 
@@ -85,7 +85,7 @@ def read_cubin(cubin: bytes) -> CubinReport:
         stack_bytes=attributes.get(_FRAME_SIZE, 0),
         instructions=len(words) - operations[NOP],
         sha256=hashlib.sha256(code[0]).hexdigest(),
-        **{name: operations[code] for name, code in OPCODES.items()},
+        **{name: sum(operations[code] for code in codes) for name, codes in OPCODES.items()},
     )
 
 

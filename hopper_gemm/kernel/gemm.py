@@ -6,6 +6,7 @@ import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.mainloop import OperandLoad, load_tile, multiply_tile
@@ -149,7 +150,7 @@ class HopperGemm:
             b: cute.struct.Align[cute.struct.MemRange[self.dtype, cute.cosize(layout_b)], BUFFER_ALIGN]
             barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
 
-        storage = cutlass.utils.SmemAllocator().allocate(Shared)
+        storage = SmemAllocator().allocate(Shared)
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
         shared_b = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
         shared_c = storage.c.get_tensor(layout_c.outer, swizzle=layout_c.inner)

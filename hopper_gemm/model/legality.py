@@ -167,7 +167,8 @@ def _multicast(shares: Footprint) -> str | None:
 
 def _staging(shares: Footprint) -> str | None:
     config = shares.config
-    if shares.smem_bytes <= hopper.SMEM_BYTES:
+    assert isinstance(config.stages, int)
+    if shares.smem_bytes <= hopper.SMEM_BYTES or config.stages > stages_max(config):
         return None
     return (
         f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {hopper.SMEM_BYTES}; "

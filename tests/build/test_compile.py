@@ -1,0 +1,100 @@
+"""Legal means: compiles for sm_90a without a spill, with exactly the instructions that the config asks for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from hopper_gemm.build.pool import CompilePool
+from hopper_gemm.build.store import KernelId
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import footprint, resolve
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.problem import GemmProblem
+from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES, drawn_configs
+
+DRAWN = 300
+PROBLEM = GemmProblem(4096, 4096, 4096)
+WAITS = 3
+"""wgmma waits in the code: the fence before a stage's group, the stagger's wait, the drain. More means serialised."""
+
+
+def grid() -> list[GemmConfig]:
+    """The published grid's runnable cells, as the seed sweep runs them."""
+    cells = [GemmConfig(tile_m=m, tile_n=128, k_depth=k, cluster_n=2) for m in PUBLISHED_STAGES for k in K_DEPTHS]
+    lowered = [replace(cell, stagger=max(0, min(1, resolve(cell).stages - 1))) for cell in cells]
+    return [cell for cell in lowered if is_legal(cell)]
+
+
+def drawn() -> list[GemmConfig]:
+    """Legal configs from all over the space, and some at the edge of the registers."""
+    legal = [config for config in drawn_configs(6000, seed=11) if is_legal(config)]
+    edge = [
+        GemmConfig(tile_m=m, tile_n=n, k_depth=k, consumers=c, split=s, stages=1, stagger=0)
+        for m, n, c, s in ((256, 208, 2, "m"), (256, 208, 2, "n"), (128, 216, 1, "m"), (384, 128, 3, "m"), (192, 200, 3, "m"))
+        for k in (1, 4, 6)
+    ]
+    assert all(map(is_legal, edge))
+    return legal[:DRAWN] + edge
+
+
+@pytest.fixture(scope="module")
+def pool(kernel_store):
+    workers = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    pool = CompilePool(kernel_store, workers)
+    yield pool
+    pool.close()
+
+
+def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16") -> list[str]:
+    """What is wrong with the kernels, one line each."""
+    problem = replace(PROBLEM, dtype=dtype)
+    pool.submit(KernelId.of(config, problem) for config in configs)
+    found = []
+    for config in configs:
+        built, shares = pool.result(KernelId.of(config, problem)), footprint(config)
+        if built.status != "ok":
+            found.append(f"{shares.config}: {built.status} {built.reason}")
+            continue
+        report = built.report
+        expected = (shares.wgmma_per_stage, shares.chunks)
+        if (report.wgmma, report.tma_stores) != expected or report.wgmma_waits > WAITS or report.tma_loads < 2:
+            found.append(f"{shares.config}: expected wgmma and stores {expected}, {report}")
+    return found
+
+
+@pytest.mark.compile
+def test_every_cell_of_the_published_grid_compiles_as_asked(pool):
+    cells = grid()
+    assert len(cells) == 39
+    assert faults(pool, cells) == []
+
+
+@pytest.mark.compile
+def test_drawn_legal_configs_compile_as_asked(pool):
+    configs = drawn()
+    assert len(configs) > DRAWN
+    assert faults(pool, configs) == []
+
+
+@pytest.mark.compile
+def test_fp16_compiles_too(pool):
+    assert faults(pool, [GemmConfig(), GemmConfig(tile_m=320, cluster_m=2)], dtype="fp16") == []
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    "config",
+    [
+        GemmConfig(tile_m=256, tile_n=224, consumers=2, split="m", stages=2),
+        GemmConfig(tile_m=384, tile_n=144, consumers=3, split="m", stages=2),
+        GemmConfig(tile_m=192, tile_n=208, consumers=3, split="m", stages=2),
+    ],
+    ids=str,
+)
+def test_what_the_register_rules_refuse_indeed_spills_or_does_not_assemble(pool, config):
+    """The rules are no stricter than the compiler at these edges."""
+    assert not is_legal(config)
+    assert pool.result(KernelId.of(config, PROBLEM)).status in ("spilled", "compile_error")

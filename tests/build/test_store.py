@@ -1,0 +1,145 @@
+"""The store: the right key, whole entries, and processes that may die."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from hopper_gemm.build.child import Child
+from hopper_gemm.build.cubin import CubinReport
+from hopper_gemm.build.loader import IllegalConfigError, load
+from hopper_gemm.build.pool import CompilePool
+from hopper_gemm.build.store import KernelId, KernelStore
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
+
+PROBLEM = GemmProblem(4096, 4096, 4096)
+REPORT = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
+
+
+def digest(config: GemmConfig, problem: GemmProblem = PROBLEM) -> str:
+    return KernelId.of(config, problem).digest
+
+
+def test_launch_time_values_and_sizes_share_one_binary():
+    base = digest(GemmConfig())
+    assert digest(GemmConfig(raster="n", swizzle=4, serpentine=False)) == base
+    assert digest(GemmConfig(), GemmProblem(8192, 1024, 64)) == base
+    assert digest(GemmConfig(stages=4, consumers=2, split="m")) == base
+
+
+def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
+    base = digest(GemmConfig())
+    others = [digest(GemmConfig(**change)) for change in ({"stages": 3}, {"peek": True}, {"cluster_n": 2}, {"stagger": 0})]
+    others.append(digest(GemmConfig(), replace(PROBLEM, dtype="fp16")))
+    monkeypatch.setattr("hopper_gemm.build.store.version", lambda name: "0.0")
+    others.append(digest(GemmConfig()))
+    monkeypatch.undo()
+    monkeypatch.setattr("hopper_gemm.build.store.source_digest", lambda: "other sources")
+    others.append(digest(GemmConfig()))
+    assert len({base, *others}) == 1 + len(others)
+
+
+def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
+    store, kernel = KernelStore(tmp_path), KernelId.of(GemmConfig(), PROBLEM)
+    assert store.report(kernel) is None
+    store.object_file(kernel).write_bytes(b"half a kern")
+    assert store.report(kernel) is None
+    store.put(kernel, b"a whole kernel", REPORT)
+    assert store.report(kernel) == REPORT
+    assert store.object_file(kernel).read_bytes() == b"a whole kernel"
+
+
+def test_a_damaged_report_is_a_miss_and_not_an_error(tmp_path):
+    store, kernel = KernelStore(tmp_path), KernelId.of(GemmConfig(), PROBLEM)
+    store.put(kernel, b"kernel", REPORT)
+    (tmp_path / f"{kernel.digest}.json").write_text('{"registers": 1')
+    assert store.report(kernel) is None
+    store.put(kernel, b"kernel", REPORT)
+    assert store.report(kernel) == REPORT
+
+
+def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
+    with pytest.raises(IllegalConfigError) as caught:
+        load(GemmConfig(tile_m=100), GemmProblem(8, 12, 12), tmp_path)
+    assert all(rule in str(caught.value) for rule in ("tile_m:", "n_aligned:", "k_aligned:"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def misbehaving():
+    """A handler that does what it is told, however bad."""
+    served = []
+
+    def handle(request):
+        served.append(request)
+        if request == "die":
+            os._exit(7)
+        if request == "abort":
+            os.abort()
+        if request == "hang":
+            time.sleep(600)
+        if request == "raise":
+            raise RuntimeError("first line\nsecond line")
+        return len(served)
+
+    return handle
+
+
+@pytest.fixture
+def child():
+    child = Child(misbehaving)
+    yield child
+    child.close()
+
+
+def test_a_child_keeps_its_state_from_request_to_request(child):
+    assert [child.ask("work", 30).value for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "error"),
+    [
+        ("die", "died", "the process died with exit code 7"),
+        ("abort", "died", "the process died with signal SIGABRT"),
+        ("raise", "raised", "RuntimeError: first line"),
+    ],
+)
+def test_a_child_that_fails_says_why_and_the_next_request_meets_a_new_one(child, request_, kind, error):
+    assert child.ask("work", 30).value == 1
+    reply = child.ask(request_, 30)
+    assert (reply.kind, reply.error) == (kind, error)
+    assert child.ask("work", 30).value == 1
+
+
+def test_a_child_that_hangs_is_killed(child):
+    assert child.ask("work", 30).value == 1
+    started = time.monotonic()
+    reply = child.ask("hang", 0.5)
+    assert (reply.kind, reply.error) == ("timeout", "no answer within 0 s; killed")
+    assert time.monotonic() - started < 10
+    assert child.ask("work", 30).value == 1
+
+
+@pytest.mark.compile
+def test_a_second_pool_compiles_nothing(tmp_path):
+    kernel = KernelId.of(GemmConfig(tile_m=64, tile_n=64), PROBLEM)
+    first = CompilePool(tmp_path, 1)
+    built = first.result(kernel)
+    first.close()
+    stamp = KernelStore(tmp_path).object_file(kernel).stat().st_mtime_ns
+    second = CompilePool(tmp_path, 1)
+    assert second.result(kernel) == built
+    second.close()
+    assert KernelStore(tmp_path).object_file(kernel).stat().st_mtime_ns == stamp
+
+
+@pytest.mark.compile
+def test_a_compiled_kernel_loads_as_a_function(tmp_path, monkeypatch):
+    monkeypatch.setattr("hopper_gemm.build.loader._sm_count", lambda: 132)
+    kernel = load(GemmConfig(tile_m=64, tile_n=64, cluster_n=2), PROBLEM, tmp_path)
+    assert callable(kernel.launcher)
+    assert kernel.clusters == 66
+    assert kernel.report.spills is False

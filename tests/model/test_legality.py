@@ -1,0 +1,141 @@
+"""One list of rules decides what can run, gives every reason, and reproduces the published stage counts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import EPI_BUFFERS_MAX, footprint, resolve, stages_max
+from hopper_gemm.model.legality import PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
+from hopper_gemm.model.problem import GemmProblem
+
+PUBLISHED_STAGES = {
+    64: (18, 9, 6, 4, 3, 3, 2, 2),
+    128: (13, 6, 4, 3, 2, 2, 1, 1),
+    192: (10, 5, 3, 2, 2, 1, 1, 1),
+    256: (8, 4, 2, 2, 1, 1, 1, 1),
+    320: (7, 3, 2, 1, 1, 1, 1, 0),
+}
+K_DEPTHS = range(2, 17, 2)
+
+
+def rules_of(config: GemmConfig) -> list[str]:
+    return [reason.rule for reason in reasons(config)]
+
+
+@pytest.mark.parametrize("tile_m", PUBLISHED_STAGES)
+def test_max_gives_exactly_the_published_stage_counts(tile_m):
+    found = [stages_max(GemmConfig(tile_m=tile_m, tile_n=128, k_depth=k_depth)) for k_depth in K_DEPTHS]
+    assert found == list(PUBLISHED_STAGES[tile_m])
+
+
+def test_the_one_published_cell_that_exceeds_shared_memory_is_refused_by_the_stages_rule():
+    found = reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))
+    assert [reason.rule for reason in found] == ["stages"]
+    assert "exceeds smem" in found[0].text
+
+
+def test_all_reasons_are_given_not_only_the_first():
+    config = GemmConfig(tile_m=100, tile_n=130, k_depth=17, consumers=4, cluster_m=3, swizzle=3, epi_n=48)
+    assert rules_of(config) == ["tile_m", "tile_n", "k_depth", "consumers", "cluster", "swizzle", "epi_n"]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"tile_m": 96}, "tile_m"),
+        ({"tile_n": 132}, "tile_n"),
+        ({"tile_n": 264}, "tile_n"),
+        ({"k_depth": 17, "stagger": 0}, "k_depth"),
+        ({"consumers": 4}, "consumers"),
+        ({"tile_m": 192, "consumers": 2, "split": "m"}, "split"),
+        ({"tile_n": 144, "consumers": 2, "split": "n", "tile_m": 64}, None),
+        ({"tile_n": 120, "consumers": 2, "split": "n"}, "split"),
+        ({"tile_m": 256, "tile_n": 256, "consumers": 2, "split": "m"}, "registers"),
+        ({"tile_m": 192, "tile_n": 208, "consumers": 3, "split": "m"}, "wgmma_n"),
+        ({"stages": 5}, "stages"),
+        ({"stages": 0}, "stages"),
+        ({"stages": 1, "stagger": 1}, "stagger"),
+        ({"stages": 4, "stagger": 4}, "stagger"),
+        ({"tile_m": 64, "k_depth": 1, "stagger": 8}, "stagger"),
+        ({"cluster_m": 2, "cluster_n": 2}, "cluster"),
+        ({"tile_n": 136, "cluster_m": 2}, "multicast"),
+        ({"swizzle": 5}, "swizzle"),
+        ({"epi_n": 24}, "epi_n"),
+        ({"epi_buffers": 9}, "epi_buffers"),
+    ],
+)
+def test_each_rule_refuses_what_it_names(change, rule):
+    assert rules_of(replace(GemmConfig(), **change)) == ([rule] if rule else [])
+
+
+def test_every_rule_has_a_name_of_its_own_and_a_reason_to_exist():
+    names = [rule.name for rule in (*RULES, *PROBLEM_RULES)]
+    assert len(set(names)) == len(names)
+    assert all(rule.why for rule in (*RULES, *PROBLEM_RULES))
+
+
+@pytest.mark.parametrize(("sizes", "rules"), [((7, 8, 8), []), ((8, 4097, 8), ["n_aligned"]), ((8, 9, 9), ["n_aligned", "k_aligned"])])
+def test_n_and_k_must_suit_tma_and_m_may_be_anything(sizes, rules):
+    assert [reason.rule for reason in problem_reasons(GemmProblem(*sizes))] == rules
+
+
+def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
+    """Configs from all over the space, legal or not."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(count):
+        cluster_m, cluster_n = rng.choice(((1, 1), (2, 1), (1, 2)))
+        found.append(
+            GemmConfig(
+                tile_m=rng.choice((64, 128, 192, 256, 320, 384)),
+                tile_n=8 * rng.randint(1, 32),
+                k_depth=rng.randint(1, 16),
+                stages=rng.choice(("max", 1, 2, 3, 4, 5, 8)),
+                stagger=rng.randint(0, 4),
+                consumers=rng.choice(("auto", 1, 2, 3)),
+                split=rng.choice(("auto", "m", "n")),
+                cluster_m=cluster_m,
+                cluster_n=cluster_n,
+                peek=rng.random() < 0.5,
+                epi_n=rng.choice(("auto", 8, 16, 32, 64)),
+            )
+        )
+    return found
+
+
+def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
+    legal = [config for config in drawn_configs(4000, seed=3) if is_legal(config)]
+    assert len(legal) > 300
+    for config in legal:
+        shares = footprint(config)
+        split = shares.registers
+        assert shares.smem_bytes <= hopper.SMEM_BYTES
+        assert shares.share_m % hopper.WGMMA_M == 0
+        assert shares.share_n % hopper.WGMMA_N_STEP == 0
+        assert shares.accumulators < split.consumer
+        at_launch = hopper.REGISTERS_PER_SM // shares.threads // hopper.REGISTER_STEP * hopper.REGISTER_STEP
+        given = split.producer + shares.config.consumers * split.consumer
+        assert not split.moved or given * hopper.WARPGROUP_THREADS <= at_launch * shares.threads
+        assert 1 <= shares.config.epi_buffers <= EPI_BUFFERS_MAX
+        assert shares.share_n % shares.chunk_n == 0
+
+
+def test_resolving_twice_changes_nothing():
+    for config in drawn_configs(300, seed=5):
+        assert resolve(resolve(config)) == resolve(config)
+
+
+def test_auto_shares_the_published_tiles_as_the_kernel_runs_them_best():
+    shares = {tile_m: resolve(GemmConfig(tile_m=tile_m, tile_n=128)) for tile_m in PUBLISHED_STAGES}
+    assert {m: (config.consumers, config.split) for m, config in shares.items()} == {
+        64: (1, "m"),
+        128: (2, "m"),
+        192: (3, "m"),
+        256: (2, "m"),
+        320: (2, "n"),
+    }

@@ -1,0 +1,31 @@
+"""What a problem is, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.model.problem import GemmProblem
+
+
+def test_flop_counts_a_multiply_and_an_add():
+    assert GemmProblem(3, 5, 7).flop == 2 * 3 * 5 * 7
+
+
+def test_bytes_counts_each_matrix_once():
+    assert GemmProblem(3, 5, 7).bytes == 2 * (3 * 7 + 7 * 5 + 3 * 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"m": 0, "n": 8, "k": 8}, "m must be a positive integer but got 0"),
+        ({"m": 8, "n": 2.5, "k": 8}, "n must be a positive integer but got 2.5"),
+        ({"m": 8, "n": 8, "k": True}, "k must be a positive integer but got True"),
+        ({"m": 8, "n": 8, "k": 8, "dtype": "fp64"}, "dtype must be one of bf16, fp16 but got 'fp64'"),
+        ({"m": 8, "n": 8, "k": 8, "layouts": "mn"}, "layouts must be one of kk but got 'mn'"),
+    ],
+)
+def test_nonsense_is_refused_with_what_was_expected_and_what_came(arguments, message):
+    with pytest.raises(ValueError) as caught:
+        GemmProblem(**arguments)
+    assert message in str(caught.value)

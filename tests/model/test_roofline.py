@@ -1,0 +1,49 @@
+"""Waves and intensity by hand-counted examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.explain import explain
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
+
+
+def test_512_tiles_on_132_sms_take_four_waves_that_are_97_percent_useful():
+    found = waves(GemmConfig(cluster_n=2), GemmProblem(4096, 4096, 4096))
+    assert (found.tiles, found.slots, found.waves) == (512, 132, 4)
+    assert found.efficiency == pytest.approx(512 / (4 * 132))
+
+
+def test_a_ragged_edge_wastes_what_lies_outside():
+    found = waves(GemmConfig(tile_m=128, tile_n=128), GemmProblem(129, 128, 64))
+    assert (found.tiles, found.waves) == (2, 1)
+    assert found.efficiency == pytest.approx(129 * 128 / (132 * 128 * 128))
+
+
+def test_intensity_of_the_known_tiles():
+    """FLOP per byte into shared memory: 128x128 64, 128x256 85, 256x192 110."""
+    tiles = {(128, 128): 64, (128, 256): 85.33, (256, 192): 109.7}
+    for (tile_m, tile_n), expected in tiles.items():
+        assert smem_intensity(GemmConfig(tile_m=tile_m, tile_n=tile_n)) == pytest.approx(expected, abs=0.05)
+
+
+def test_shared_reads_fall_as_the_instruction_widens():
+    """(64 + n) / (64 n), relative to n = 256: 1.60 at 64, 1.20 at 128."""
+    reads = {n: smem_reads_per_flop(GemmConfig(tile_m=64, tile_n=n)) for n in (64, 128, 256)}
+    assert reads[64] / reads[256] == pytest.approx(1.6)
+    assert reads[128] / reads[256] == pytest.approx(1.2)
+
+
+def test_the_limit_is_arithmetic_for_squares_and_memory_for_skinny_problems():
+    square, skinny = GemmProblem(8192, 8192, 8192), GemmProblem(16, 8192, 8192)
+    assert limit_seconds(square) == pytest.approx(square.flop / 840e12, rel=0.01)
+    assert limit_seconds(skinny) == pytest.approx(skinny.bytes / 4.3e12, rel=0.05)
+
+
+@pytest.mark.parametrize("change", [{}, {"consumers": 5}, {"tile_m": 320, "k_depth": 16}, {"tile_m": 100, "tile_n": 2}])
+def test_explain_answers_for_any_config_however_illegal(change):
+    found = explain(GemmConfig(**change), GemmProblem(4096, 4096, 4096))
+    assert found.legal == (not change)
+    assert bool(found.reasons) == bool(change)
