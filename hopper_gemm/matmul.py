@@ -74,8 +74,11 @@ def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
 
 
 def _check_rows(name: str, matrix: torch.Tensor, mend: str) -> None:
-    if matrix.stride(1) != 1 and matrix.shape[1] != 1:
-        raise ValueError(f"{name} must have contiguous rows but has strides {tuple(matrix.stride())}; use {mend}")
+    rows, columns = matrix.shape
+    if (columns > 1 and matrix.stride(1) != 1) or (rows > 1 and matrix.stride(0) < columns):
+        raise ValueError(
+            f"{name} must have contiguous rows that do not overlap but has strides {tuple(matrix.stride())}; use {mend}"
+        )
     step = hopper.TMA_ALIGN_BYTES
     if matrix.data_ptr() % step or matrix.stride(0) * matrix.element_size() % step:
         raise ValueError(

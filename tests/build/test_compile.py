@@ -33,7 +33,13 @@ def drawn() -> list[GemmConfig]:
     legal = [config for config in drawn_configs(6000, seed=11) if is_legal(config)]
     edge = [
         GemmConfig(tile_m=m, tile_n=n, k_depth=k, consumers=c, split=s, stages=1, stagger=0)
-        for m, n, c, s in ((256, 208, 2, "m"), (256, 208, 2, "n"), (128, 216, 1, "m"), (384, 128, 3, "m"), (192, 200, 3, "m"))
+        for m, n, c, s in (
+            (256, 208, 2, "m"),
+            (256, 208, 2, "n"),
+            (128, 216, 1, "m"),
+            (384, 128, 3, "m"),
+            (192, 200, 3, "m"),
+        )
         for k in (1, 4, 6)
     ]
     assert all(map(is_legal, edge))

@@ -33,7 +33,9 @@ def listing(cubin: Path) -> tuple[Counter, int, int]:
     text = subprocess.run([tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
     operations = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]*)", text)
     counts = Counter({name: sum(bool(re.match(pattern, op)) for op in operations) for name, pattern in NAMES.items()})
-    usage = subprocess.run([tool("cuobjdump"), "-res-usage", str(cubin)], capture_output=True, text=True, check=True).stdout
+    usage = subprocess.run(
+        [tool("cuobjdump"), "-res-usage", str(cubin)], capture_output=True, text=True, check=True
+    ).stdout
     return counts, int(re.search(r"REG:(\d+)", usage)[1]), int(re.search(r"STACK:(\d+)", usage)[1])
 
 
@@ -44,7 +46,9 @@ def listing(cubin: Path) -> tuple[Counter, int, int]:
         GemmConfig(),
         GemmConfig(tile_m=320, cluster_n=2, peek=True),
         GemmConfig(tile_m=128, tile_n=24, k_depth=3, stagger=0),
-        GemmConfig(tile_m=256, tile_n=224, consumers=2, split="m", stages=2),  # refused by the registers rule: it spills
+        GemmConfig(
+            tile_m=256, tile_n=224, consumers=2, split="m", stages=2
+        ),  # refused by the registers rule: it spills
     ],
     ids=str,
 )

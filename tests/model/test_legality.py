@@ -79,7 +79,9 @@ def test_every_rule_has_a_name_of_its_own_and_a_reason_to_exist():
     assert all(rule.why for rule in (*RULES, *PROBLEM_RULES))
 
 
-@pytest.mark.parametrize(("sizes", "rules"), [((7, 8, 8), []), ((8, 4097, 8), ["n_aligned"]), ((8, 9, 9), ["n_aligned", "k_aligned"])])
+@pytest.mark.parametrize(
+    ("sizes", "rules"), [((7, 8, 8), []), ((8, 4097, 8), ["n_aligned"]), ((8, 9, 9), ["n_aligned", "k_aligned"])]
+)
 def test_n_and_k_must_suit_tma_and_m_may_be_anything(sizes, rules):
     assert [reason.rule for reason in problem_reasons(GemmProblem(*sizes))] == rules
 

@@ -1,0 +1,69 @@
+"""The drop-in does what torch.mm does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hopper_gemm
+from hopper_gemm import GemmConfig
+from hopper_gemm.measure.correctness import check
+
+pytestmark = pytest.mark.gpu
+
+
+def operands(m, n, k, dtype=torch.bfloat16):
+    generator = torch.Generator("cuda").manual_seed(m + n + k)
+    a = torch.randn(m, k, device="cuda", generator=generator).to(dtype)
+    b = torch.randn(n, k, device="cuda", generator=generator).to(dtype)
+    return a, b.t()
+
+
+def right(out, a, b):
+    return check(out, a.float() @ b.float(), a.shape[1]).reason is None
+
+
+@pytest.fixture(autouse=True)
+def _full_precision(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [(4096, 4096, 4096), (1, 8, 8), (300, 520, 1000)], ids=str)
+def test_the_product_is_right_for_any_size(sizes, dtype):
+    a, b = operands(*sizes, dtype)
+    assert right(hopper_gemm.matmul(a, b), a, b)
+
+
+def test_out_is_written_and_returned():
+    a, b = operands(256, 256, 256)
+    out = torch.full((256, 256), float("nan"), device="cuda", dtype=a.dtype)
+    assert hopper_gemm.matmul(a, b, out=out) is out
+    assert right(out, a, b)
+
+
+def test_a_config_of_the_callers_choice_is_used():
+    a, b = operands(512, 512, 512)
+    assert right(hopper_gemm.matmul(a, b, config=GemmConfig(tile_m=64, tile_n=64, cluster_m=2)), a, b)
+
+
+def test_row_pitches_are_read_in_place():
+    wide, b = operands(300, 264, 2048)
+    a = wide[:, :1000]
+    out = torch.zeros(300, 512, device="cuda", dtype=a.dtype)
+    hopper_gemm.matmul(a, b[:1000], out=out[:, :264])
+    assert right(out[:, :264], a, b[:1000])
+    assert not out[:, 264:].any()
+
+
+def test_it_runs_on_the_current_stream_and_in_a_graph():
+    a, b = operands(1024, 1024, 1024)
+    out = torch.zeros(1024, 1024, device="cuda", dtype=a.dtype)
+    hopper_gemm.matmul(a, b, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        hopper_gemm.matmul(a, b, out=out)
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert right(out, a, b)
