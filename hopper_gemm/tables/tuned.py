@@ -64,9 +64,13 @@ def read_tuned(path: Path) -> list[TunedEntry]:
 
 
 def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:
-    """Merge entries into a tuned table: one per problem and regime, the newest wins."""
+    """Merge entries into a tuned table: one per problem and regime. A newer one of the same study replaces the
+    older, one of another study only if it is faster."""
     known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
-    known.update({_key(entry): entry for entry in entries})
+    for entry in entries:
+        old = known.get(_key(entry))
+        if old is None or old.study == entry.study or entry.speedup > old.speedup:
+            known[_key(entry)] = entry
     write_json(path, [asdict(known[key]) for key in sorted(known)])
 
 

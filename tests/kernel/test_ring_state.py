@@ -5,7 +5,7 @@ from __future__ import annotations
 import cutlass
 import pytest
 import torch
-from cutlass import Int32, cute
+from cutlass import cute
 from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.kernel.pipeline import RingState
