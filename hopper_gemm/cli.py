@@ -6,6 +6,7 @@ Exit codes: 0 fine; 1 a check failed; 2 bad input, one line saying what and the 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -29,6 +30,9 @@ def entry() -> None:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
@@ -60,6 +64,8 @@ def plain_errors(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except NoHopperError as error:
             fail(str(error), NO_GPU)
+        except BrokenPipeError:
+            raise
         except (ValueError, OSError) as error:
             fail(str(error))
 
@@ -137,6 +143,9 @@ def table(
     form: Annotated[str, typer.Option("--format", help="md, csv or html.")] = "md",
     regime: Annotated[str | None, typer.Option(help="Only this regime.")] = None,
     problem: Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also write the folder's table.md and heatmap.png anew.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Pivot a study's results, one table for each problem and regime."""
@@ -144,6 +153,10 @@ def table(
     from hopper_gemm.tables.report import read_study, render, source_line
 
     study = read_study(results)
+    if write:
+        from hopper_gemm.tables.publish import publish
+
+        publish(results)
     tables = []
     for (m, n, k, dtype, of_regime), part in groups(study.trials):
         if regime in (None, of_regime) and problem in (None, f"{m}x{n}x{k}"):

@@ -8,10 +8,13 @@ another Python load the same file.
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import io
 import json
 import os
 import tempfile
+import tokenize
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -56,14 +59,29 @@ class KernelId:
 
 @cache
 def source_digest() -> str:
-    """Digest of every source file that shapes the machine code; it names the kernel in results."""
+    """Digest of the sources that shape the machine code, comments and docstrings aside: the kernel's name in results."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for pattern in SOURCES:
         for path in sorted(root.glob(pattern)):
             digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
+            digest.update(bare_code(path.read_text()).encode())
     return digest.hexdigest()[:16]
+
+
+def bare_code(source: str) -> str:
+    """Python source without comments, docstrings and blank lines. Works on positions in the text, so that every
+    version of Python gives the same answer."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            assert node.end_lineno is not None
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def default_store() -> Path:

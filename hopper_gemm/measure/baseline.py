@@ -17,7 +17,7 @@ def cublas_kernel(problem: GemmProblem) -> str:
     operands = make_workload(problem, l2_bytes=0).sets[0]
     cublas_launch(operands)
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         cublas_launch(operands)
         torch.cuda.synchronize()
     names = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]

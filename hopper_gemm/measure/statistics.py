@@ -62,10 +62,15 @@ def speedup(pairs: Sequence[Pair], seed: int = 0) -> Ratio:
         np.array([pair.ratio for pair in pairs if pair.process == process])
         for process in sorted({pair.process for pair in pairs})
     ]
-    medians = np.empty(RESAMPLES)
-    for i in range(RESAMPLES):
-        chosen = rng.integers(len(groups), size=len(groups))
-        medians[i] = np.median(np.concatenate([rng.choice(groups[g], size=len(groups[g])) for g in chosen]))
+    sizes = np.array([len(group) for group in groups])
+    table = np.full((len(groups), sizes.max()), np.nan)
+    for i, group in enumerate(groups):
+        table[i, : len(group)] = group
+    chosen = rng.integers(len(groups), size=(RESAMPLES, len(groups)))
+    within = rng.integers(sizes[chosen][..., None], size=(*chosen.shape, sizes.max()))
+    drawn = table[chosen[..., None], within]
+    drawn[np.arange(sizes.max()) >= sizes[chosen][..., None]] = np.nan
+    medians = np.nanmedian(drawn.reshape(RESAMPLES, -1), axis=1)
     low, high = np.quantile(medians, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Ratio(float(np.median(np.concatenate(groups))), float(low), float(high), len(pairs))
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from hopper_gemm.tables.effects import effects
 from hopper_gemm.tables.pivot import best_row, groups, pivot
 from hopper_gemm.tables.trials import FINALS, PROVENANCE, TRIALS, ResultsError, read_json, read_trials
+
+WORDS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
+"""Parameters that the published tables call otherwise."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,9 @@ def render(table: pd.DataFrame, form: str, corner: str) -> str:
 def report(study: Study) -> str:
     """The study's page: where the figures come from, a table per problem and regime, the best of each."""
     about = study.provenance
-    corner = "M tile \\ K depth"
+    rows, cols = about["rows"], about["cols"]
+    corner = f"{WORDS.get(rows, rows)} \\ {WORDS.get(cols, cols)}"
+    varied = [name for name, values in about["spec"]["space"].items() if isinstance(values, list) and len(values) > 1]
     lines = [
         f"# {about['study']}",
         "",
@@ -88,11 +94,13 @@ def report(study: Study) -> str:
     for (m, n, k, dtype, regime), part in groups(study.trials):
         noise = about.get("noise", {}).get(f"{m}x{n}x{k} {regime}")
         lines += [f"## {m} x {n} x {k} {dtype}, {regime}", ""]
-        lines += [markdown_table(pivot(part, about.get("rows", "tile_m"), about.get("cols", "k_depth")), corner), ""]
+        lines += [markdown_table(pivot(part, rows, cols), corner), ""]
         lines += [
             f"cuBLAS: {_cublas(part)}.{f' Noise floor (cuBLAS against itself): {noise:.2%}.' if noise else ''}",
             "",
         ]
+        if set(varied) - {rows, cols}:
+            lines += ["What each choice is worth, all else equal:", "", _effects(part, varied), ""]
         best = best_row(part)
         if best is not None:
             lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.", ""]
@@ -110,6 +118,15 @@ def report(study: Study) -> str:
                 "",
             ]
     lines += ["Cells: speedup over cuBLAS (stages). " + _coverage(study.trials), ""]
+    return "\n".join(lines)
+
+
+def _effects(part: pd.DataFrame, varied: list[str]) -> str:
+    found = effects(part, varied)
+    lines = ["| choice | speedup | least | greatest |", "| --- | --- | --- | --- |"]
+    for row in found.itertuples():
+        spread = f"{row.least:.4f} | {row.greatest:.4f}"
+        lines.append(f"| {row.parameter} {str(row.value).lower()} | {row.effect:.4f} | {spread} |")
     return "\n".join(lines)
 
 
@@ -147,7 +164,8 @@ def _config(row: pd.Series) -> str:
     return (
         f"{row['tile_m']}x{row['tile_n']}, k_depth {row['k_depth']}, {row['stages']} stages, stagger {row['stagger']}, "
         f"{row['consumers']} consumers along {row['split']}, cluster {row['cluster_m']}x{row['cluster_n']}, "
-        f"raster {row['raster']} swizzle {row['swizzle']}"
+        f"raster {row['raster']} swizzle {row['swizzle']}{' serpentine' if row['serpentine'] else ''}"
+        f"{', peeking' if row['peek'] else ''}"
     )
 
 

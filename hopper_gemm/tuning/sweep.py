@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.measure.statistics import Pair, noise_floor, speedup
-from hopper_gemm.tables.plots import heatmap
-from hopper_gemm.tables.report import read_study, report, source_line
+from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.schema import FIGURES, NAMES
 from hopper_gemm.tables.trials import (
     FINALS,
@@ -37,7 +36,7 @@ from hopper_gemm.tuning.rows import row_of
 from hopper_gemm.tuning.space import Point, points
 from hopper_gemm.tuning.spec import SweepSpec
 
-JOURNAL, TABLE, HEATMAP = "study.journal", "table.md", "heatmap.png"
+JOURNAL = "study.journal"
 
 
 @dataclass(frozen=True)
@@ -148,15 +147,7 @@ class Sweep:
             self._measure_finals(backend, about, watch)
         about["seconds"] = round(about.get("seconds", 0) + time.monotonic() - started, 1)
         write_json(self.out / PROVENANCE, about)
-        self.write_tables()
-
-    def write_tables(self) -> None:
-        """The page and the heatmap, from what is on disk."""
-        study = read_study(self.out)
-        (self.out / TABLE).write_text(report(study))
-        if (study.trials["status"] == "ok").any():
-            title = f"{study.provenance['study']}: speedup over cuBLAS (stages). {source_line(study.provenance)}"
-            heatmap(study.trials, self.out / HEATMAP, title, self.spec.table.rows, self.spec.table.cols)
+        publish(self.out)
 
     # -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,43 @@
+"""What each choice of a sweep is worth, all else equal."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+CLUSTER = "cluster"
+
+
+def effects(trials: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
+    """The main effect of every varied parameter: speedup relative to its first value.
+
+    For each value, configs are matched with those that differ from them in this parameter alone; the figure is the
+    geometric mean of the ratios of their speedups, and the range is from the least to the greatest ratio.
+
+    Args:
+        trials: rows of one problem and regime.
+        varied: parameters of the sweep that take several values; ``cluster`` stands for both of its fields.
+
+    Returns:
+        Columns parameter, value, effect, least, greatest, matches; one row for each value but the first.
+    """
+    ok = trials[trials["status"] == "ok"]
+    choices = ok.assign(**{CLUSTER: ok["cluster_m"].astype(str) + "x" + ok["cluster_n"].astype(str)})
+    found = []
+    for name in varied:
+        others = [other for other in varied if other != name]
+        values = list(dict.fromkeys(choices[name]))
+        first = choices[choices[name] == values[0]] if values else choices
+        for value in values[1:]:
+            second = choices[choices[name] == value]
+            if others:
+                pairs = first.merge(second, on=others, suffixes=("_first", "_second"))
+            else:
+                pairs = first.merge(second, how="cross", suffixes=("_first", "_second"))
+            ratios = pairs["speedup_second"] / pairs["speedup_first"]
+            if ratios.empty:
+                continue
+            mean = float((ratios.prod()) ** (1 / len(ratios)))
+            found.append(
+                (name, f"{value} against {values[0]}", mean, float(ratios.min()), float(ratios.max()), len(ratios))
+            )
+    return pd.DataFrame(found, columns=["parameter", "value", "effect", "least", "greatest", "matches"])

@@ -1,0 +1,68 @@
+"""The tuned table: what replaces what, and which entry serves a problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.trials import ResultsError
+from hopper_gemm.tables.tuned import TunedEntry, nearest, read_tuned, write_tuned
+
+ENTRY = TunedEntry(
+    GemmProblem(4096, 4096, 4096),
+    "burst",
+    resolve(GemmConfig()),
+    1.0,
+    0.99,
+    1.01,
+    0.001,
+    168,
+    8,
+    500,
+    "k",
+    "seed",
+    "NVIDIA H200",
+)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    other = replace(ENTRY, regime="steady", speedup=0.9)
+    write_tuned(tmp_path / "t.json", [ENTRY, other])
+    assert set(read_tuned(tmp_path / "t.json")) == {ENTRY, other}
+
+
+@pytest.mark.parametrize(
+    ("newer", "wins"),
+    [
+        (replace(ENTRY, speedup=0.95), True),  # the same study, measured again
+        (replace(ENTRY, speedup=0.95, study="other"), False),
+        (replace(ENTRY, speedup=1.05, study="other"), True),
+    ],
+)
+def test_a_study_replaces_its_own_figure_and_another_only_by_a_faster_one(tmp_path, newer, wins):
+    write_tuned(tmp_path / "t.json", [ENTRY])
+    write_tuned(tmp_path / "t.json", [newer])
+    assert read_tuned(tmp_path / "t.json") == [newer if wins else ENTRY]
+
+
+def test_nearest_is_by_octaves_within_the_regime():
+    large = replace(ENTRY, problem=GemmProblem(8192, 8192, 8192), study="large")
+    steady = replace(ENTRY, regime="steady", study="steady")
+    table = [ENTRY, large, steady]
+    assert nearest(table, GemmProblem(5000, 4096, 4096)) == ENTRY
+    assert nearest(table, GemmProblem(7000, 7000, 7000)) == large
+    assert nearest(table, GemmProblem(4096, 4096, 4096), "steady") == steady
+    assert nearest([], GemmProblem(8, 8, 8)) is None
+
+
+def test_a_damaged_entry_is_named(tmp_path):
+    path = tmp_path / "t.json"
+    write_tuned(path, [ENTRY])
+    path.write_text(path.read_text().replace('"tile_m": 256', '"tile_m": "big"'))
+    with pytest.raises(ResultsError) as caught:
+        read_tuned(path)
+    assert "entry 0: tile_m must be an integer from 1 but got 'big'" in str(caught.value)
