@@ -10,8 +10,8 @@ sweep: $(VENV)/.ready
 	$(BIN)/hopper-gemm sweep sweeps/seed-table.toml
 
 test: lint types $(VENV)/.ready
-	$(BIN)/pytest -n auto --nbmake-timeout=300
-	$(BIN)/pytest --nbmake notebooks
+	$(BIN)/pytest -n auto
+	$(BIN)/pytest --nbmake --nbmake-timeout=300 notebooks/*.ipynb
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -22,7 +22,7 @@ types: $(VENV)/.ready
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready
-	$(BIN)/jupytext --to ipynb --execute --update-metadata '{"kernelspec": {"name": "python3"}}' notebooks/*.py
+	$(BIN)/jupytext --to ipynb --execute notebooks/*.py
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

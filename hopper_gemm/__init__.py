@@ -12,7 +12,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from hopper_gemm.matmul import matmul
+    from hopper_gemm.drop_in import matmul
 
 __all__ = ["GemmConfig", "GemmProblem", "matmul"]
 __version__ = "0.1.0"
@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """``matmul`` brings torch and the DSL along, so it is imported when first asked for."""
     if name == "matmul":
-        from hopper_gemm.matmul import matmul
+        from hopper_gemm.drop_in import matmul
 
         globals()["matmul"] = matmul
         return matmul

@@ -174,10 +174,9 @@ def table(
             )
         )
         return
-    print(f"{source_line(study.provenance)}\n")
     corner = f"{rows} \\ {cols}"
-    for name, frame in tables:
-        print(f"{name}: {value}\n\n{render(frame, form, corner)}")
+    parts = [f"{name}: {value}\n\n{render(frame, form, corner)}" for name, frame in tables]
+    print("\n".join([f"{source_line(study.provenance)}\n", *parts]))
 
 
 @app.command()

@@ -59,7 +59,7 @@ class KernelId:
 
 @cache
 def source_digest() -> str:
-    """Digest of the sources that shape the machine code, comments and docstrings aside: the kernel's name in results."""
+    """Digest of the sources that shape the machine code, comments and docstrings aside: a name for the kernel."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for pattern in SOURCES:

@@ -39,17 +39,25 @@ class PointQueue:
     Args:
         storage: of the studies; see :func:`open_storage`.
         name: of the sweep; studies are called ``name/problem dtype layouts regime``.
-        points: legal points that have no row yet.
-        done: legal points that have one, with what was answered: trials cut off before they were told are told now.
+        points: legal points to be measured now.
+        done: legal points that have a row, with what was answered: trials that were cut off before they were told are
+            told now.
+        space: all legal points of the sweep; their values are the categories, the same in every run.
         seed: of the sampler.
     """
 
     def __init__(
-        self, storage: BaseStorage, name: str, points: Sequence[Point], done: Sequence[tuple[Point, Answer]], seed: int
+        self,
+        storage: BaseStorage,
+        name: str,
+        points: Sequence[Point],
+        done: Sequence[tuple[Point, Answer]],
+        space: Sequence[Point],
+        seed: int,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._points = list(points)
-        self._choices = _choices([*points, *(point for point, _ in done)])
+        self._choices = _choices(space)
         self._studies = {
             study: optuna.create_study(
                 study_name=f"{name}/{study}",
@@ -58,7 +66,7 @@ class PointQueue:
                 load_if_exists=True,
                 sampler=optuna.samplers.RandomSampler(seed=seed),
             )
-            for study in dict.fromkeys(point.study for point in [*points, *(point for point, _ in done)])
+            for study in dict.fromkeys(point.study for point in space)
         }
         for study, handle in self._studies.items():
             self._settle(handle, [(point, answer) for point, answer in done if point.study == study])

@@ -133,7 +133,7 @@ class Sweep:
         backend.prepare(todo)
         best = {study: _best(done, study) for study in {point.study for point in legal}}
         count = len(self._points) - len(todo)
-        queue = PointQueue(open_storage(self._storage), self.spec.name, todo, done, self.spec.seed)
+        queue = PointQueue(open_storage(self._storage), self.spec.name, todo, done, legal, self.spec.seed)
         for asked in queue:
             self._control(backend, asked.point, about)
             answer = backend.measure(asked.point)

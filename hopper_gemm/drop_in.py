@@ -1,4 +1,7 @@
-"""The drop-in: ``hopper_gemm.matmul``, served from the tuned table."""
+"""The drop-in: ``hopper_gemm.matmul``, served from the tuned table.
+
+The module is not called ``matmul``: importing it would put the module where the package keeps the function.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,166 @@
+"""The command as a user meets it: exit codes, one line for a mistake, data on stdout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+RECORDED = "results/h200/seed-table"
+SEED = "sweeps/seed-table.toml"
+
+
+def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hopper_gemm", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["explain", "4096", "4096"], 2, "Missing argument"),
+        (["explain", "4096", "4096", "none"], 2, "Invalid value for"),
+        (["explain", "4096", "4096", "4096", "--tile-m", "0"], 2, "tile_m must be an integer from 1 but got 0"),
+        (["explain", "4096", "4096", "4096", "--split", "k"], 2, "split must be one of m, n, auto but got 'k'"),
+        (["explain", "4096", "4096", "0"], 2, "k must be a positive integer but got 0"),
+        (["frobnicate"], 2, "No such command"),
+        (["sweep", "nowhere.toml"], 2, "nowhere.toml does not exist; the sweeps lie in sweeps/"),
+        (["sweep", "pyproject.toml"], 2, "is not a key of a sweep"),
+        (
+            ["sweep", SEED, "--backend", "cpu"],
+            2,
+            "backend must be one of auto, cuda, replay but got 'cpu'",
+        ),
+        (["sweep", SEED, "--gpus", "all"], 2, "--gpus must be the index of one GPU but got 'all'"),
+        (
+            ["sweep", SEED, "--backend", "replay", "--from", "sweeps"],
+            2,
+            "sweeps/trials.csv does not exist",
+        ),
+        (
+            ["sweep", SEED, "--backend", "replay", "--out", "README.md"],
+            2,
+            "is a file; name a folder with --out",
+        ),
+        (
+            ["sweep", SEED, "--backend", "replay", "--out", "/proc/here"],
+            2,
+            "/proc/here cannot be made",
+        ),
+        (["table", "tests"], 2, "tests/trials.csv does not exist; name a results folder"),
+        (["table", RECORDED, "--rows", "tile"], 2, "'tile' is not a column"),
+        (["table", RECORDED, "--format", "pdf"], 2, "format must be md, csv or html but got 'pdf'"),
+        (["table", RECORDED, "--problem", "1x2x3"], 2, "has no such problem and regime; it has 4096x4096x4096 burst"),
+        (["check", "--from", "nowhere.json"], None, None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_told_in_one_line_with_the_mend(arguments, code, message):
+    done = run(*arguments)
+    if code is None:
+        assert done.returncode in (2, 3)
+    else:
+        assert done.returncode == code
+        assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert all(line.startswith("hopper-gemm: ") for line in done.stderr.splitlines())
+    assert "|" not in done.stdout
+
+
+def test_cuda_without_a_gpu_is_exit_code_3(no_gpu):
+    for arguments in (["sweep", SEED, "--backend", "cuda"], ["check"]):
+        done = run(*arguments)
+        assert done.returncode == 3
+        assert len(done.stderr.splitlines()) == 1
+        assert "use --backend replay" in done.stderr
+
+
+@pytest.fixture
+def no_gpu():
+    from hopper_gemm.measure.device import NoHopperError, find_hopper
+
+    try:
+        pytest.skip(f"there is a {find_hopper().name} here")
+    except NoHopperError:
+        return
+
+
+def test_explain_tells_what_a_program_needs():
+    done = run("explain", "4096", "4096", "4096", "--tile-m", "256", "--tile-n", "128", "--k-depth", "4", "--json")
+    found = json.loads(done.stdout)
+    expected = {"legal": True, "reasons": [], "stages_max": 4, "accumulators": 128, "smem_bytes": 229440, "waves": 4}
+    assert {name: found[name] for name in expected} == expected
+    assert found["wave_efficiency"] == pytest.approx(512 / 528)
+
+
+def test_explain_refuses_with_every_reason_and_still_succeeds():
+    done = run("explain", "4096", "4097", "4096", "--tile-m", "100", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["legal"]) == (0, False)
+    assert [reason.split(":")[0] for reason in found["reasons"]] == ["tile_m", "n_aligned"]
+
+
+def test_a_replayed_sweep_says_so_first_and_reproduces_the_recorded_table(tmp_path):
+    done = run("sweep", SEED, "--backend", "replay", "--out", str(tmp_path / "seed"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("Replaying seed-table from recorded measurements of an NVIDIA H200")
+    recorded, replayed = ((folder / "table.md").read_text() for folder in (ROOT / RECORDED, tmp_path / "seed"))
+    assert [line for line in recorded.splitlines() if line.startswith("|")] == [
+        line for line in replayed.splitlines() if line.startswith("|")
+    ]
+    assert "nothing was measured here" in replayed
+
+
+def test_json_leaves_stdout_to_the_data(tmp_path):
+    done = run("sweep", "sweeps/options.toml", "--backend", "replay", "--out", str(tmp_path / "o"), "--json")
+    found = json.loads(done.stdout)
+    assert found["source"] == "replayed"
+    assert found["status"] == {"ok": 48}
+
+
+def test_a_dry_run_counts_and_writes_nothing(tmp_path):
+    done = run("sweep", SEED, "--backend", "replay", "--out", str(tmp_path / "seed"), "--dry-run")
+    assert "160 points: 156 to measure, 0 recorded, refused: 4 by stages" in done.stdout
+    assert not (tmp_path / "seed").exists()
+
+
+@pytest.mark.parametrize("form", ["md", "csv", "html"])
+def test_table_prints_each_form(form):
+    done = run("table", RECORDED, "--regime", "burst", "--problem", "8192x8192x8192", "--format", form)
+    assert done.returncode == 0
+    assert "1.02x (4)" in done.stdout
+    assert "exceeds smem" in done.stdout
+
+
+def test_doctor_tells_what_is_here():
+    done = run("doctor", "--json")
+    findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    assert findings["nvidia-cutlass-dsl"]["mark"] == "ok"
+    assert "h200" in findings["recorded results"]["found"]
+
+
+@pytest.mark.parametrize(
+    "statement", ["import hopper_gemm", "import hopper_gemm.cli", "import hopper_gemm.model.explain"]
+)
+def test_a_light_import_loads_neither_torch_nor_the_dsl(statement):
+    check = f"{statement}; import sys; print([name for name in ('torch', 'cutlass', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_tables_open_on_a_laptop():
+    """Without torch and the DSL a study can still be read and pivoted."""
+    block = "import sys; sys.modules['torch'] = sys.modules['cutlass'] = None"
+    check = f"{block}; from pathlib import Path; from hopper_gemm.tables.report import read_study, report"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{check}; print(report(read_study(Path('{RECORDED}'))))"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "exceeds smem" in done.stdout, done.stderr

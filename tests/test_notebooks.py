@@ -1,0 +1,19 @@
+"""Notebooks are committed executed, and say what their scripts say."""
+
+from __future__ import annotations
+
+import jupytext
+import nbformat
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_a_notebook_is_its_script_executed_from_top_to_bottom(script):
+    notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    paired = jupytext.read(script)
+    assert [cell.source for cell in notebook.cells] == [cell.source for cell in paired.cells]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]

@@ -1,0 +1,83 @@
+"""The committed results are whole, follow the schema, and are what the README shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.build.store import source_digest
+from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.tables.pivot import groups, pivot
+from hopper_gemm.tables.report import markdown_table, read_study, report
+from hopper_gemm.tables.schema import FIGURES, SCHEMA_VERSION
+from hopper_gemm.tables.tuned import read_tuned
+from hopper_gemm.tuning.space import points
+from hopper_gemm.tuning.spec import read_spec
+from tests.conftest import ROOT
+
+STUDIES = sorted(path.parent for path in (ROOT / "results").glob("h*/*/provenance.json"))
+
+
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda path: path.name)
+def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder):
+    study = read_study(folder)
+    assert study.provenance["schema_version"] == SCHEMA_VERSION
+    assert study.provenance["source"] == "measured"
+    spec = read_spec(ROOT / "sweeps" / f"{folder.name}.toml")
+    asked = {(point.problem.m, point.regime, *point.config.as_dict().values()) for point in points(spec)}
+    rows = {(row["m"], row["regime"], *(row[name] for name in FIELDS)) for row in study.trials.to_dict("records")}
+    assert rows == asked
+    ok = study.trials["status"] == "ok"
+    assert study.trials.loc[ok, ["speedup", "time_us", "sm_mhz", "tensor_active", "rel_err"]].notna().all(axis=None)
+    assert study.trials.loc[~ok, list(FIGURES)].isna().all(axis=None)
+    steady = ok & (study.trials["regime"] == "steady")
+    assert study.trials.loc[steady, ["watts", "pj_per_flop"]].notna().all(axis=None)
+
+
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda path: path.name)
+def test_figures_of_a_row_agree_with_each_other(folder):
+    frame = read_study(folder).trials.query("status == 'ok'")
+    flop = 2.0 * frame["m"].astype(float) * frame["n"].astype(float) * frame["k"].astype(float)
+    assert (flop / frame["time_us"] / 1e6 / frame["tflops"] - 1).abs().max() < 1e-4
+    assert (frame["cublas_us"] / frame["time_us"] / frame["speedup"] - 1).abs().max() < 0.02
+    assert frame["speedup"].between(frame["speedup_low"], frame["speedup_high"]).all()
+    assert frame["tensor_active"].between(5, 100).all()
+    assert frame["rel_err"].between(1.5e-3, 2.5e-3).all()
+    steady = frame[frame["regime"] == "steady"]
+    assert steady["watts"].between(200, 720).all()
+
+
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda path: path.name)
+def test_the_page_is_what_the_rows_give(folder):
+    assert (folder / "table.md").read_text() == report(read_study(folder))
+
+
+def test_the_tuned_table_holds_legal_configs_of_the_current_kernel():
+    entries = read_tuned(ROOT / "results/h200/best_configs.json")
+    assert {(entry.problem.m, entry.regime) for entry in entries} >= {
+        (m, r) for m in (4096, 8192) for r in ("burst", "steady")
+    }
+    assert all(is_legal(entry.config, entry.problem) for entry in entries)
+    assert {entry.kernel for entry in entries} == {source_digest()}, "the kernel has changed: measure it again"
+
+
+def test_the_published_targets_are_met():
+    """256x128 at k_depth 4 is no slower than cuBLAS at 4096^3; the 320 row reaches 0.90 at k_depth 4 and 8192^3."""
+    frame = (
+        read_study(ROOT / "results/h200/seed-table")
+        .trials.query("regime == 'burst' and k_depth == 4")
+        .set_index(["m", "tile_m"])
+    )
+    assert frame.loc[(4096, 256), "speedup_low"] >= 1.0
+    assert frame.loc[(8192, 320), "speedup_low"] >= 0.90
+
+
+def test_the_readme_shows_the_recorded_tables():
+    readme = (ROOT / "README.md").read_text()
+    for (m, _, _, _, regime), part in groups(read_study(ROOT / "results/h200/seed-table").trials):
+        if (m, regime) in ((4096, "burst"), (8192, "burst")):
+            assert markdown_table(pivot(part), "M tile \\ K depth") in readme
+
+
+def test_the_default_config_is_legal():
+    assert is_legal(GemmConfig())

@@ -1,0 +1,87 @@
+"""A backend without a GPU: answers from a formula, dies on command, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hopper_gemm.tuning.backend import Answer
+from hopper_gemm.tuning.space import Point
+
+SPEC = """
+name = "small"
+regimes = ["burst"]
+lower_to_fit = ["stagger"]
+[[problems]]
+m = 1024
+n = 1024
+k = 1024
+[space]
+tile_m = [64, 128, 320]
+tile_n = 128
+k_depth = [4, 16]
+stages = "max"
+stagger = 1
+[final]
+best = 2
+"""
+
+
+class FakeBackend:
+    """Speedup is 1 for the largest tile and shallowest stage, less elsewhere; some points do not run."""
+
+    source = "measured"
+
+    def __init__(self, die_after: int | None = None) -> None:
+        self.asked: Counter[str] = Counter()
+        self.finals: list[str] = []
+        self.closed = False
+        self._die_after = die_after
+
+    def describe(self) -> dict[str, Any]:
+        return {"gpu": {"name": "NVIDIA H200", "driver": "580"}, "protocols": [], "kernel": "fake"}
+
+    def prepare(self, points) -> None:
+        self.prepared = [str(point.config) for point in points]
+
+    def control(self, point: Point) -> Answer:
+        return Answer("ok", "", {}, tuple((0, 100.0, 100.0 + i / 10) for i in range(10)))
+
+    def measure(self, point: Point) -> Answer:
+        if self._die_after is not None and sum(self.asked.values()) >= self._die_after:
+            raise KeyboardInterrupt
+        self.asked[str(point.config)] += 1
+        if point.config.tile_m == 128 and point.config.k_depth == 16:
+            return Answer("timeout", "no answer within 60 s; killed", {"registers": 168})
+        return self._ok(point)
+
+    def final(self, point: Point) -> Answer:
+        self.finals.append(str(point.config))
+        return self._ok(point)
+
+    def close(self) -> None:
+        self.closed = True
+
+    @staticmethod
+    def _ok(point: Point) -> Answer:
+        speed = point.config.tile_m / 320 / (1 + point.config.k_depth / 100)
+        figures = {
+            "speedup": speed,
+            "speedup_low": speed - 0.01,
+            "speedup_high": speed + 0.01,
+            "pairs": 3,
+            "processes": 1,
+            "time_us": 100 / speed,
+            "cublas_us": 100.0,
+            "tflops": 700 * speed,
+            "sm_mhz": 1600.0,
+            "cublas_sm_mhz": 1600.0,
+            "tensor_active": 90.0,
+            "rel_err": 1.7e-3,
+            "cublas_kernel": "nvjet",
+            "registers": 168,
+            "smem_bytes": 229440,
+            "wgmma": 8,
+            "instructions": 500,
+        }
+        return Answer("ok", "", figures, ((0, 100 / speed, 100.0),) * 3)

@@ -1,0 +1,199 @@
+"""A sweep loses nothing: killed anywhere, the same command goes on, and no point is measured twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import optuna
+import pandas as pd
+import pytest
+from optuna.trial import TrialState
+
+from hopper_gemm.tables.report import read_study
+from hopper_gemm.tables.trials import ResultsError, read_json, read_trials
+from hopper_gemm.tables.tuned import FILE as TUNED
+from hopper_gemm.tables.tuned import read_tuned
+from hopper_gemm.tuning.queue import open_storage
+from hopper_gemm.tuning.replay import ReplayBackend
+from hopper_gemm.tuning.spec import read_spec
+from hopper_gemm.tuning.sweep import JOURNAL, Sweep
+from tests.tuning.fakes import SPEC, FakeBackend
+
+
+@pytest.fixture
+def spec(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SPEC)
+    return read_spec(path)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "results" / "small"
+
+
+def test_every_point_gets_one_row_with_its_status(spec, out):
+    Sweep(spec, out).run(FakeBackend())
+    rows = read_trials(out / "trials.csv")
+    assert rows["status"].value_counts().to_dict() == {"ok": 4, "illegal": 1, "timeout": 1}
+    assert "exceeds smem" in rows.loc[rows["status"] == "illegal", "reason"].item()
+    assert rows.loc[rows["status"] == "timeout", "speedup"].isna().all()
+    assert set(rows["gpu"]) == {"NVIDIA H200"}
+    assert len(pd.read_csv(out / "samples.csv").query("stage == 'sweep'")) == 4 * 3
+
+
+def test_the_best_are_measured_again_and_tuned(spec, out):
+    backend = FakeBackend()
+    Sweep(spec, out).run(backend)
+    assert len(backend.finals) == 2
+    finals = read_trials(out / "final.csv")
+    assert finals["tile_m"].tolist() == [320, 128]
+    (entry,) = read_tuned(out.parent / TUNED)
+    assert (entry.config.tile_m, entry.study) == (128, "small")
+    assert entry.noise == read_json(out / "provenance.json")["noise"]["1024x1024x1024 burst"] > 0
+
+
+def test_the_page_and_the_noise_floor_are_written(spec, out):
+    Sweep(spec, out).run(FakeBackend())
+    page = (out / "table.md").read_text()
+    assert "Measured on an NVIDIA H200" in page
+    assert "exceeds smem" in page
+    assert read_json(out / "provenance.json")["noise"]["1024x1024x1024 burst"] > 0
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_interrupted_anywhere_it_goes_on_and_measures_nothing_twice(spec, out, after):
+    first, second = FakeBackend(die_after=after), FakeBackend()
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(spec, out).run(first)
+    assert len(first.asked) == after
+    Sweep(spec, out).run(second)
+    assert not set(first.asked) & set(second.asked)
+    assert len(first.asked) + len(second.asked) == 5
+    assert len(read_trials(out / "trials.csv")) == 6
+    storage = open_storage(str(out / JOURNAL))
+    (name,) = optuna.get_all_study_names(storage)
+    states = [trial.state for trial in optuna.load_study(study_name=name, storage=storage).trials]
+    assert states.count(TrialState.COMPLETE) + states.count(TrialState.PRUNED) == 5
+
+
+def test_a_finished_sweep_measures_nothing_again(spec, out):
+    Sweep(spec, out).run(FakeBackend())
+    before = (out / "trials.csv").read_text()
+    backend = FakeBackend()
+    Sweep(spec, out).run(backend)
+    assert (backend.asked, backend.finals) == ({}, [])
+    assert (out / "trials.csv").read_text() == before
+
+
+def test_only_so_many_trials_then_the_rest(spec, out):
+    Sweep(spec, out).run(FakeBackend(), trials=2)
+    assert Sweep(spec, out).plan().open == 3
+    assert not (out / "final.csv").exists()
+    Sweep(spec, out).run(FakeBackend())
+    assert Sweep(spec, out).plan().open == 0
+
+
+def test_a_kill_between_the_row_and_the_journal_is_settled_from_the_row(spec, out, monkeypatch):
+    """The row reaches the disk first; the trial that was left running is closed with the row's figure."""
+
+    def killed(queue, asked, answer):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hopper_gemm.tuning.sweep.PointQueue.tell", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Sweep(spec, out).run(FakeBackend())
+    (row,) = read_trials(out / "trials.csv").query("status == 'ok'").to_dict("records")
+    backend = FakeBackend()
+    Sweep(spec, out).run(backend)
+    assert len(backend.asked) == 4
+    storage = open_storage(str(out / JOURNAL))
+    (name,) = optuna.get_all_study_names(storage)
+    first = optuna.load_study(study_name=name, storage=storage).trials[0]
+    assert (first.state, first.value) == (TrialState.COMPLETE, row["speedup"])
+
+
+def test_a_deleted_journal_costs_nothing(spec, out):
+    Sweep(spec, out).run(FakeBackend(), trials=3)
+    (out / JOURNAL).unlink()
+    backend = FakeBackend()
+    Sweep(spec, out).run(backend)
+    assert len(backend.asked) == 2
+
+
+def _slow_sweep(spec, out):
+    class Slow(FakeBackend):
+        def measure(self, point):
+            time.sleep(0.3)
+            return super().measure(point)
+
+    Sweep(spec, out).run(Slow())
+
+
+def test_killed_without_warning_it_goes_on(spec, out):
+    process = multiprocessing.get_context("fork").Process(target=_slow_sweep, args=(spec, out))
+    process.start()
+    while not (out / "trials.csv").exists() or len((out / "trials.csv").read_text().splitlines()) < 4:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    measured = len(read_trials(out / "trials.csv").query("status != 'illegal'"))
+    backend = FakeBackend()
+    Sweep(spec, out).run(backend)
+    assert len(backend.asked) == 5 - measured
+    assert len(read_trials(out / "trials.csv")) == 6
+
+
+def test_another_question_in_the_same_folder_is_refused(spec, out, tmp_path):
+    Sweep(spec, out).run(FakeBackend())
+    other = tmp_path / "other.toml"
+    other.write_text(SPEC.replace("best = 2", "best = 1"))
+    with pytest.raises(ResultsError, match=r"holds another sweep .* name another folder with --out"):
+        Sweep(read_spec(other), out)
+
+
+def test_another_gpu_or_kernel_in_the_same_folder_is_refused(spec, out):
+    Sweep(spec, out).run(FakeBackend(), trials=1)
+
+    class Other(FakeBackend):
+        def describe(self):
+            return {**super().describe(), "gpu": {"name": "NVIDIA H100 80GB HBM3", "driver": "580"}}
+
+    with pytest.raises(ResultsError, match=r"begun with another GPU \(NVIDIA H200, now NVIDIA H100 80GB HBM3"):
+        Sweep(spec, out).run(Other())
+
+
+def test_a_folder_that_cannot_be_written_is_named(spec, tmp_path):
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(ResultsError, match="is a file; name a folder with --out"):
+        Sweep(spec, blocker)
+    with pytest.raises(ResultsError, match="cannot be made"):
+        Sweep(spec, blocker / "below").run(FakeBackend())
+
+
+def test_a_replay_gives_the_recorded_figures_and_says_what_it_is(spec, out, tmp_path):
+    Sweep(spec, out).run(FakeBackend())
+    again = tmp_path / "again"
+    Sweep(spec, again).run(ReplayBackend(out))
+    recorded, replayed = read_study(out), read_study(again)
+    drop = ["source"]
+    pd.testing.assert_frame_equal(recorded.trials.drop(columns=drop), replayed.trials.drop(columns=drop))
+    pd.testing.assert_frame_equal(recorded.finals.drop(columns=drop), replayed.finals.drop(columns=drop))
+    assert set(replayed.trials["source"]) == {"replayed"}
+    assert "Replayed from recorded measurements of an NVIDIA H200" in (again / "table.md").read_text()
+    assert not (again.parent / TUNED).exists()
+
+
+def test_a_replay_of_what_was_not_recorded_says_so(spec, out, tmp_path):
+    Sweep(spec, out).run(FakeBackend())
+    wider = tmp_path / "wider.toml"
+    wider.write_text(SPEC.replace("[64, 128, 320]", "[64, 128, 256]"))
+    Sweep(read_spec(wider), tmp_path / "wide").run(ReplayBackend(out))
+    rows = read_trials(tmp_path / "wide" / "trials.csv").query("tile_m == 256")
+    assert rows["status"].tolist() == ["illegal", "illegal"]
+    assert rows["reason"].str.startswith("not recorded in").all()
