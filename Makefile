@@ -10,7 +10,8 @@ sweep: $(VENV)/.ready
 	$(BIN)/hopper-gemm sweep sweeps/seed-table.toml
 
 test: lint types $(VENV)/.ready
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto -m "not gpu"
+	$(BIN)/pytest -m gpu
 	$(BIN)/pytest --nbmake --nbmake-timeout=300 notebooks/*.ipynb
 
 lint: $(VENV)/.ready

@@ -96,6 +96,20 @@ def results_root() -> Path:
     return (checkout if (checkout / "pyproject.toml").is_file() else package) / "results"
 
 
+def local_root() -> Path:
+    """Where studies go that are measured or replayed here: beside the recorded ones in a checkout, else into the
+    current folder."""
+    package = Path(__file__).parents[1]
+    recorded = results_root()
+    return (Path.cwd() / "results" if recorded.is_relative_to(package) else recorded) / "local"
+
+
+def shown(path: Path) -> str:
+    """A path as results and messages show it: from the checkout on, where it lies in one."""
+    root = results_root().parent
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
 def recorded_tables() -> dict[str, Path]:
     """Tuned tables by GPU slug."""
     return {path.parent.name: path for path in sorted(results_root().glob(f"*/{FILE}"))}

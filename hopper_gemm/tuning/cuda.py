@@ -11,7 +11,7 @@ from hopper_gemm.build.child import Child, Reply
 from hopper_gemm.build.pool import Built, CompilePool
 from hopper_gemm.build.store import KernelId, default_store, source_digest
 from hopper_gemm.measure.bench import Figures, Outcome
-from hopper_gemm.measure.device import DeviceInfo, find_hopper
+from hopper_gemm.measure.device import DeviceInfo, NoHopperError, find_hopper
 from hopper_gemm.measure.regimes import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.measure.statistics import Pair, speedup
 from hopper_gemm.model.footprint import footprint
@@ -24,8 +24,8 @@ RUN_SECONDS = 60.0
 """Allowance for allocating, checking and capturing, beside the timing itself."""
 
 
-class BackendError(RuntimeError):
-    """The GPU cannot be used at all; the message says why and the mend."""
+class UnusableGpuError(NoHopperError):
+    """The GPU is there but cannot be used; the message says why."""
 
 
 class CudaBackend:
@@ -60,7 +60,7 @@ class CudaBackend:
         if self._device is None:
             reply = self._child.ask(Request("describe"), RUN_SECONDS)
             if reply.kind != "answer":
-                raise BackendError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
+                raise UnusableGpuError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
             self._device = reply.value
         protocols = [protocol_dict(self._protocols[regime]) for regime in self._spec.regimes]
         return {"gpu": self._device.as_dict(), "protocols": protocols, "kernel": source_digest()}

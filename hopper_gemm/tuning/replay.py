@@ -11,6 +11,7 @@ import pandas as pd
 from hopper_gemm.tables.report import Study, read_study
 from hopper_gemm.tables.schema import FIGURES, KEY
 from hopper_gemm.tables.trials import SAMPLES, row_key
+from hopper_gemm.tables.tuned import shown
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.rows import row_of
 from hopper_gemm.tuning.space import Point
@@ -42,7 +43,7 @@ class ReplayBackend:
         """The recorded GPU and protocol."""
         about = self._study.provenance
         carried = ("gpu", "versions", "protocols", "kernel", "noise")
-        return {**{name: about[name] for name in carried if name in about}, "replayed_from": self._folder.as_posix()}
+        return {**{name: about[name] for name in carried if name in about}, "replayed_from": shown(self._folder)}
 
     def prepare(self, points: Sequence[Point]) -> None:
         """Nothing to compile."""
@@ -65,7 +66,7 @@ class ReplayBackend:
     def _answer(self, rows: dict[tuple[str, ...], dict[str, Any]], point: Point, stage: str) -> Answer:
         row = rows.get(row_key(row_of(point)))
         if row is None:
-            return Answer("illegal", f"not recorded in {self._folder.as_posix()}; measure it on a Hopper GPU", {})
+            return Answer("illegal", f"not recorded in {shown(self._folder)}; measure it on a Hopper GPU", {})
         figures = {name: row[name] for name in CARRIED if not pd.isna(row[name])}
         return Answer(row["status"], row["reason"], figures, self._samples_of(point, stage, str(point.config)))
 

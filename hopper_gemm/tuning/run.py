@@ -11,7 +11,7 @@ from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.tables.pivot import best_row, groups
 from hopper_gemm.tables.report import read_study
 from hopper_gemm.tables.trials import PROVENANCE, ResultsError
-from hopper_gemm.tables.tuned import read_tuned, recorded_tables, results_root
+from hopper_gemm.tables.tuned import local_root, read_tuned, recorded_tables, results_root, shown
 from hopper_gemm.tuning.backend import Backend
 from hopper_gemm.tuning.check import Checked, check
 from hopper_gemm.tuning.replay import ReplayBackend
@@ -52,14 +52,14 @@ class SweepRun:
         spec = read_spec(spec_file)
         found, missing = _gpu(backend, gpu)
         if found is not None:
-            folder = out or results_root() / "local" / slug(found.name) / spec.name
-            opening = f"Measuring {spec.name} on {found.name} into {folder}"
+            folder = out or local_root() / slug(found.name) / spec.name
+            opening = f"Measuring {spec.name} on {found.name} into {shown(folder)}"
             return SweepRun(Sweep(spec, folder, storage), opening, found, None)
         source = recorded or _recorded(spec, missing)
         about = read_study(source).provenance
-        folder = out or _renewed(results_root() / "local" / "replay" / spec.name)
+        folder = out or _renewed(local_root() / "replay" / spec.name)
         opening = (
-            f"Replaying {spec.name} from recorded measurements of an {about['gpu']['name']} ({source}); "
+            f"Replaying {spec.name} from recorded measurements of an {about['gpu']['name']} ({shown(source)}); "
             f"nothing is measured here{f': {missing}' if missing else ''}"
         )
         return SweepRun(Sweep(spec, folder, storage), opening, None, source)
