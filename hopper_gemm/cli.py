@@ -95,7 +95,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Measure every point of a sweep, or go on where the last run stopped."""
-    from hopper_gemm.tables.tuned import shown
+    from hopper_gemm.tables.places import shown
     from hopper_gemm.tuning.run import SweepRun
 
     run = SweepRun.prepare(spec, backend=backend, gpu=_one_gpu(gpus), out=out, recorded=recorded, storage=storage)

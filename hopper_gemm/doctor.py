@@ -10,7 +10,8 @@ from typing import Literal
 
 from hopper_gemm.build.store import default_store
 from hopper_gemm.measure.device import NoHopperError, find_hopper
-from hopper_gemm.tables.tuned import recorded_tables, results_root
+from hopper_gemm.tables.places import results_root, shown
+from hopper_gemm.tables.tuned import recorded_tables
 
 NEEDED = (
     "nvidia-cutlass-dsl",
@@ -100,4 +101,4 @@ def _results() -> Finding:
             f"no tuned table under {results_root()}",
             "run hopper-gemm sweep on a Hopper GPU",
         )
-    return Finding("ok", "recorded results", ", ".join(f"{slug} ({path})" for slug, path in tables.items()))
+    return Finding("ok", "recorded results", ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))

@@ -10,6 +10,7 @@ from typing import Any
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.places import results_root
 from hopper_gemm.tables.trials import ResultsError, read_json, write_json
 
 FILE = "best_configs.json"
@@ -87,27 +88,6 @@ def nearest(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "
         return entry.regime != regime, entry.problem.dtype != problem.dtype, octaves
 
     return min(entries, key=distance, default=None)
-
-
-def results_root() -> Path:
-    """The recorded results: beside the package in a checkout, inside it where it was installed from a wheel."""
-    package = Path(__file__).parents[1]
-    checkout = package.parent
-    return (checkout if (checkout / "pyproject.toml").is_file() else package) / "results"
-
-
-def local_root() -> Path:
-    """Where studies go that are measured or replayed here: beside the recorded ones in a checkout, else into the
-    current folder."""
-    package = Path(__file__).parents[1]
-    recorded = results_root()
-    return (Path.cwd() / "results" if recorded.is_relative_to(package) else recorded) / "local"
-
-
-def shown(path: Path) -> str:
-    """A path as results and messages show it: from the checkout on, where it lies in one."""
-    root = results_root().parent
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def recorded_tables() -> dict[str, Path]:

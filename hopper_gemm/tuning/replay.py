@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from hopper_gemm.tables.places import shown
 from hopper_gemm.tables.report import Study, read_study
 from hopper_gemm.tables.schema import FIGURES, KEY
 from hopper_gemm.tables.trials import SAMPLES, row_key
-from hopper_gemm.tables.tuned import shown
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.rows import row_of
 from hopper_gemm.tuning.space import Point

@@ -9,9 +9,10 @@ from typing import Any
 
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.tables.pivot import best_row, groups
+from hopper_gemm.tables.places import local_root, results_root, shown
 from hopper_gemm.tables.report import read_study
 from hopper_gemm.tables.trials import PROVENANCE, ResultsError
-from hopper_gemm.tables.tuned import local_root, read_tuned, recorded_tables, results_root, shown
+from hopper_gemm.tables.tuned import read_tuned, recorded_tables
 from hopper_gemm.tuning.backend import Backend
 from hopper_gemm.tuning.check import Checked, check
 from hopper_gemm.tuning.replay import ReplayBackend

@@ -1,0 +1,26 @@
+"""Where results lie, and how a path to them is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def results_root() -> Path:
+    """The recorded results: beside the package in a checkout, inside it where it was installed from a wheel."""
+    package = Path(__file__).parents[1]
+    checkout = package.parent
+    return (checkout if (checkout / "pyproject.toml").is_file() else package) / "results"
+
+
+def local_root() -> Path:
+    """Where studies go that are measured or replayed here: beside the recorded ones in a checkout, else into the
+    current folder."""
+    package = Path(__file__).parents[1]
+    recorded = results_root()
+    return (Path.cwd() / "results" if recorded.is_relative_to(package) else recorded) / "local"
+
+
+def shown(path: Path) -> str:
+    """A path as results and messages show it: from the checkout on, where it lies in one."""
+    root = results_root().parent
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
