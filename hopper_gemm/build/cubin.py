@@ -40,7 +40,7 @@ class CubinReport:
         wgmma_waits: waits for wgmma groups; more than the kernel asked for means the compiler serialised them.
         tma_loads, tma_stores: bulk tensor copies in the code.
         instructions: all instructions, padding left out.
-        sha256: of the machine code, so that identical binaries can be told.
+        code: digest of the machine code: what was measured is known by it, and identical binaries can be told.
     """
 
     registers: int
@@ -52,7 +52,7 @@ class CubinReport:
     tma_loads: int
     tma_stores: int
     instructions: int
-    sha256: str
+    code: str
 
     @property
     def spills(self) -> bool:
@@ -84,7 +84,7 @@ def read_cubin(cubin: bytes) -> CubinReport:
         registers=attributes.get(_REGCOUNT, 0),
         stack_bytes=attributes.get(_FRAME_SIZE, 0),
         instructions=len(words) - operations[NOP],
-        sha256=hashlib.sha256(code[0]).hexdigest(),
+        code=hashlib.sha256(code[0]).hexdigest()[:16],
         **{name: sum(operations[code] for code in codes) for name, codes in OPCODES.items()},
     )
 

@@ -92,8 +92,8 @@ class HopperGemm:
 
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
-        raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine)
-        resident = cutlass.min(clusters, tiles_m * tiles_n)
+        raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine, clusters)
+        k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
 
         self.kernel(
             load_a.atom,
@@ -107,8 +107,9 @@ class HopperGemm:
             layout_b,
             layout_c,
             raster,
+            k_tiles,
         ).launch(
-            grid=(config.cluster_m, config.cluster_n, resident),
+            grid=(config.cluster_m, config.cluster_n, raster.clusters),
             block=(shares.threads, 1, 1),
             cluster=(config.cluster_m, config.cluster_n, 1),
             min_blocks_per_mp=1,
@@ -129,6 +130,7 @@ class HopperGemm:
         layout_b: cute.ComposedLayout,
         layout_c: cute.ComposedLayout,
         raster: Raster,
+        k_tiles: Int32,
     ) -> None:
         """The device side; see the class."""
         config, shares = self.config, self.footprint
@@ -136,7 +138,6 @@ class HopperGemm:
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         lane = cute.arch.lane_idx()
         rank_m, rank_n, cluster_index = cute.arch.block_idx()
-        _, _, clusters = cute.arch.grid_dim()
 
         if warp_index == 0:
             cpasync.prefetch_descriptor(atom_a)
@@ -166,7 +167,6 @@ class HopperGemm:
             ring.init()
         self._sync_cluster()
 
-        k_tiles = cute.ceil_div(cute.size(tensor_a, mode=[1]), config.tile_k)
         warpgroup_index = cute.arch.make_warp_uniform(thread // hopper.WARPGROUP_THREADS)
         registers = shares.registers
 
@@ -194,7 +194,7 @@ class HopperGemm:
                         k_tiles,
                         config.peek,
                     )
-                    index = index + clusters
+                    index = index + raster.clusters
         else:
             if cutlass.const_expr(registers.moved):
                 cute.arch.setmaxregister_increase(registers.consumer)
@@ -240,7 +240,7 @@ class HopperGemm:
                     row + consumer_m * chunk_rows,
                     column + consumer_n * chunk_columns,
                 )
-                index = index + clusters
+                index = index + raster.clusters
             epilogue.wait_reads(0)
 
         if cutlass.const_expr(config.cluster_size > 1):

@@ -43,11 +43,20 @@ class RingState:
     """Where one role stands in the ring: slot index and phase parity.
 
     A value, not a cursor: :meth:`next` returns the successor, so a loop carries it as it carries an integer.
+
+    With one stage the round is counted instead and the index taken from the count's sign: always 0, but not for the
+    compiler, which would otherwise take the descriptors of the only stage for constants of the loop, hold all of them
+    in registers and spill.
+
+    Args:
+        stages: slots of the ring.
+        index: slot; unused with one stage.
+        phase: parity of the slot's phase; with one stage the number of the round.
     """
 
     def __init__(self, stages: int, index: Int32, phase: Int32) -> None:
         self.stages = stages
-        self.index = index
+        self.index = index if stages > 1 else phase >> 31
         self.phase = phase
 
     @staticmethod
@@ -60,11 +69,16 @@ class RingState:
         """A consumer's first slot."""
         return RingState(stages, Int32(0), Int32(0))
 
+    @property
+    def parity(self) -> Int32:
+        """The phase parity to wait for."""
+        return self.phase if self.stages > 1 else self.phase & 1
+
     @cute.jit
     def next(self) -> RingState:
         """The slot after this one; the phase flips where the index wraps."""
         if cutlass.const_expr(self.stages == 1):
-            return RingState(1, self.index, self.phase ^ 1)
+            return RingState(1, self.index, self.phase + 1)
         else:
             index = self.index + 1
             wraps = index == self.stages
@@ -137,13 +151,13 @@ class Ring:
         By one warp; ``passed`` is the answer of an earlier :meth:`peek_empty`.
         """
         if not passed:
-            cute.arch.mbarrier_wait(self.empty + state.index, state.phase)
+            cute.arch.mbarrier_wait(self.empty + state.index, state.parity)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(self.full + state.index, self.stage_bytes)
 
     def peek_empty(self, state: RingState) -> Boolean:
         """Whether the slot is already empty; never blocks for long."""
-        return cute.arch.mbarrier_test_wait(self.empty + state.index, state.phase)
+        return cute.arch.mbarrier_test_wait(self.empty + state.index, state.parity)
 
     # Consumer ------------------------------------------------------------------------------
 
@@ -151,11 +165,11 @@ class Ring:
     def wait(self, state: RingState, passed: Boolean | bool = False) -> None:
         """Wait until the slot is full; ``passed`` is the answer of an earlier :meth:`peek_full`."""
         if not passed:
-            cute.arch.mbarrier_wait(self.full + state.index, state.phase)
+            cute.arch.mbarrier_wait(self.full + state.index, state.parity)
 
     def peek_full(self, state: RingState) -> Boolean:
         """Whether the slot is already full; never blocks for long."""
-        return cute.arch.mbarrier_test_wait(self.full + state.index, state.phase)
+        return cute.arch.mbarrier_test_wait(self.full + state.index, state.parity)
 
     def release(self, index: Int32, target: Int32, arrives: Boolean) -> None:
         """Give a slot back. By every lane of a consumer warp; the lanes for which ``arrives`` is true do it.

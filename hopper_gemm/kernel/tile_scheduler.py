@@ -34,9 +34,12 @@ class Raster:
         along_m: 1 to walk along m, 0 to walk along n.
         swizzle: tiles of the other axis that advance together.
         serpentine: 1 to walk every other group backwards, 0 not to.
+        clusters: the most clusters that can be resident at once.
     """
 
-    def __init__(self, tiles_m: Int32, tiles_n: Int32, along_m: Int32, swizzle: Int32, serpentine: Int32) -> None:
+    def __init__(
+        self, tiles_m: Int32, tiles_n: Int32, along_m: Int32, swizzle: Int32, serpentine: Int32, clusters: Int32
+    ) -> None:
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
         width = cutlass.select_(swizzle < across, swizzle, across)
@@ -44,6 +47,7 @@ class Raster:
         rest = across - full_groups * width
         self._values = [
             tiles_m * tiles_n,
+            cutlass.min(clusters, tiles_m * tiles_n),
             along_m,
             full_groups,
             width,
@@ -58,10 +62,19 @@ class Raster:
         """Cluster tiles of the problem."""
         return self._values[0]
 
+    @property
+    def clusters(self) -> Int32:
+        """Clusters of the launch, the stride of each one's walk.
+
+        A launch argument costs no register; read from the grid's size it would live in one from end to end, and that
+        one was spilled by the fullest shares.
+        """
+        return self._values[1]
+
     @cute.jit
     def tile(self, index: Int32) -> tuple[Int32, Int32]:
         """The cluster tile (m, n) at a place of the order; the place must be below :attr:`tiles`."""
-        _, along_m, full_groups, width, turn, group_size, group_width, rest_width = self._values
+        _, _, along_m, full_groups, width, turn, group_size, group_width, rest_width = self._values
         group, within = divmod(index, group_size)
         step, offset = divmod(within, group_width)
         rest_step, rest_offset = divmod(within, rest_width)

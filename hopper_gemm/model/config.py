@@ -58,7 +58,7 @@ class GemmConfig:
     raster: Axis = "m"
     swizzle: int = 8
     serpentine: bool = True
-    peek: bool = False
+    peek: bool = True
     epi_n: int | Literal["auto"] = "auto"
     epi_buffers: int | Literal["max"] = "max"
 

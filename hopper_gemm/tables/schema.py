@@ -79,6 +79,7 @@ COLUMNS = (
     Column("cublas_kernel", "text", "kernel that cuBLAS ran"),
     Column("registers", "integer", "registers per thread at launch"),
     Column("smem_bytes", "integer", "shared memory of a CTA"),
+    Column("code", "text", "digest of the machine code; equal ones are one kernel"),
     Column("source", "text", "measured or replayed"),
     Column("gpu", "text", "name of the GPU"),
 )

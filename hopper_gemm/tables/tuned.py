@@ -27,7 +27,7 @@ class TunedEntry:
         speedup, speedup_low, speedup_high: of the final, over cuBLAS.
         noise: noise floor of that run.
         registers, wgmma, instructions: of the compiled kernel.
-        kernel: digest of the kernel's sources.
+        code: digest of its machine code.
         study: where it was found.
         gpu: name of the GPU.
     """
@@ -42,7 +42,7 @@ class TunedEntry:
     registers: int
     wgmma: int
     instructions: int
-    kernel: str
+    code: str
     study: str
     gpu: str
 

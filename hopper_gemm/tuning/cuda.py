@@ -147,7 +147,8 @@ def _allowed(protocol: Protocol) -> float:
 def _report(built: Built) -> dict[str, Any]:
     if built.report is None:
         return {}
-    return {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions")}
+    names = ("registers", "wgmma", "instructions", "code")
+    return {name: getattr(built.report, name) for name in names}
 
 
 def _answer(reply: Reply) -> Answer:

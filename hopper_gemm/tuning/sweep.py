@@ -253,13 +253,12 @@ class Sweep:
         """Put a measured final into the tuned table beside the study's folder."""
         if about["source"] != "measured" or answer.status != "ok":
             return
-        names = ("speedup", "speedup_low", "speedup_high", "registers", "wgmma", "instructions")
+        names = ("speedup", "speedup_low", "speedup_high", "registers", "wgmma", "instructions", "code")
         entry = TunedEntry(
             problem=point.problem,
             regime=point.regime,
             config=point.config,
             noise=about["noise"].get(f"{point.problem} {point.regime}", 0.0),
-            kernel=about["kernel"],
             study=self.spec.name,
             gpu=about["gpu"]["name"],
             **{name: answer.figures[name] for name in names},

@@ -13,7 +13,7 @@ from hopper_gemm.kernel.tile_scheduler import Raster
 
 @cute.jit
 def _walk(out: cute.Tensor, tiles_m: Int32, tiles_n: Int32, along_m: Int32, swizzle: Int32, serpentine: Int32):
-    raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine)
+    raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine, Int32(66))
     for i in cutlass.range(raster.tiles):
         m, n = raster.tile(i)
         out[i, 0] = m

@@ -16,7 +16,7 @@ def _steps(out: cute.Tensor, stages: cutlass.Constexpr, behind: cutlass.Constexp
     state = RingState.consumer(stages)
     for i in cutlass.range(cute.size(out, mode=[0])):
         out[i, 0] = state.index
-        out[i, 1] = state.phase
+        out[i, 1] = state.parity
         out[i, 2] = state.behind(behind).index
         state = state.next()
 
@@ -35,8 +35,8 @@ def test_the_producer_starts_one_phase_ahead():
 
     @cute.jit
     def starts(out: cute.Tensor):
-        out[0] = RingState.producer(4).phase
-        out[1] = RingState.consumer(4).phase
+        out[0] = RingState.producer(4).parity
+        out[1] = RingState.consumer(4).parity
 
     out = torch.full((2,), -1, dtype=torch.int32)
     tensor = from_dlpack(out)

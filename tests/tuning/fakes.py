@@ -83,5 +83,6 @@ class FakeBackend:
             "smem_bytes": 229440,
             "wgmma": 8,
             "instructions": 500,
+            "code": "c0de",
         }
         return Answer("ok", "", figures, ((0, 100 / speed, 100.0),) * 3)
