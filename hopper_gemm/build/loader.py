@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import torch
 
 
+UNBOUNDED = 2**30
+"""Clusters of a launch that is not persistent: the kernel takes as many as there are tiles."""
+
+
 class IllegalConfigError(ValueError):
     """The config cannot run the problem; the message gives every reason."""
 
@@ -47,7 +51,8 @@ class LoadedKernel:
             out: (m, n), n contiguous; written whole.
         """
         config = self.config
-        self.launcher(a, b, out, self.clusters, config.raster == "m", config.swizzle, config.serpentine)
+        clusters = self.clusters if config.persistent else UNBOUNDED
+        self.launcher(a, b, out, clusters, config.raster == "m", config.swizzle, config.serpentine)
 
 
 def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:

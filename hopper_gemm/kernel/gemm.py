@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Boolean, Float32, Int32, cute
+from cutlass import Boolean, Float32, GridConstant, Int32, Int64, cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
-from hopper_gemm.kernel.epilogue import Epilogue
-from hopper_gemm.kernel.mainloop import OperandLoad, load_tile, multiply_tile
-from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.kernel.descriptor import descriptor_pointer, load_descriptor
+from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
+from hopper_gemm.kernel.loads import Loads, OperandLoad, ThreadLoad, ThreadLoads
+from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, copies_landed, copy_tile, load_tile, multiply_tile
+from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
+from hopper_gemm.model.config import DEFAULTS
 from hopper_gemm.model.footprint import Footprint
 
 BUFFER_ALIGN = 1024
@@ -22,15 +28,42 @@ SWIZZLE_KINDS = {
     32: warpgroup.SmemLayoutAtomKind.K_SW32,
     16: warpgroup.SmemLayoutAtomKind.K_INTER,
 }
+COPIES_UNDER_WAY = 3
+"""Stages that cp.async keeps under way, at most; those not yet announced cannot be multiplied."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a thread is.
+
+    Args:
+        thread: within its CTA.
+        lane: within its warp.
+        warp: of its CTA.
+        rank_m, rank_n: of its CTA within the cluster.
+        cluster: of the grid.
+    """
+
+    thread: Int32
+    lane: Int32
+    warp: Int32
+    rank_m: Int32
+    rank_n: Int32
+    cluster: Int32
 
 
 class HopperGemm:
-    """C = A @ B on the tensor cores of Hopper: persistent, warp-specialised, fed by TMA.
+    """C = A @ B on the tensor cores of Hopper.
 
     Roles of a CTA (threads 0..127 are warpgroup 0):
 
-        warpgroup 0         producer    warp 0 loads A and B into the ring; the other warps only give up registers
-        warpgroup 1 .. c    consumers   wgmma on their share of the tile, then their share's epilogue
+        warpgroup 0         producer    warp 0 loads A and B into the ring by TMA, the other warps only give up
+                                        registers; by cp.async, all four load
+        warpgroup 1 .. c    consumers   wgmma on their share of the tile, then their share's epilogue; in pingpong each
+                                        takes every other tile whole
+
+    In the schedule ``multistage`` there is no producer, consumers are warpgroups 0 .. c - 1, and warp 0 issues the
+    loads between its wgmmas.
 
     Synchronisation, and who arrives where:
 
@@ -39,7 +72,9 @@ class HopperGemm:
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks
         cluster barrier     all threads, after the barriers are initialised and before anyone leaves
 
-    Every role walks the same sequence of output tiles. Ring state runs on across tiles.
+    Every role walks the same sequence of output tiles. Ring state runs on across tiles. In pingpong nothing else keeps
+    the two consumers in turn: the producer fills the slots tile after tile, so the math of a tile cannot start before
+    that of the one before it has been fed.
 
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
@@ -70,7 +105,7 @@ class HopperGemm:
             a: (m, k), k contiguous.
             b: (n, k), k contiguous: the transpose of the right operand.
             c: (m, n), n contiguous.
-            clusters: the most clusters that can be resident at once.
+            clusters: the most clusters that can be resident at once, or any larger number for one cluster a tile.
             along_m: 1 to raster along m, 0 along n.
             swizzle: raster group.
             serpentine: 1 to walk every other group backwards.
@@ -78,16 +113,23 @@ class HopperGemm:
         """
         config, shares = self.config, self.footprint
         kind = SWIZZLE_KINDS[shares.swizzle_bytes]
-        chunk_kind = SWIZZLE_KINDS[min(128, 2 * shares.chunk_n)]
-        chunk = (hopper.WGMMA_M, shares.chunk_n)
         layout_a = self._smem_layout(kind, (config.tile_m, config.tile_k, config.stages))
         layout_b = self._smem_layout(kind, (config.tile_n, config.tile_k, config.stages))
-        layout_c = self._smem_layout(chunk_kind, (*chunk, config.epi_buffers * config.consumers))
         load_a = self._load_atom(a, kind, config.tile_m, config.cluster_n)
         load_b = self._load_atom(b, kind, config.tile_n, config.cluster_m)
-        store_c = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileS2GOp(), c, self._smem_layout(chunk_kind, chunk), chunk
-        )
+        map_a, map_b, layout_c, store_c, tensor_c = None, None, None, None, c
+        if cutlass.const_expr(config.l2_promotion != DEFAULTS["l2_promotion"]):
+            map_a = load_descriptor(a, self._box(config.tile_m, config.cluster_n), config.l2_promotion)
+            map_b = load_descriptor(b, self._box(config.tile_n, config.cluster_m), config.l2_promotion)
+        if cutlass.const_expr(config.stores == "tma"):
+            chunk = (hopper.WGMMA_M, shares.chunk_n)
+            chunk_kind = SWIZZLE_KINDS[min(128, 2 * shares.chunk_n)]
+            layout_c = self._smem_layout(chunk_kind, (*chunk, config.epi_buffers * config.consumers))
+            store = cpasync.make_tiled_tma_atom(
+                cpasync.CopyBulkTensorTileS2GOp(), c, self._smem_layout(chunk_kind, chunk), chunk
+            )
+            store_c, tensor_c = store.atom, store.tma_tensor
+        threads_load = cutlass.const_expr(config.loads == "cp_async")
         mma = self._tiled_mma(shares.share_n)
 
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
@@ -96,18 +138,20 @@ class HopperGemm:
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
 
         self.kernel(
-            load_a.atom,
-            load_a.tma_tensor,
-            load_b.atom,
-            load_b.tma_tensor,
-            store_c.atom,
-            store_c.tma_tensor,
+            None if threads_load else load_a.atom,
+            a if threads_load else load_a.tma_tensor,
+            None if threads_load else load_b.atom,
+            b if threads_load else load_b.tma_tensor,
+            store_c,
+            tensor_c,
             mma,
             layout_a,
             layout_b,
             layout_c,
             raster,
             k_tiles,
+            map_a,
+            map_b,
         ).launch(
             grid=(config.cluster_m, config.cluster_n, raster.clusters),
             block=(shares.threads, 1, 1),
@@ -119,49 +163,47 @@ class HopperGemm:
     @cute.kernel
     def kernel(
         self,
-        atom_a: cute.CopyAtom,
+        atom_a: cute.CopyAtom | None,
         tensor_a: cute.Tensor,
-        atom_b: cute.CopyAtom,
+        atom_b: cute.CopyAtom | None,
         tensor_b: cute.Tensor,
-        atom_c: cute.CopyAtom,
+        atom_c: cute.CopyAtom | None,
         tensor_c: cute.Tensor,
         mma: cute.TiledMma,
         layout_a: cute.ComposedLayout,
         layout_b: cute.ComposedLayout,
-        layout_c: cute.ComposedLayout,
+        layout_c: cute.ComposedLayout | None,
         raster: Raster,
         k_tiles: Int32,
+        map_a: GridConstant[TensorMap],
+        map_b: GridConstant[TensorMap],
     ) -> None:
         """The device side; see the class."""
         config, shares = self.config, self.footprint
         thread, _, _ = cute.arch.thread_idx()
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        lane = cute.arch.lane_idx()
-        rank_m, rank_n, cluster_index = cute.arch.block_idx()
+        place = Place(thread, cute.arch.lane_idx(), warp_index, *cute.arch.block_idx())
 
         if warp_index == 0:
-            cpasync.prefetch_descriptor(atom_a)
-            cpasync.prefetch_descriptor(atom_b)
-            cpasync.prefetch_descriptor(atom_c)
+            if cutlass.const_expr(atom_a is not None):
+                cpasync.prefetch_descriptor(atom_a)
+                cpasync.prefetch_descriptor(atom_b)
+            if cutlass.const_expr(atom_c is not None):
+                cpasync.prefetch_descriptor(atom_c)
 
         @cute.struct
         class Shared:
             a: cute.struct.Align[cute.struct.MemRange[self.dtype, cute.cosize(layout_a)], BUFFER_ALIGN]
-            c: cute.struct.Align[cute.struct.MemRange[self.dtype, cute.cosize(layout_c)], BUFFER_ALIGN]
+            c: cute.struct.Align[
+                cute.struct.MemRange[self.dtype, cute.cosize(layout_c) if layout_c is not None else 0], BUFFER_ALIGN
+            ]
             b: cute.struct.Align[cute.struct.MemRange[self.dtype, cute.cosize(layout_b)], BUFFER_ALIGN]
-            barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
+            barriers: cute.struct.MemRange[Int64, (1 + config.full_barriers) * config.stages]
 
         storage = SmemAllocator().allocate(Shared)
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
         shared_b = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-        shared_c = storage.c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
-        ring = Ring(
-            storage.barriers.data_ptr(),
-            config.stages,
-            shares.stage_bytes,
-            hopper.WARPGROUP_WARPS * config.consumers,
-            self.cluster,
-        )
+        ring = self._ring(storage.barriers.data_ptr())
 
         if thread == 0:
             ring.init()
@@ -170,83 +212,216 @@ class HopperGemm:
         warpgroup_index = cute.arch.make_warp_uniform(thread // hopper.WARPGROUP_THREADS)
         registers = shares.registers
 
-        if warpgroup_index == 0:
-            if cutlass.const_expr(registers.moved):
-                cute.arch.setmaxregister_decrease(registers.producer)
-            if warp_index == 0:
-                load_a = self._operand_load(
-                    atom_a, shared_a, tensor_a, rank_n, config.cluster_n, _mask_row(self.cluster, rank_m)
-                )
-                load_b = self._operand_load(
-                    atom_b, shared_b, tensor_b, rank_m, config.cluster_m, _mask_column(self.cluster, rank_n)
-                )
-                state = RingState.producer(config.stages)
-                index = Int32(cluster_index)
-                while index < raster.tiles:
-                    cluster_tile_m, cluster_tile_n = raster.tile(index)
-                    state = load_tile(
-                        ring,
-                        state,
-                        load_a,
-                        load_b,
-                        cluster_tile_m * config.cluster_m + rank_m,
-                        cluster_tile_n * config.cluster_n + rank_n,
-                        k_tiles,
-                        config.peek,
+        if cutlass.const_expr(config.specialised):
+            if warpgroup_index == 0:
+                if cutlass.const_expr(registers.moved):
+                    cute.arch.setmaxregister_decrease(registers.producer)
+                if cutlass.const_expr(config.loads == "cp_async"):
+                    loads = self._thread_loads(ring, place, storage, tensor_a, tensor_b)
+                    self._copy(loads, place, raster, k_tiles)
+                elif warp_index == 0:
+                    loads = self._tma_loads(
+                        ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
                     )
-                    index = index + raster.clusters
+                    self._load(loads, place, raster, k_tiles)
+            else:
+                if cutlass.const_expr(registers.moved):
+                    cute.arch.setmaxregister_increase(registers.consumer)
+                consumer = warpgroup_index - 1
+                inputs = mma, shared_a, shared_b
+                outputs = storage.c, layout_c, atom_c, tensor_c
+                self._multiply(ring, place, consumer, inputs, outputs, raster, k_tiles, None)
         else:
-            if cutlass.const_expr(registers.moved):
-                cute.arch.setmaxregister_increase(registers.consumer)
-            consumer = warpgroup_index - 1
-            consumer_m = consumer if cutlass.const_expr(config.split == "m") else 0
-            consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
-            own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
-            own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
-            thread_mma = mma.get_slice(0)
-            fragment_a = mma.make_fragment_A(thread_mma.partition_A(own_a))
-            fragment_b = mma.make_fragment_B(thread_mma.partition_B(own_b))
-            accumulators = cute.make_rmem_tensor(
-                thread_mma.partition_shape_C((shares.share_m, shares.share_n)), Float32
+            loads = self._tma_loads(
+                ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
             )
-            epilogue = self._epilogue(atom_c, shared_c, tensor_c, consumer, thread % hopper.WARPGROUP_THREADS)
-            chunk_rows = shares.share_m // hopper.WGMMA_M
-            chunk_columns = shares.share_n // shares.chunk_n
-            arrives = Boolean(lane < ring.readers)
-            target = ring.release_target(lane, rank_m, rank_n)
-            state = RingState.consumer(config.stages)
-            index = Int32(cluster_index)
-            while index < raster.tiles:
-                cluster_tile_m, cluster_tile_n = raster.tile(index)
-                state = multiply_tile(
-                    ring,
-                    state,
-                    mma,
-                    accumulators,
-                    fragment_a,
-                    fragment_b,
-                    k_tiles,
-                    config.stagger,
-                    config.peek,
-                    target,
-                    arrives,
-                )
-                row = (cluster_tile_m * config.cluster_m + rank_m) * (config.tile_m // hopper.WGMMA_M)
-                column = (cluster_tile_n * config.cluster_n + rank_n) * (config.tile_n // shares.chunk_n)
-                epilogue.store_tile(
-                    accumulators,
-                    chunk_rows,
-                    chunk_columns,
-                    row + consumer_m * chunk_rows,
-                    column + consumer_n * chunk_columns,
-                )
-                index = index + raster.clusters
-            epilogue.wait_reads(0)
+            inputs = mma, shared_a, shared_b
+            outputs = storage.c, layout_c, atom_c, tensor_c
+            self._multiply(ring, place, warpgroup_index, inputs, outputs, raster, k_tiles, loads)
 
         if cutlass.const_expr(config.cluster_size > 1):
             # A peer may still multicast into this CTA's memory or arrive on its barriers.
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
+
+    # Roles ---------------------------------------------------------------------------------
+
+    @cute.jit
+    def _load(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
+        """Producer by TMA. By one warp."""
+        config = self.config
+        state = STATES[config.ring_state].first(config.stages, phase=1)
+        index = Int32(place.cluster)
+        while index < raster.tiles:
+            cluster_tile_m, cluster_tile_n = raster.tile(index)
+            state = load_tile(
+                loads,
+                state,
+                cluster_tile_m * config.cluster_m + place.rank_m,
+                cluster_tile_n * config.cluster_n + place.rank_n,
+                k_tiles,
+                config.peeks("producer"),
+                self._unroll,
+            )
+            index = index + raster.clusters
+
+    @cute.jit
+    def _copy(self, loads: ThreadLoads, place: Place, raster: Raster, k_tiles: Int32) -> None:
+        """Producer by cp.async. By a warpgroup."""
+        config = self.config
+        lag = min(config.stages - 1, COPIES_UNDER_WAY)
+        first = STATES[config.ring_state].first
+        at = Copying(first(config.stages, phase=1), first(config.stages, phase=0), Int32(0))
+        index = Int32(place.cluster)
+        while index < raster.tiles:
+            tile_m, tile_n = raster.tile(index)
+            at = copy_tile(loads, at, tile_m, tile_n, k_tiles, lag, config.peeks("producer"))
+            index = index + raster.clusters
+        copies_landed(loads, at, lag)
+
+    @cute.jit
+    def _multiply(
+        self,
+        ring: Ring,
+        place: Place,
+        consumer: Int32,
+        inputs: tuple[cute.TiledMma, cute.Tensor, cute.Tensor],
+        outputs: tuple[cute.struct.MemRange, cute.ComposedLayout | None, cute.CopyAtom | None, cute.Tensor],
+        raster: Raster,
+        k_tiles: Int32,
+        loads: Loads | None,
+    ) -> None:
+        """Consumer, and its own loader where ``loads`` is given. By a warpgroup.
+
+        Args:
+            ring: of stages.
+            place: of the thread.
+            consumer: number of the warpgroup among the consumers.
+            inputs: the wgmma, and the ring's memory for A and B.
+            outputs: memory of the epilogue's chunks, its layout and the TMA store, which are None with direct stores;
+                and C.
+            raster: order of the tiles.
+            k_tiles: stages of a tile.
+            loads: what it loads by itself, or None.
+        """
+        config, shares = self.config, self.footprint
+        mma, shared_a, shared_b = inputs
+        storage_c, layout_c, atom_c, tensor_c = outputs
+        rank_m, rank_n = place.rank_m, place.rank_n
+        pingpong = config.schedule == "pingpong"
+        consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
+        consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
+        own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
+        own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
+        thread_mma = mma.get_slice(0)
+        share = Share(
+            mma,
+            cute.make_rmem_tensor(thread_mma.partition_shape_C((shares.share_m, shares.share_n)), Float32),
+            mma.make_fragment_A(thread_mma.partition_A(own_a)),
+            mma.make_fragment_B(thread_mma.partition_B(own_b)),
+            ring.release_target(place.lane, rank_m, rank_n),
+            ring.arrives(place.lane, config.arrivals == "thread"),
+        )
+        if cutlass.const_expr(config.stores == "tma"):
+            shared_c = storage_c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
+            epilogue = self._epilogue(atom_c, shared_c, tensor_c, consumer, place.thread % hopper.WARPGROUP_THREADS)
+        else:
+            epilogue = DirectEpilogue.of(place.thread % hopper.WARPGROUP_THREADS, tensor_c, shares.share_n, self.dtype)
+        chunk_rows = shares.share_m // hopper.WGMMA_M
+        chunk_columns = shares.share_n // shares.chunk_n
+        state = STATES[config.ring_state].first(config.stages, phase=0)
+        index = Int32(place.cluster)
+        stride = raster.clusters
+        if cutlass.const_expr(pingpong):
+            state = state.advance(consumer * k_tiles)
+            index = index + consumer * stride
+            stride = stride * 2
+        while index < raster.tiles:
+            cluster_tile_m, cluster_tile_n = raster.tile(index)
+            tile_m = cluster_tile_m * config.cluster_m + rank_m
+            tile_n = cluster_tile_n * config.cluster_n + rank_n
+            ahead = None
+            if cutlass.const_expr(loads is not None):
+                count = config.stages - 1 - config.stagger
+                ahead = Ahead(loads, tile_m, tile_n, count, place.warp == 0)
+            state = multiply_tile(
+                ring,
+                state,
+                share,
+                k_tiles,
+                config.stagger,
+                config.peeks("consumer"),
+                self._unroll,
+                ahead,
+            )
+            row = tile_m * (config.tile_m // hopper.WGMMA_M)
+            column = tile_n * (config.tile_n // shares.chunk_n)
+            epilogue.store_tile(
+                share.accumulators,
+                chunk_rows,
+                chunk_columns,
+                row + consumer_m * chunk_rows,
+                column + consumer_n * chunk_columns,
+            )
+            if cutlass.const_expr(pingpong):
+                state = state.advance(k_tiles)
+            index = index + stride
+        epilogue.wait_reads(0)
+
+    def _tma_loads(
+        self,
+        ring: Ring,
+        place: Place,
+        atom_a: cute.CopyAtom,
+        shared_a: cute.Tensor,
+        tensor_a: cute.Tensor,
+        map_a: TensorMap | None,
+        atom_b: cute.CopyAtom,
+        shared_b: cute.Tensor,
+        tensor_b: cute.Tensor,
+        map_b: TensorMap | None,
+    ) -> Loads:
+        """Both operands' loads; CTAs of a row of the cluster share A, those of a column B."""
+        config = self.config
+        rank_m, rank_n = place.rank_m, place.rank_n
+        row, column = _mask_row(self.cluster, rank_m), _mask_column(self.cluster, rank_n)
+        return Loads(
+            ring,
+            self._operand_load(atom_a, shared_a, tensor_a, rank_n, config.cluster_n, row, map_a),
+            self._operand_load(atom_b, shared_b, tensor_b, rank_m, config.cluster_m, column, map_b),
+        )
+
+    def _thread_loads(self, ring: Ring, place: Place, storage, tensor_a: cute.Tensor, tensor_b: cute.Tensor) -> ThreadLoads:
+        config = self.config
+        span = self.footprint.swizzle_bytes * 8 // self.dtype.width
+        return ThreadLoads(
+            ring,
+            ThreadLoad.of(place.thread, tensor_a, storage.a.data_ptr(), config.tile_m, config.tile_k, span),
+            ThreadLoad.of(place.thread, tensor_b, storage.b.data_ptr(), config.tile_n, config.tile_k, span),
+            config.arrivals == "thread",
+        )
+
+    @property
+    def _unroll(self) -> int:
+        return self.config.stages if self.config.unroll else 1
+
+    @property
+    def _arrivals(self) -> int:
+        """Arrivals of one warp on a barrier."""
+        return hopper.WARP_THREADS if self.config.arrivals == "thread" else 1
+
+    def _ring(self, barriers: cute.Pointer) -> Ring:
+        config, shares = self.config, self.footprint
+        by_tma = config.loads == "tma"
+        each = tuple(tile * config.tile_k * self.dtype.width // 8 for tile in (config.tile_m, config.tile_n))
+        return Ring(
+            barriers,
+            config.stages,
+            (0,) if not by_tma else each if config.full_barriers == 2 else (shares.stage_bytes,),
+            self._arrivals * (1 if by_tma else hopper.WARPGROUP_WARPS),
+            self._arrivals * hopper.WARPGROUP_WARPS * shares.readers,
+            self.cluster,
+        )
 
     # Set-up --------------------------------------------------------------------------------
 
@@ -293,6 +468,7 @@ class HopperGemm:
         rank: Int32,
         sharers: int,
         mask: Int32 | int,
+        descriptor: TensorMap | None,
     ) -> OperandLoad:
         """Partition one operand into slices; ``rank`` is this CTA's place among those that share the tile."""
         tile = cute.size(shared, mode=[0])
@@ -304,7 +480,8 @@ class HopperGemm:
         boxes = self.config.tile_k // box[1]
         count = slices // sharers
         first = rank * count if sharers > 1 else 0
-        return OperandLoad(atom, parts, global_parts, slices, boxes, first, count, mask)
+        pointer = None if descriptor is None else descriptor_pointer(descriptor)
+        return OperandLoad(atom, parts, global_parts, slices, boxes, first, count, mask, pointer)
 
     def _epilogue(
         self, atom: cute.CopyAtom, shared: cute.Tensor, target: cute.Tensor, consumer: Int32, thread: Int32

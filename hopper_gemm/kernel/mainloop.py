@@ -1,104 +1,184 @@
-"""The two roles along k: loading stages, and multiplying them."""
+"""The roles along k: loading stages, and multiplying them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import cutlass
-from cutlass import Boolean, Int16, Int32, cute
+from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
+from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 
-from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.kernel.loads import Loads, ThreadLoads
+from hopper_gemm.kernel.pipeline import PackedState, Ring, RingState
 
-UNROLLED_BOXES = 4
-"""More boxes than this are issued in a loop: unrolled, thirty loads a stage ran the producer out of registers."""
-
-
-@dataclass(frozen=True)
-class OperandLoad:
-    """One operand's way into shared memory, in slices of rows that one TMA instruction can move.
-
-    A tile is cut along its rows into equal slices. In a cluster, CTAs that share the tile load one part of the slices
-    each and multicast them to all that share it.
-
-    Args:
-        atom: the TMA copy of one slice.
-        shared: partitioned shared memory, (element, (slice, box, stage)).
-        source: partitioned global tensor, (element, (slice, box) of the whole matrix).
-        slices: slices of a tile.
-        boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
-        first: the first slice that this CTA loads.
-        count: slices that this CTA loads.
-        mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
-    """
-
-    atom: cute.CopyAtom
-    shared: cute.Tensor
-    source: cute.Tensor
-    slices: int
-    boxes: int
-    first: Int32 | int
-    count: int
-    mask: Int16 | None
-
-    @cute.jit
-    def issue(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes."""
-        for i in cutlass.range_constexpr(self.count):
-            part = self.first + i
-            for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):
-                cute.copy(
-                    self.atom,
-                    self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)],
-                    self.shared[None, (part, box, stage)],
-                    tma_bar_ptr=full,
-                    mcast_mask=self.mask,
-                )
+State = RingState | PackedState
 
 
 @cute.jit
 def load_tile(
-    ring: Ring,
-    state: RingState,
-    a: OperandLoad,
-    b: OperandLoad,
+    loads: Loads,
+    state: State,
     tile_m: Int32,
     tile_n: Int32,
     k_tiles: Int32,
     peek: cutlass.Constexpr[bool],
-) -> RingState:
+    unroll: cutlass.Constexpr[int],
+) -> State:
     """The load role, for one output tile: fill k_tiles stages. By one warp.
 
     Returns:
         The state after the last stage, for the next tile: the ring runs on across tiles, so that the loads of
         the next tile overlap the epilogue of this one.
     """
+    ring = loads.ring
     passed = Boolean(False)
-    for k_tile in cutlass.range(k_tiles, unroll=1):
-        ring.acquire(state, passed)
-        full = ring.full + state.index
-        a.issue(tile_m, k_tile, state.index, full)
-        b.issue(tile_n, k_tile, state.index, full)
+    for k_tile in cutlass.range(k_tiles, unroll=unroll):
+        ring.acquire(state.index, state.parity, passed)
+        loads.issue(tile_m, tile_n, k_tile, state.index)
         state = state.next()
         if cutlass.const_expr(peek):
-            passed = ring.peek_empty(state)
+            passed = ring.peek_empty(state.index, state.parity)
     return state
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Where the producer's threads stand when they copy by themselves: a copy is announced once it has landed.
+
+    Args:
+        state: the next slot to fill.
+        landed: the oldest slot not yet announced.
+        issued: slots filled so far.
+    """
+
+    state: State
+    landed: State
+    issued: Int32
+
+    def __extract_mlir_values__(self) -> list:
+        return [*extract_mlir_values(self.state), *extract_mlir_values(self.landed), *extract_mlir_values(self.issued)]
+
+    def __new_from_mlir_values__(self, values: list) -> Copying:
+        width = len(extract_mlir_values(self.state))
+        return Copying(
+            new_from_mlir_values(self.state, values[:width]),
+            new_from_mlir_values(self.landed, values[width : 2 * width]),
+            new_from_mlir_values(self.issued, values[2 * width :]),
+        )
+
+
+@cute.jit
+def copy_tile(
+    loads: ThreadLoads,
+    at: Copying,
+    tile_m: Int32,
+    tile_n: Int32,
+    k_tiles: Int32,
+    lag: cutlass.Constexpr[int],
+    peek: cutlass.Constexpr[bool],
+) -> Copying:
+    """The load role by cp.async, for one output tile. By all threads of the producer.
+
+    Each stage is one group of copies. A stage is announced ``lag`` stages later, when its group has landed: so that
+    many stages are under way at once. The last ones are announced by :func:`copies_landed`.
+    """
+    ring, state, landed, issued = loads.ring, at.state, at.landed, at.issued
+    passed = Boolean(False)
+    for k_tile in cutlass.range(k_tiles, unroll=1):
+        ring.acquire(state.index, state.parity, passed)
+        loads.issue(tile_m, tile_n, k_tile, state.index)
+        state = state.next()
+        if cutlass.const_expr(peek):
+            passed = ring.peek_empty(state.index, state.parity)
+        cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(lag)
+        loads.announce(landed.index, issued >= lag)
+        if issued >= lag:
+            landed = landed.next()
+        issued = issued + 1
+    return Copying(state, landed, issued)
+
+
+@cute.jit
+def copies_landed(loads: ThreadLoads, at: Copying, lag: cutlass.Constexpr[int]) -> None:
+    """Announce what is still under way, after the last tile."""
+    cute.arch.cp_async_wait_group(0)
+    landed = at.landed
+    for i in cutlass.range_constexpr(lag):
+        late = at.issued + i >= lag
+        loads.announce(landed.index, late)
+        if late:
+            landed = landed.next()
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Loads that a multiplying warp issues for itself, some stages ahead of its math: no producer.
+
+    Args:
+        loads: of both operands.
+        tile_m, tile_n: the output tile.
+        count: stages ahead. The slot must have been released by then, so ``stages - 1 - stagger`` at most.
+        mine: true in the warp that issues them.
+    """
+
+    loads: Loads
+    tile_m: Int32
+    tile_n: Int32
+    count: int
+    mine: Boolean
+
+    @cute.jit
+    def fill(self, state: State, k_tiles: Int32) -> None:
+        """Before the main loop: the first ``count`` stages."""
+        for i in cutlass.range_constexpr(self.count):
+            if self.mine & (k_tiles > i):
+                self._load(state.ahead(i), Int32(i))
+
+    @cute.jit
+    def step(self, state: State, k_tile: Int32, k_tiles: Int32) -> None:
+        """In the main loop, before stage ``k_tile`` is waited for."""
+        if self.mine & (k_tile + self.count < k_tiles):
+            self._load(state.ahead(self.count), k_tile + self.count)
+
+    @cute.jit
+    def _load(self, slot: State, k_tile: Int32) -> None:
+        """The slot's parity is a consumer's: what the producer waits for is the phase before."""
+        self.loads.ring.acquire(slot.index, slot.parity ^ 1)
+        self.loads.issue(self.tile_m, self.tile_n, k_tile, slot.index)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one consumer multiplies with, the same for all its tiles.
+
+    Args:
+        mma: the tiled wgmma of one warpgroup.
+        accumulators: fp32 registers of the share.
+        a, b: descriptors of the share's operands, (instruction, rows, k-block, stage).
+        target, arrives: this lane's part in a release; see :meth:`Ring.release`.
+    """
+
+    mma: cute.TiledMma
+    accumulators: cute.Tensor
+    a: cute.Tensor
+    b: cute.Tensor
+    target: Int32
+    arrives: Boolean
 
 
 @cute.jit
 def multiply_tile(
     ring: Ring,
-    state: RingState,
-    mma: cute.TiledMma,
-    accumulators: cute.Tensor,
-    fragment_a: cute.Tensor,
-    fragment_b: cute.Tensor,
+    state: State,
+    share: Share,
     k_tiles: Int32,
     stagger: cutlass.Constexpr[int],
     peek: cutlass.Constexpr[bool],
-    target: Int32,
-    arrives: Boolean,
-) -> RingState:
+    unroll: cutlass.Constexpr[int],
+    ahead: Ahead | None = None,
+) -> State:
     """The MMA role, for one share of one output tile: accumulators = sum over k_tiles of A @ B.
 
     Each stage is one wgmma group. After issuing stage i the warp waits until at most ``stagger`` groups are in
@@ -108,38 +188,41 @@ def multiply_tile(
 
     Args:
         ring, state: where this consumer stands; the releases trail ``stagger`` slots behind.
-        mma: the tiled wgmma of one warpgroup.
-        accumulators: fp32 registers of the share.
-        fragment_a, fragment_b: descriptors of the share's operands, (instruction, rows, k-block, stage).
+        share: what it multiplies.
         k_tiles: stages of this tile, at least 1.
         stagger: groups in flight when an older stage is released.
         peek: probe the next stage while the tensor cores work, and block only if the probe failed.
-        target, arrives: this lane's part in a release; see :meth:`Ring.release`.
+        unroll: iterations of the loop to lay out one after the other.
+        ahead: the loads that this warpgroup sees to itself, or None where a producer does.
 
     Returns:
         The state after the last stage. No group is in flight and every stage has been released.
     """
-    k_blocks = cute.size(fragment_a, mode=[2])
+    k_blocks = cute.size(share.a, mode=[2])
     released = state.behind(stagger)
     passed = Boolean(False)
-    for k_tile in cutlass.range(k_tiles, unroll=1):
-        ring.wait(state, passed)
+    if cutlass.const_expr(ahead is not None):
+        ahead.fill(state, k_tiles)
+    for k_tile in cutlass.range(k_tiles, unroll=unroll):
+        if cutlass.const_expr(ahead is not None):
+            ahead.step(state, k_tile, k_tiles)
+        ring.wait(state.index, state.parity, passed)
         warpgroup.fence()
-        atom = cute.make_mma_atom(mma.op)
+        atom = cute.make_mma_atom(share.mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0)
         for k_block in cutlass.range_constexpr(k_blocks):
             at = (None, None, k_block, state.index)
-            cute.gemm(atom, accumulators, fragment_a[at], fragment_b[at], accumulators)
+            cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
             atom.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
         state = state.next()
         if cutlass.const_expr(peek):
-            passed = ring.peek_full(state)
+            passed = ring.peek_full(state.index, state.parity)
         warpgroup.wait_group(stagger)
-        ring.release(released.index, target, arrives & (k_tile >= stagger))
+        ring.release(released.index, share.target, share.arrives & (k_tile >= stagger))
         released = released.next()
     warpgroup.wait_group(0)
     for i in cutlass.range_constexpr(stagger):
-        ring.release(released.index, target, arrives & (k_tiles + i >= stagger))
+        ring.release(released.index, share.target, share.arrives & (k_tiles + i >= stagger))
         released = released.next()
     return state

@@ -14,10 +14,15 @@ The producer starts one phase ahead, so its first round of acquires passes at on
 
 Who arrives, how often, on a slot's barriers in one round:
 
-    full      the one thread that issues the TMA loads, once, announcing the bytes of the whole stage; then the copy
-              engine, by bytes. With multicast a part of the bytes comes from the other CTAs of the cluster.
+    full      the one thread that issues the TMA loads, once, announcing the bytes of the whole stage (or those of A on
+              one barrier and those of B on another); then the copy engine, by bytes. With multicast a part of the bytes
+              comes from the other CTAs of the cluster. Loads by cp.async: every producer warp, once its copies have
+              landed; no bytes are counted.
     empty     one lane of every consumer warp, on this CTA and on every CTA whose loads land here too or that loads
-              for us (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals.
+              for us (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
+              where consumers are those that read the stage: one in pingpong.
+
+With arrivals by every thread both counts are 32 times as large.
 
 Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after
 ``wgmma.wait_group s`` that follows the commit of stage i: groups complete in order, so at most the s youngest groups
@@ -42,7 +47,8 @@ from hopper_gemm.model import hopper
 class RingState:
     """Where one role stands in the ring: slot index and phase parity.
 
-    A value, not a cursor: :meth:`next` returns the successor, so a loop carries it as it carries an integer.
+    A value, not a cursor: :meth:`next` returns the successor, so a loop carries it as it carries an integer. The ring
+    itself takes index and parity and knows nothing of this class: a role may keep them as it likes.
 
     With one stage the round is counted instead and the index taken from the count's sign: always 0, but not for the
     compiler, which would otherwise take the descriptors of the only stage for constants of the loop, hold all of them
@@ -60,14 +66,9 @@ class RingState:
         self.phase = phase
 
     @staticmethod
-    def producer(stages: int) -> RingState:
-        """The producer's first slot, one phase ahead: waiting on the previous parity passes at once."""
-        return RingState(stages, Int32(0), Int32(1))
-
-    @staticmethod
-    def consumer(stages: int) -> RingState:
-        """A consumer's first slot."""
-        return RingState(stages, Int32(0), Int32(0))
+    def first(stages: int, phase: int) -> RingState:
+        """The first slot."""
+        return RingState(stages, Int32(0), Int32(phase))
 
     @property
     def parity(self) -> Int32:
@@ -88,6 +89,30 @@ class RingState:
                 cutlass.select_(wraps, self.phase ^ 1, self.phase),
             )
 
+    @cute.jit
+    def advance(self, count: Int32) -> RingState:
+        """The slot ``count`` places on, however many rounds that takes."""
+        if cutlass.const_expr(self.stages == 1):
+            return RingState(1, self.index, self.phase + count)
+        else:
+            steps = self.index + count
+            rounds = steps // self.stages
+            return RingState(self.stages, steps - rounds * self.stages, self.phase ^ (rounds & 1))
+
+    @cute.jit
+    def ahead(self, count: cutlass.Constexpr[int]) -> RingState:
+        """The slot ``count`` places on, ``count`` being less than the slots."""
+        if cutlass.const_expr(count == 0):
+            return self
+        else:
+            index = self.index + count
+            wraps = index >= self.stages
+            return RingState(
+                self.stages,
+                cutlass.select_(wraps, index - self.stages, index),
+                cutlass.select_(wraps, self.phase ^ 1, self.phase),
+            )
+
     def behind(self, count: int) -> RingState:
         """The slot ``count`` places before this one, ``count`` being less than the slots; its phase is not kept."""
         index = self.index - count
@@ -102,33 +127,92 @@ class RingState:
         )
 
 
+class PackedState:
+    """The same place in one integer, a step count: index = value % stages, parity = value // stages % 2.
+
+    One register less to carry and one addition a step; a division by a constant, a multiplication and a shift, to read
+    it. With one stage the value is the parity alone, a single xor.
+
+    Args:
+        stages: slots of the ring.
+        value: steps taken since slot 0 of an even round.
+    """
+
+    def __init__(self, stages: int, value: Int32) -> None:
+        self.stages = stages
+        self.value = value
+
+    @staticmethod
+    def first(stages: int, phase: int) -> PackedState:
+        """The first slot."""
+        return PackedState(stages, Int32(phase * stages))
+
+    @property
+    def index(self) -> Int32:
+        """Slot."""
+        return self.value % self.stages if self.stages > 1 else self.value >> 31
+
+    @property
+    def parity(self) -> Int32:
+        """The phase parity to wait for."""
+        return self.value // self.stages & 1 if self.stages > 1 else self.value
+
+    def next(self) -> PackedState:
+        """The slot after this one."""
+        return PackedState(self.stages, self.value + 1 if self.stages > 1 else self.value ^ 1)
+
+    def advance(self, count: Int32) -> PackedState:
+        """The slot ``count`` places on."""
+        return PackedState(self.stages, self.value + count if self.stages > 1 else (self.value + count) & 1)
+
+    def ahead(self, count: int) -> PackedState:
+        """The slot ``count`` places on."""
+        return self.advance(Int32(count)) if count else self
+
+    def behind(self, count: int) -> PackedState:
+        """The slot ``count`` places before this one; its phase is not kept before the first round."""
+        return PackedState(self.stages, self.value + (self.stages - count)) if count else self
+
+    def __extract_mlir_values__(self) -> list:
+        return extract_mlir_values(self.value)
+
+    def __new_from_mlir_values__(self, values: list) -> PackedState:
+        return PackedState(self.stages, new_from_mlir_values(self.value, values))
+
+
+STATES = {"index_phase": RingState, "packed": PackedState}
+"""Ways to keep a place in the ring, by the name of the config's ``ring_state``."""
+
+
 @dataclass(frozen=True)
 class Ring:
     """The barriers of the ring and what each role does with them.
 
     Args:
-        barriers: shared memory for ``2 * stages`` mbarriers: all full barriers, then all empty ones.
+        barriers: shared memory for the mbarriers: all full barriers (first those of A, then those of B where each
+            operand has its own), then all empty ones.
         stages: slots.
-        stage_bytes: bytes that complete a slot.
-        consumer_warps: consumer warps of one CTA.
+        load_bytes: bytes that complete a slot's full barriers, one number for each of them.
+        loaders: arrivals of the producer on a full barrier in one round.
+        releases: arrivals of one CTA's consumers on an empty barrier in one round.
         cluster: CTAs of the cluster along m and along n.
     """
 
     barriers: cute.Pointer
     stages: int
-    stage_bytes: int
-    consumer_warps: int
+    load_bytes: tuple[int, ...]
+    loaders: int
+    releases: int
     cluster: tuple[int, int]
 
-    @property
-    def full(self) -> cute.Pointer:
-        """The first full barrier."""
-        return self.barriers
+    def full(self, load: int = 0) -> cute.Pointer:
+        """The first full barrier of a load: 0 for A, 1 for B; they are the same where A and B share one."""
+        return self.barriers + min(load, len(self.load_bytes) - 1) * self.stages
 
     @property
     def empty(self) -> cute.Pointer:
         """The first empty barrier."""
-        return self.barriers + self.stages
+        return self.barriers + len(self.load_bytes) * self.stages
 
     @property
     def readers(self) -> int:
@@ -138,49 +222,68 @@ class Ring:
     def init(self) -> None:
         """Set the arrival counts. By one thread, before a barrier of the whole cluster."""
         for stage in range(self.stages):
-            cute.arch.mbarrier_init(self.full + stage, 1)
-            cute.arch.mbarrier_init(self.empty + stage, self.consumer_warps * self.readers)
+            for load in range(len(self.load_bytes)):
+                cute.arch.mbarrier_init(self.full(load) + stage, self.loaders)
+            cute.arch.mbarrier_init(self.empty + stage, self.releases * self.readers)
         cute.arch.mbarrier_init_fence()
 
     # Producer ------------------------------------------------------------------------------
 
     @cute.jit
-    def acquire(self, state: RingState, passed: Boolean | bool = False) -> None:
-        """Wait until the slot is empty, then announce the stage's bytes on its full barrier.
-
-        By one warp; ``passed`` is the answer of an earlier :meth:`peek_empty`.
-        """
+    def acquire(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
+        """Wait until the slot is empty; ``passed`` is the answer of an earlier :meth:`peek_empty`."""
         if not passed:
-            cute.arch.mbarrier_wait(self.empty + state.index, state.parity)
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive_and_expect_tx(self.full + state.index, self.stage_bytes)
+            cute.arch.mbarrier_wait(self.empty + index, parity)
 
-    def peek_empty(self, state: RingState) -> Boolean:
+    @cute.jit
+    def expect(self, index: Int32) -> None:
+        """Announce the bytes of the slot's loads on its full barriers, before the first of them is issued. By one warp.
+
+        Several loads may complete one barrier: it waits for the sum of their bytes.
+        """
+        if cutlass.const_expr(self.loaders == hopper.WARP_THREADS):
+            lane = cute.arch.lane_idx()
+            for load in cutlass.range_constexpr(len(self.load_bytes)):
+                if lane == 0:
+                    cute.arch.mbarrier_arrive_and_expect_tx(self.full(load) + index, self.load_bytes[load])
+                else:
+                    cute.arch.mbarrier_arrive(self.full(load) + index)
+        else:
+            with cute.arch.elect_one():
+                for load in cutlass.range_constexpr(len(self.load_bytes)):
+                    cute.arch.mbarrier_arrive_and_expect_tx(self.full(load) + index, self.load_bytes[load])
+
+    def peek_empty(self, index: Int32, parity: Int32) -> Boolean:
         """Whether the slot is already empty; never blocks for long."""
-        return cute.arch.mbarrier_test_wait(self.empty + state.index, state.parity)
+        return cute.arch.mbarrier_test_wait(self.empty + index, parity)
 
     # Consumer ------------------------------------------------------------------------------
 
     @cute.jit
-    def wait(self, state: RingState, passed: Boolean | bool = False) -> None:
+    def wait(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
         """Wait until the slot is full; ``passed`` is the answer of an earlier :meth:`peek_full`."""
         if not passed:
-            cute.arch.mbarrier_wait(self.full + state.index, state.parity)
+            for load in cutlass.range_constexpr(len(self.load_bytes)):
+                cute.arch.mbarrier_wait(self.full(load) + index, parity)
 
-    def peek_full(self, state: RingState) -> Boolean:
+    def peek_full(self, index: Int32, parity: Int32) -> Boolean:
         """Whether the slot is already full; never blocks for long."""
-        return cute.arch.mbarrier_test_wait(self.full + state.index, state.parity)
+        passed = cute.arch.mbarrier_test_wait(self.full() + index, parity)
+        for load in range(1, len(self.load_bytes)):
+            passed = passed & cute.arch.mbarrier_test_wait(self.full(load) + index, parity)
+        return passed
 
     def release(self, index: Int32, target: Int32, arrives: Boolean) -> None:
         """Give a slot back. By every lane of a consumer warp; the lanes for which ``arrives`` is true do it.
 
         One predicated instruction: with a branch around it, the compiler moves the address of the peer's barrier into
-        the branch and computes it anew for every stage, a tenth of all instructions of the main loop.
+        the branch and computes it anew for every stage, a tenth of all instructions of the main loop. The warp is
+        converged here, since waiting for a wgmma group is an instruction of the whole warp: no other sync is needed.
 
         Args:
             index: the slot, read to the end by this warp.
             target: of this lane; see :meth:`release_target`.
-            arrives: true for the warp's first :attr:`readers` lanes.
+            arrives: true for the lanes that :meth:`arrives` names.
         """
         space = "cta" if self.readers == 1 else "cluster"
         inline_ptx(
@@ -188,6 +291,10 @@ class Ring:
             read_only_args=[target + index * hopper.MBARRIER_BYTES],
             predicate=arrives,
         )
+
+    def arrives(self, lane: Int32, every: bool) -> Boolean:
+        """Whether a lane takes part in releases: every one, or one for each CTA that must be told."""
+        return Boolean(lane >= 0) if every else Boolean(lane < self.readers)
 
     @cute.jit
     def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:

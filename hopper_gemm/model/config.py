@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 Axis = Literal["m", "n"]
+Side = Literal["producer", "consumer"]
 
-SCHEDULES = ("cooperative",)
+SCHEDULES = ("cooperative", "pingpong", "multistage")
 SWIZZLES = (1, 2, 4, 8, 16)
+SIDES = ("producer", "consumer")
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,29 @@ class GemmConfig:
         stagger: wgmma groups (one per stage) still in flight when an older stage is released.
         consumers: warpgroups that share the tile's math, or ``"auto"``.
         split: the side of the tile that the consumers divide among them, ``"m"``, ``"n"`` or ``"auto"``.
-        schedule: ``"cooperative"``: all consumers work on the same tile.
+        schedule: who does what. ``"cooperative"``: a producer warpgroup loads, all consumers share each tile.
+            ``"pingpong"``: a producer loads, two consumers take whole tiles in turn, so that the epilogue of one
+            overlaps the math of the other. ``"multistage"``: no producer; the consumers' first warp loads ahead.
         cluster_m: CTAs of a cluster along m; they share, by multicast, the tile of B.
         cluster_n: CTAs of a cluster along n; they share, by multicast, the tile of A.
         raster: the axis along which consecutive tiles walk, ``"m"`` or ``"n"``.
         swizzle: how many tiles of the other axis advance together before the walk takes a step.
         serpentine: walk every other swizzle group backwards, so that it starts where the last one ended.
-        peek: probe the next stage's barrier early, and block only if the probe failed.
+        peek: probe the next stage's barrier early, and block only if the probe failed: on both sides of the ring
+            (true), on one (``"producer"``, ``"consumer"``), or on none (false).
         epi_n: columns of the chunks in which a tile leaves through shared memory, at most; ``"auto"`` takes 64
-            where they fit beside the ring, else 32.
-        epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves.
+            where they fit beside the ring, else 32. 0 with direct stores.
+        epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves. 0 with direct
+            stores.
+        persistent: as many CTAs as fit at once, each walking over tiles, or one CTA for each tile.
+        loads: what fills the ring, ``"tma"`` or ``"cp_async"``: the producer's threads, 16 bytes each.
+        stores: how a tile leaves: ``"tma"``, through shared memory, or ``"direct"``, from registers.
+        unroll: unroll the main loop by the number of stages.
+        ring_state: how a role keeps its place in the ring: ``"index_phase"``, two integers, or ``"packed"``, one.
+        arrivals: who arrives on a barrier: one lane of each ``"warp"``, or every ``"thread"``.
+        full_barriers: full barriers of a stage: 1 for A and B together, 2 for one each.
+        l2_promotion: bytes that the L2 fetches from DRAM at least for a TMA load: 0 (no more than is asked), 64, 128
+            or 256.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -58,9 +73,17 @@ class GemmConfig:
     raster: Axis = "m"
     swizzle: int = 8
     serpentine: bool = True
-    peek: bool = True
+    peek: bool | Side = True
     epi_n: int | Literal["auto"] = "auto"
     epi_buffers: int | Literal["max"] = "max"
+    persistent: bool = True
+    loads: Literal["tma", "cp_async"] = "tma"
+    stores: Literal["tma", "direct"] = "tma"
+    unroll: bool = False
+    ring_state: Literal["index_phase", "packed"] = "index_phase"
+    arrivals: Literal["warp", "thread"] = "warp"
+    full_barriers: int = 1
+    l2_promotion: int = 128
 
     def __post_init__(self) -> None:
         words = {"stages": "max", "consumers": "auto", "epi_n": "auto", "epi_buffers": "max"}
@@ -69,17 +92,19 @@ class GemmConfig:
             word = words.get(name)
             if word is not None and value == word:
                 continue
-            least = 0 if name in ("stages", "stagger") else 1
+            least = 0 if name in ("stages", "stagger", "epi_n", "epi_buffers", "l2_promotion") else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 kind = f"an integer from {least}" + (f' or "{word}"' if word else "")
                 raise ValueError(f"{name} must be {kind} but got {value!r}")
-        for name, allowed in (("split", ("m", "n", "auto")), ("raster", ("m", "n")), ("schedule", SCHEDULES)):
+        for name, allowed in WORDS.items():
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
-        for name in ("serpentine", "peek"):
+        for name in ("serpentine", "persistent", "unroll"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false but got {getattr(self, name)!r}")
+        if not isinstance(self.peek, bool) and self.peek not in SIDES:
+            raise ValueError(f"peek must be true, false, {' or '.join(SIDES)} but got {self.peek!r}")
 
     @property
     def tile_k(self) -> int:
@@ -90,6 +115,15 @@ class GemmConfig:
     def cluster_size(self) -> int:
         """CTAs of one cluster."""
         return self.cluster_m * self.cluster_n
+
+    @property
+    def specialised(self) -> bool:
+        """Whether a warpgroup of its own does the loading."""
+        return self.schedule != "multistage"
+
+    def peeks(self, side: Side) -> bool:
+        """Whether a side of the ring probes ahead."""
+        return self.peek is True or self.peek == side
 
     def as_dict(self) -> dict[str, Any]:
         """Every field by its own name, ready for a row of a table or JSON."""
@@ -102,6 +136,8 @@ class GemmConfig:
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} lag{self.stagger} {self.consumers}{self.split} "
             f"{self.schedule[:4]} {self.cluster_m}x{self.cluster_n} {walk} {epilogue}{' peek' if self.peek else ''}"
+            f"{'' if isinstance(self.peek, bool) else '-' + self.peek}"
+            + "".join(f" {name}={getattr(self, name)}" for name in LATER if getattr(self, name) != DEFAULTS[name])
         )
 
 
@@ -117,9 +153,25 @@ INTEGERS = (
     "swizzle",
     "epi_n",
     "epi_buffers",
+    "full_barriers",
+    "l2_promotion",
 )
+WORDS = {
+    "split": ("m", "n", "auto"),
+    "raster": ("m", "n"),
+    "schedule": SCHEDULES,
+    "loads": ("tma", "cp_async"),
+    "stores": ("tma", "direct"),
+    "ring_state": ("index_phase", "packed"),
+    "arrivals": ("warp", "thread"),
+}
 FIELDS = tuple(field.name for field in fields(GemmConfig))
 """Every parameter's name, in the order in which tables show them."""
 
-LAUNCH_FIELDS = ("raster", "swizzle", "serpentine")
+DEFAULTS = {field.name: field.default for field in fields(GemmConfig)}
+
+LATER = FIELDS[FIELDS.index("persistent") :]
+"""Parameters that a label names only where they differ from the default."""
+
+LAUNCH_FIELDS = ("raster", "swizzle", "serpentine", "persistent")
 """Parameters that are arguments of the launch: changing them recompiles nothing."""

@@ -49,6 +49,10 @@ REGISTER_SPLITS = {
 """By number of consumers, the roomiest producer first: with many loads for a stage it spills at 40. What a CTA may hand
 around is what it was launched with: 168 registers for each of 384 threads, 128 for each of 512."""
 
+REGISTERS_UNSPECIALISED = {1: 255, 2: 255, 3: 168}
+"""Registers per thread where nobody gives any up, by number of consumers: what the SM has for 128, 256 and 384
+threads, up to the 255 that an instruction can name."""
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -61,12 +65,12 @@ class Footprint:
     @property
     def share_m(self) -> int:
         """Rows of the tile that one consumer computes."""
-        return self.config.tile_m // self._consumers if self.config.split == "m" else self.config.tile_m
+        return self.config.tile_m // self.readers if self.config.split == "m" else self.config.tile_m
 
     @property
     def share_n(self) -> int:
         """Columns of the tile that one consumer computes; also n of its wgmma instruction."""
-        return self.config.tile_n // self._consumers if self.config.split == "n" else self.config.tile_n
+        return self.config.tile_n // self.readers if self.config.split == "n" else self.config.tile_n
 
     @property
     def wgmma_per_stage(self) -> int:
@@ -81,14 +85,14 @@ class Footprint:
     @property
     def registers(self) -> RegisterSplit:
         """Registers per thread of the producer and of a consumer: the first split that holds the accumulators."""
-        splits = REGISTER_SPLITS[self._consumers]
+        splits = register_splits(self.config)
         spare = SPARE_REGISTERS + (WIDE_CHUNK_REGISTERS if self.chunk_n == WIDE_CHUNK else 0)
         return next((split for split in splits if self.accumulators <= split.consumer - spare), splits[-1])
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA: one producer warpgroup and the consumers."""
-        return hopper.WARPGROUP_THREADS * (1 + self._consumers)
+        """Threads of a CTA: the consumers, and one producer warpgroup where there is one."""
+        return hopper.WARPGROUP_THREADS * (self._consumers + int(self.config.specialised))
 
     # Shared memory -------------------------------------------------------------------------
 
@@ -104,7 +108,9 @@ class Footprint:
 
     @property
     def chunk_n(self) -> int:
-        """Columns of an epilogue chunk: the most of epi_n that divides a share."""
+        """Columns of an epilogue chunk: the most of epi_n that divides a share; the whole share with direct stores."""
+        if self.config.stores == "direct":
+            return self.share_n
         return gcd(self.share_n, STAGING_COLUMNS if self.config.epi_n == "auto" else self.config.epi_n)
 
     @property
@@ -127,13 +133,18 @@ class Footprint:
             "A": ELEMENT_BYTES * self.config.tile_m * tile_k * self.config.stages,
             "C": self.chunk_bytes * self.config.epi_buffers * self._consumers,
             "B": ELEMENT_BYTES * self.config.tile_n * tile_k * self.config.stages,
-            "barriers": 2 * hopper.MBARRIER_BYTES * self.config.stages,
+            "barriers": (1 + self.config.full_barriers) * hopper.MBARRIER_BYTES * self.config.stages,
         }
 
     @property
     def smem_bytes(self) -> int:
         """Shared memory of one CTA."""
         return sum(self.smem_map.values())
+
+    @property
+    def readers(self) -> int:
+        """Consumers that share a tile, and so read each stage."""
+        return 1 if self.config.schedule == "pingpong" else self._consumers
 
     @property
     def _consumers(self) -> int:
@@ -151,13 +162,25 @@ def footprint(config: GemmConfig) -> Footprint:
     return Footprint(resolve(config))
 
 
+def register_splits(config: GemmConfig) -> tuple[RegisterSplit, ...]:
+    """The ways to deal out registers between producer and consumers, the roomiest producer first."""
+    consumers = _int(config.consumers)
+    if config.specialised or consumers not in REGISTERS_UNSPECIALISED:
+        return REGISTER_SPLITS[consumers]
+    registers = REGISTERS_UNSPECIALISED[consumers]
+    return (RegisterSplit(0, registers, moved=False),)
+
+
 def stage_bytes(config: GemmConfig) -> int:
     """Bytes of one stage of the ring: tile_m x tile_k of A and tile_n x tile_k of B."""
     return ELEMENT_BYTES * (config.tile_m + config.tile_n) * config.tile_k
 
 
 def staging_bytes(config: GemmConfig) -> int:
-    """Shared memory that the epilogue is sure of: tile_m x 32 elements, a chunk for each consumer at least."""
+    """Shared memory that the epilogue is sure of: tile_m x 32 elements, a chunk for each consumer at least; none with
+    direct stores."""
+    if config.stores == "direct":
+        return 0
     shares = Footprint(_with_consumers(config))
     return max(ELEMENT_BYTES * config.tile_m * STAGING_COLUMNS, shares.chunk_bytes * _int(shares.config.consumers))
 
@@ -181,6 +204,12 @@ def resolve(config: GemmConfig) -> GemmConfig:
     config = _with_consumers(config)
     if config.stages == "max":
         config = replace(config, stages=stages_max(config))
+    if config.stores == "direct":
+        return replace(
+            config,
+            epi_n=0 if config.epi_n == "auto" else config.epi_n,
+            epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers,
+        )
     if config.epi_n == "auto":
         wide = replace(config, epi_n=WIDE_CHUNK)
         config = wide if _buffers_that_fit(wide) >= 1 else replace(config, epi_n=STAGING_COLUMNS)
@@ -195,7 +224,13 @@ def _with_consumers(config: GemmConfig) -> GemmConfig:
     wider wgmma reads less shared memory per FLOP; else along n."""
     if config.consumers != "auto" and config.split != "auto":
         return config
-    counts = (config.consumers,) if config.consumers != "auto" else (1,) if config.tile_m <= hopper.WGMMA_M else (2, 3)
+    counts: tuple[int, ...]
+    if config.consumers != "auto":
+        counts = (config.consumers,)
+    elif config.schedule == "pingpong":
+        counts = (2,)
+    else:
+        counts = (1,) if config.tile_m <= hopper.WGMMA_M else (2, 3)
     axes = (config.split,) if config.split != "auto" else ("m", "n")
     candidates = [replace(config, consumers=count, split=axis) for axis in axes for count in counts]  # type: ignore[arg-type]
     return next((candidate for candidate in candidates if _divides(candidate)), candidates[0])
@@ -207,12 +242,12 @@ def _divides(config: GemmConfig) -> bool:
         return False
     side, block = (config.tile_m, hopper.WGMMA_M) if config.split == "m" else (config.tile_n, hopper.WGMMA_N_STEP)
     shares = Footprint(config)
-    return side % (block * consumers) == 0 and accumulators_fit(shares)
+    return side % (block * shares.readers) == 0 and accumulators_fit(shares)
 
 
 def accumulators_fit(shares: Footprint) -> bool:
     """Whether a consumer's registers hold its accumulators and what it needs beside them."""
-    return shares.accumulators + SPARE_REGISTERS <= REGISTER_SPLITS[_int(shares.config.consumers)][-1].consumer
+    return shares.accumulators + SPARE_REGISTERS <= register_splits(shares.config)[-1].consumer
 
 
 def _buffers_that_fit(config: GemmConfig) -> int:

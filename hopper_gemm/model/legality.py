@@ -25,8 +25,9 @@ from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 TILE_M = (64, 128, 192, 256, 320, 384)
 K_DEPTH_MAX = 16
 STAGGER_MAX = 7
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 EPI_N = (8, 16, 32, 64)
+L2_PROMOTIONS = (0, 64, 128, 256)
 WGMMA_N_MAX_OF_THREE = 200
 
 
@@ -91,6 +92,8 @@ def _k_depth(shares: Footprint) -> str | None:
 def _split(shares: Footprint) -> str | None:
     config = shares.config
     assert isinstance(config.consumers, int)
+    if config.schedule == "pingpong":
+        return None if config.split == "m" else 'pingpong divides no tile; leave split at "auto"'
     if config.split == "m":
         if config.tile_m % (hopper.WGMMA_M * config.consumers) == 0:
             return None
@@ -106,6 +109,40 @@ def _split(shares: Footprint) -> str | None:
     )
 
 
+def _schedule(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.schedule != "pingpong" or config.consumers == 2:
+        return None
+    return f'pingpong takes turns between 2 consumers but got {config.consumers}; leave consumers at "auto"'
+
+
+def _loads(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.loads == "tma":
+        return None
+    if not config.specialised:
+        return f'loads "cp_async" come from a producer warpgroup; {config.schedule} has none, take cooperative'
+    if config.cluster_size > 1:
+        return 'loads "cp_async" cannot multicast; take cluster 1x1'
+    if config.full_barriers > 1:
+        return 'loads "cp_async" land in order and need one full barrier; take full_barriers = 1'
+    return None
+
+
+def _stores(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.stores == "tma" or (config.epi_n == 0 and config.epi_buffers == 0):
+        return None
+    return 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
+
+
+def _arrivals(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.arrivals == "warp" or config.cluster_size == 1:
+        return None
+    return 'arrivals of every "thread" reach only their own CTA; take cluster 1x1'
+
+
 def _registers(shares: Footprint) -> str | None:
     if accumulators_fit(shares):
         return None
@@ -117,7 +154,8 @@ def _registers(shares: Footprint) -> str | None:
 
 
 def _wgmma_n(shares: Footprint) -> str | None:
-    if shares.config.consumers != 3 or shares.share_n <= WGMMA_N_MAX_OF_THREE:
+    config = shares.config
+    if config.consumers != 3 or not config.specialised or shares.share_n <= WGMMA_N_MAX_OF_THREE:
         return None
     return (
         f"with 3 consumers a wgmma may be at most {WGMMA_N_MAX_OF_THREE} columns wide but is {shares.share_n}; "
@@ -165,10 +203,18 @@ def _multicast(shares: Footprint) -> str | None:
     return None
 
 
+def _epi_n(shares: Footprint) -> str | None:
+    return None if shares.config.stores == "direct" else _one_of("epi_n", EPI_N)(shares)
+
+
 def _staging(shares: Footprint) -> str | None:
     config = shares.config
     assert isinstance(config.stages, int)
-    if shares.smem_bytes <= hopper.SMEM_BYTES or config.stages > stages_max(config):
+    if config.stores == "direct" or config.stages > stages_max(config):
+        return None
+    if config.epi_buffers == 0:
+        return 'epi_buffers must be at least 1 but got 0; leave it at "max"'
+    if shares.smem_bytes <= hopper.SMEM_BYTES:
         return None
     return (
         f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {hopper.SMEM_BYTES}; "
@@ -185,6 +231,7 @@ RULES = (
         "four consumer warpgroups leave too few registers at entry",
         _one_of("consumers", tuple(REGISTER_SPLITS)),
     ),
+    Rule("schedule", "two accumulator sets fit into an SM's registers, three do not", _schedule),
     Rule("split", "each consumer needs whole wgmma blocks of the side that is split", _split),
     Rule("registers", "accumulators live in registers; a spill costs more than any tile gains", _registers),
     Rule(
@@ -192,10 +239,15 @@ RULES = (
     ),
     Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
-    Rule("cluster", "clusters of two are built; larger ones strand SMs", _cluster),
+    Rule("cluster", "clusters of two and four are built; eight strand SMs, since GPCs are unequal", _cluster),
     Rule("multicast", "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes", _multicast),
     Rule("swizzle", "raster groups are powers of two", _one_of("swizzle", SWIZZLES)),
-    Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _one_of("epi_n", EPI_N)),
+    Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
+    Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
+    Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
+    Rule("full_barriers", "a stage has two loads, A and B", _one_of("full_barriers", (1, 2))),
+    Rule("l2_promotion", "sizes that a TMA descriptor can name", _one_of("l2_promotion", L2_PROMOTIONS)),
+    Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _epi_n),
     Rule("epi_buffers", "the epilogue's buffers come after the ring", _staging),
 )
 """The rules on configs, in the order in which their reasons are given."""
@@ -252,7 +304,7 @@ def problem_reasons(problem: GemmProblem) -> list[Reason]:
     return [Reason(name, text) for name, text in checked if text is not None]
 
 
-_SHARES = frozenset({"tile_m", "tile_n", "consumers", "split"})
+_SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split"})
 _NEED_SOUND_SHARES = frozenset({"split", "registers", "wgmma_n", "stages", "stagger", "multicast", "epi_buffers"})
 """Rules whose figures mean nothing while the tile cannot be shared out; they wait until it can."""
 

@@ -42,8 +42,11 @@ def provenance(spec: SweepSpec, source: str, about: dict[str, Any]) -> dict[str,
 
 
 def commit() -> str | None:
-    """The revision of this checkout, marked where it has changes; from a file ``COMMIT`` in a tree without git."""
+    """The revision of this checkout, marked where it has changes; from a file ``COMMIT`` where one says so."""
     root = Path(__file__).parents[2]
+    note = root / "COMMIT"
+    if note.is_file():
+        return note.read_text().strip()
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
@@ -55,8 +58,7 @@ def commit() -> str | None:
         )
         return described.stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        note = root / "COMMIT"
-        return note.read_text().strip() if note.is_file() else None
+        return None
 
 
 def _version(package: str) -> str | None:

@@ -64,10 +64,17 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16") ->
         if built.status != "ok":
             found.append(f"{shares.config}: {built.status} {built.reason}")
             continue
-        report = built.report
-        expected = (shares.wgmma_per_stage, shares.chunks)
-        if (report.wgmma, report.tma_stores) != expected or report.wgmma_waits > WAITS or report.tma_loads < 2:
-            found.append(f"{shares.config}: expected wgmma and stores {expected}, {report}")
+        report, by_tma = built.report, shares.config.loads == "tma"
+        each, unrolled = shares.wgmma_per_stage, shares.config.unroll
+        stores = shares.chunks if shares.config.stores == "tma" else 0
+        right = (
+            (report.wgmma % each == 0 if unrolled else report.wgmma == each)
+            and (unrolled or report.wgmma_waits <= WAITS)
+            and report.tma_stores == stores
+            and (report.tma_loads >= 2) == by_tma
+        )
+        if not right:
+            found.append(f"{shares.config}: expected {each} wgmma a stage and {stores} stores, got {report}")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.model.config import FIELDS, INTEGERS, GemmConfig
+from hopper_gemm.model.config import FIELDS, INTEGERS, WORDS, GemmConfig
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,9 @@ from hopper_gemm.model.config import FIELDS, INTEGERS, GemmConfig
         ("stagger", True, "stagger must be an integer from 0 but got True"),
         ("split", "k", "split must be one of m, n, auto but got 'k'"),
         ("raster", "auto", "raster must be one of m, n but got 'auto'"),
-        ("schedule", "pingpong", "schedule must be one of cooperative but got 'pingpong'"),
-        ("peek", 1, "peek must be true or false but got 1"),
+        ("schedule", "solo", "schedule must be one of cooperative, pingpong, multistage but got 'solo'"),
+        ("serpentine", 1, "serpentine must be true or false but got 1"),
+        ("peek", "loader", "peek must be true, false, producer or consumer but got 'loader'"),
     ],
 )
 def test_nonsense_is_refused_with_what_was_expected_and_what_came(field, value, message):
@@ -30,9 +31,15 @@ def test_nonsense_is_refused_with_what_was_expected_and_what_came(field, value, 
 def test_the_label_tells_any_two_configs_apart():
     """Labels stand for configs in the samples and in the Optuna studies."""
     base = GemmConfig()
-    other = {"split": "n", "raster": "n", "schedule": "cooperative", "serpentine": False, "peek": False}
     for field in FIELDS:
-        if field == "schedule":
-            continue
-        value = 3 if field in INTEGERS else other[field]
-        assert str(GemmConfig(**{field: value})) != str(base), field
+        usual = getattr(base, field)
+        if field in INTEGERS:
+            others = [3]
+        elif isinstance(usual, bool):
+            others = [not usual]
+        else:
+            others = [word for word in WORDS[field] if word != usual]
+        for other in others:
+            assert str(GemmConfig(**{field: other})) != str(base), field
+    sides = {str(GemmConfig(peek=peek)) for peek in (True, False, "producer", "consumer")}
+    assert len(sides) == 4

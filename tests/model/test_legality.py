@@ -62,7 +62,18 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"stages": 1, "stagger": 1}, "stagger"),
         ({"stages": 4, "stagger": 4}, "stagger"),
         ({"tile_m": 64, "k_depth": 1, "stagger": 8}, "stagger"),
-        ({"cluster_m": 2, "cluster_n": 2}, "cluster"),
+        ({"cluster_m": 4, "cluster_n": 2}, "cluster"),
+        ({"schedule": "pingpong", "tile_m": 128}, None),
+        ({"schedule": "pingpong", "tile_m": 128, "consumers": 3}, "schedule"),
+        ({"schedule": "pingpong", "tile_m": 128, "split": "n"}, "split"),
+        ({"schedule": "pingpong"}, "registers"),
+        ({"schedule": "multistage", "loads": "cp_async"}, "loads"),
+        ({"loads": "cp_async", "cluster_n": 2}, "loads"),
+        ({"loads": "cp_async", "full_barriers": 2}, "loads"),
+        ({"stores": "direct", "epi_n": 32}, "stores"),
+        ({"arrivals": "thread", "cluster_m": 2}, "arrivals"),
+        ({"full_barriers": 3}, "full_barriers"),
+        ({"l2_promotion": 32}, "l2_promotion"),
         ({"tile_n": 136, "cluster_m": 2}, "multicast"),
         ({"swizzle": 5}, "swizzle"),
         ({"epi_n": 24}, "epi_n"),
@@ -87,11 +98,16 @@ def test_n_and_k_must_suit_tma_and_m_may_be_anything(sizes, rules):
 
 
 def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
-    """Configs from all over the space, legal or not."""
+    """Configs from all over the space, legal or not; the rarer options in a few of them each."""
     rng = random.Random(seed)
+
+    def rarely(usual, *others):
+        return rng.choice(others) if rng.random() < 0.12 else usual
+
     found = []
     for _ in range(count):
-        cluster_m, cluster_n = rng.choice(((1, 1), (2, 1), (1, 2)))
+        cluster_m, cluster_n = rng.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)))
+        stores = rarely("tma", "direct")
         found.append(
             GemmConfig(
                 tile_m=rng.choice((64, 128, 192, 256, 320, 384)),
@@ -101,10 +117,19 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 stagger=rng.randint(0, 4),
                 consumers=rng.choice(("auto", 1, 2, 3)),
                 split=rng.choice(("auto", "m", "n")),
+                schedule=rng.choice(("cooperative", "cooperative", "cooperative", "pingpong", "multistage")),
                 cluster_m=cluster_m,
                 cluster_n=cluster_n,
-                peek=rng.random() < 0.5,
-                epi_n=rng.choice(("auto", 8, 16, 32, 64)),
+                peek=rng.choice((True, False, "producer", "consumer")),
+                epi_n="auto" if stores == "direct" else rng.choice(("auto", 8, 16, 32, 64)),
+                persistent=rng.random() < 0.7,
+                loads=rarely("tma", "cp_async"),
+                stores=stores,
+                unroll=rarely(False, True),
+                ring_state=rarely("index_phase", "packed"),
+                arrivals=rarely("warp", "thread"),
+                full_barriers=rarely(1, 2),
+                l2_promotion=rarely(128, 0, 64, 256),
             )
         )
     return found
@@ -123,7 +148,8 @@ def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
         at_launch = hopper.REGISTERS_PER_SM // shares.threads // hopper.REGISTER_STEP * hopper.REGISTER_STEP
         given = split.producer + shares.config.consumers * split.consumer
         assert not split.moved or given * hopper.WARPGROUP_THREADS <= at_launch * shares.threads
-        assert 1 <= shares.config.epi_buffers <= EPI_BUFFERS_MAX
+        direct = shares.config.stores == "direct"
+        assert (shares.config.epi_buffers == 0) if direct else (1 <= shares.config.epi_buffers <= EPI_BUFFERS_MAX)
         assert shares.share_n % shares.chunk_n == 0
 
 

@@ -1,0 +1,54 @@
+"""TMA descriptors made by hand, where the DSL's own leave no choice: the L2 promotion."""
+
+from __future__ import annotations
+
+from cutlass import Int64, cute
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
+from cutlass.experimental.cuda.tensor_map import (
+    TensorMap,
+    TensorMapL2Promotion,
+    TensorMapSwizzle,
+    create_tensor_map_tiled,
+)
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.problem import ELEMENT_BYTES
+
+PROMOTIONS = {
+    0: TensorMapL2Promotion.none,
+    64: TensorMapL2Promotion.l2_64b,
+    128: TensorMapL2Promotion.l2_128b,
+    256: TensorMapL2Promotion.l2_256b,
+}
+SWIZZLES = {128: TensorMapSwizzle.s128b, 64: TensorMapSwizzle.s64b, 32: TensorMapSwizzle.s32b}
+ALIGN = 64
+"""Bytes; of a descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
+
+
+def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], l2_promotion: int) -> TensorMap:
+    """The descriptor of a load of boxes of a matrix, with a chosen L2 promotion. On the host.
+
+    Args:
+        matrix: (rows, depth) in global memory, depth contiguous.
+        box: rows and columns of a box; a row of it is a row of the swizzle.
+        l2_promotion: bytes, a key of :data:`PROMOTIONS`.
+    """
+    return create_tensor_map_tiled(
+        matrix.iterator.toint(),
+        matrix.element_type,
+        [cute.size(matrix, mode=[1]), cute.size(matrix, mode=[0])],
+        [Int64(matrix.stride[0]) * ELEMENT_BYTES // hopper.TMA_ALIGN_BYTES],
+        [box[1], box[0]],
+        swizzle=SWIZZLES[box[1] * ELEMENT_BYTES],
+        l2_promotion=PROMOTIONS[l2_promotion],
+    )
+
+
+def descriptor_pointer(descriptor: TensorMap) -> cute.Pointer:
+    """A descriptor's address as a TMA copy takes it. On the device, the descriptor being a grid constant."""
+    address = cute_ir.assume(
+        cute_ir.ConstrainedIntType.get(ALIGN, 64), Int64(descriptor.get_ptr().toint()).ir_value()
+    )
+    kind = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, ALIGN)
+    return cute_ir.inttoptr(kind, address)
