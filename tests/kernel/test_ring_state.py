@@ -9,6 +9,7 @@ from cutlass import cute
 from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.kernel.pipeline import RingState
+from hopper_gemm.model.ring import Indexed, Packed, walk
 
 
 @cute.jit
@@ -28,6 +29,25 @@ def test_the_index_wraps_and_the_phase_flips_where_it_does(stages):
     tensor = from_dlpack(out)
     cute.compile(_steps, tensor, stages, behind, options="--gpu-arch sm_90a")(tensor)
     assert out.tolist() == [[i % stages, i // stages % 2, (i - behind) % stages] for i in range(60)]
+
+
+@cute.jit
+def _walks(out: cute.Tensor, stages: cutlass.Constexpr):
+    producer, consumer = RingState.producer(stages), RingState.consumer(stages)
+    for i in cutlass.range(cute.size(out, mode=[1])):
+        out[0, i, 0], out[0, i, 1] = producer.index, producer.parity
+        out[1, i, 0], out[1, i, 1] = consumer.index, consumer.parity
+        producer, consumer = producer.next(), consumer.next()
+
+
+@pytest.mark.parametrize("stages", range(1, 19))
+def test_both_roles_walk_as_the_model_of_the_ring_does(stages):
+    out = torch.full((2, 4 * stages + 1, 2), -1, dtype=torch.int32)
+    tensor = from_dlpack(out)
+    cute.compile(_walks, tensor, stages, options="--gpu-arch sm_90a")(tensor)
+    found = [[tuple(place) for place in role] for role in out.tolist()]
+    for form in (Indexed, Packed):
+        assert found == [walk(form.start(stages, ahead), 4 * stages + 1) for ahead in (True, False)]
 
 
 def test_the_producer_starts_one_phase_ahead():

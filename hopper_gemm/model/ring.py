@@ -1,0 +1,264 @@
+"""The ring's protocol, written out: what every role does step by step, and what a barrier makes of it.
+
+:mod:`hopper_gemm.kernel.pipeline` says who waits for whom; here the same waits and arrivals are plain values, which
+:mod:`hopper_gemm.model.ring_machine` runs and watches. A barrier counts its phases where the chip keeps only a parity,
+so that a waiter let through by the right parity of the wrong phase is seen; each filling of a slot has a number, so
+that a slot loaded anew under a running wgmma is seen. Fill ``f`` lives in slot ``f % stages`` and is that slot's round
+``f // stages``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+OPERAND_BYTES = (2, 1)
+"""Bytes that A and B bring to a stage; unequal, so that one cannot stand for the other."""
+
+
+class Broken(Exception):
+    """The protocol failed.
+
+    Args:
+        kind: ``overwrite``, ``early read``, ``wrong phase``, ``arrivals``, ``bytes``, ``deadlock`` or ``unsettled``.
+        text: what happened.
+        trail: the moves that led there.
+    """
+
+    def __init__(self, kind: str, text: str, trail: tuple[Move, ...] = ()) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.trail = trail
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """A role's place in the ring as slot index and phase parity."""
+
+    stages: int
+    index: int
+    phase: int
+
+    @staticmethod
+    def start(stages: int, ahead: bool) -> Indexed:
+        """The first slot; ``ahead`` by one phase for the producer, whose first round then passes at once."""
+        return Indexed(stages, 0, int(ahead))
+
+    def advance(self, count: int = 1) -> Indexed:
+        """The place ``count`` slots on; every wrap flips the phase."""
+        wraps, index = divmod(self.index + count, self.stages)
+        return Indexed(self.stages, index, self.phase ^ (wraps & 1))
+
+    def behind(self, count: int) -> Indexed:
+        """The slot ``count`` places before, at most all of them; its phase is not kept."""
+        return Indexed(self.stages, (self.index - count) % self.stages, self.phase)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A role's place as one number, of which index and phase follow; with one stage the number is the phase."""
+
+    stages: int
+    value: int
+
+    @staticmethod
+    def start(stages: int, ahead: bool) -> Packed:
+        """As :meth:`Indexed.start`: one phase ahead is one round more."""
+        return Packed(stages, stages if ahead else 0)
+
+    @property
+    def index(self) -> int:
+        """Slot."""
+        return self.value % self.stages
+
+    @property
+    def phase(self) -> int:
+        """Parity to wait for."""
+        return self.value // self.stages & 1
+
+    def advance(self, count: int = 1) -> Packed:
+        """The place ``count`` slots on."""
+        return Packed(self.stages, self.value ^ (count & 1) if self.stages == 1 else self.value + count)
+
+    def behind(self, count: int) -> Packed:
+        """As :meth:`Indexed.behind`; a round is added, so that no remainder is taken of a negative number."""
+        return Packed(self.stages, self.value + self.stages - count)
+
+
+def walk(state: Indexed | Packed, count: int) -> list[tuple[int, int]]:
+    """Index and phase of ``count`` places from ``state`` on."""
+    places = []
+    for _ in range(count):
+        places.append((state.index, state.phase))
+        state = state.advance()
+    return places
+
+
+class Barrier(NamedTuple):
+    """An mbarrier: a phase ends when all expected arrivals and all announced bytes are in (PTX, mbarrier)."""
+
+    expected: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+
+    def passes(self, parity: int) -> bool:
+        """try_wait.parity: blocks in a phase of that parity, passes in any other."""
+        return self.phase & 1 != parity
+
+    def arrive(self, count: int, phase: int, announced: int = 0) -> Barrier:
+        """Announce bytes, then arrive ``count`` times; all is meant for ``phase``."""
+        if self.phase != phase or count > self.pending:
+            raise Broken("arrivals", f"{count} for phase {phase} in phase {self.phase}, which misses {self.pending}")
+        return self._after(self.pending - count, self.bytes + announced)
+
+    def land(self, size: int, phase: int) -> Barrier:
+        """Bytes meant for ``phase`` are in."""
+        if self.phase != phase:
+            raise Broken("bytes", f"{size} for phase {phase} in phase {self.phase}")
+        return self._after(self.pending, self.bytes - size)
+
+    def _after(self, pending: int, size: int) -> Barrier:
+        ends = not pending and not size
+        return Barrier(self.expected, self.expected if ends else pending, size, self.phase + ends)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a role's program.
+
+    Args:
+        kind: ``load``, ``read`` or ``release``.
+        index: slot.
+        fill: the fill that it must be; none for a wait_group that releases nothing.
+        parity: phase parity to wait for, of a load or a read.
+        turn: the fill that must have been read before, of a read.
+        leave: groups that may still run, of a release.
+    """
+
+    kind: str
+    index: int
+    fill: int | None
+    parity: int = 0
+    turn: int | None = None
+    leave: int = 0
+
+
+Move = tuple[str, int] | tuple[str, int, int]
+"""What happens: a kind and the role, or ``land`` with fill and operand."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Mistakes to make on purpose; the defaults make none.
+
+    Args:
+        early: fills by which a release runs ahead: i - stagger + early after the commit of i; up to stagger.
+        lax: groups too many left running by the wait before such a release.
+        phase_ahead: False starts the producer in the consumers' phase.
+        skip_drain: the last stagger slots of a tile are not released.
+        ordered: False lets a pingpong consumer start before the one before it has read its whole tile.
+        strays: arrivals of a warp beyond its lanes; negative for missing ones.
+        short: the bytes of B are not announced.
+    """
+
+    early: int = 0
+    lax: int = 0
+    phase_ahead: bool = True
+    skip_drain: bool = False
+    ordered: bool = True
+    strays: int = 0
+    short: bool = False
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The ring of one CTA and the programs of its roles: the producer is role 0, the others are consumer warps.
+
+    Args:
+        stages: slots.
+        stagger: groups in flight when an older slot is released.
+        tiles: output tiles, one after the other; the ring runs on across them.
+        k_tiles: fills of a tile.
+        consumers: consumer warpgroups.
+        warps: warps of a consumer.
+        lanes: threads of a warp that arrive on ``empty``: one, or all.
+        pingpong: the consumers take the tiles in turn instead of sharing each.
+        one_full: one full barrier for A and B; else one each.
+        form: how the roles keep their place.
+        fault: mistakes to make.
+
+    Raises:
+        ValueError: a release would name a slot that is not even being read.
+    """
+
+    stages: int
+    stagger: int
+    tiles: int
+    k_tiles: int
+    consumers: int = 1
+    warps: int = 1
+    lanes: int = 1
+    pingpong: bool = False
+    one_full: bool = True
+    form: type[Indexed] | type[Packed] = Indexed
+    fault: Fault = Fault()
+
+    def __post_init__(self) -> None:
+        if self.fault.early > self.stagger:
+            raise ValueError(f"early must be at most stagger, {self.stagger}, but got {self.fault.early}")
+
+    @property
+    def fills(self) -> int:
+        """Fills of the whole run."""
+        return self.tiles * self.k_tiles
+
+    @property
+    def announced(self) -> tuple[int, ...]:
+        """Bytes announced on each full barrier of a slot."""
+        a, b = OPERAND_BYTES[0], 0 if self.fault.short else OPERAND_BYTES[1]
+        return (a + b,) if self.one_full else (a, b)
+
+    def owns(self, consumer: int, tile: int) -> bool:
+        """Whether a consumer works on a tile."""
+        return not self.pingpong or tile % self.consumers == consumer
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """The roles that read each fill."""
+        roles = [(1 + warp, warp // self.warps) for warp in range(self.consumers * self.warps)]
+        tiles = [tuple(role for role, of in roles if self.owns(of, tile)) for tile in range(self.tiles)]
+        return tuple(tiles[fill // self.k_tiles] for fill in range(self.fills))
+
+    @cached_property
+    def programs(self) -> tuple[tuple[Step, ...], ...]:
+        """The steps of each role."""
+        places = walk(self.form.start(self.stages, self.fault.phase_ahead), self.fills)
+        load = tuple(Step("load", index, fill, parity) for fill, (index, parity) in enumerate(places))
+        multiply = [tuple(self._multiply(consumer)) for consumer in range(self.consumers)]
+        return (load, *(program for program in multiply for _ in range(self.warps)))
+
+    def _multiply(self, consumer: int) -> Iterator[Step]:
+        """Step by step what :func:`hopper_gemm.kernel.mainloop.multiply_tile` does, tile after tile."""
+        state = self.form.start(self.stages, ahead=False)
+        lag = self.stagger - self.fault.early
+        for tile in range(self.tiles):
+            if not self.owns(consumer, tile):
+                state = state.advance(self.k_tiles)
+                continue
+            first = tile * self.k_tiles
+            turn = first - 1 if tile and self.pingpong and self.fault.ordered else None
+            released = state.behind(lag)
+            for k in range(self.k_tiles):
+                yield Step("read", state.index, first + k, parity=state.phase, turn=turn)
+                state = state.advance()
+                fill = first + k - lag if k >= lag else None
+                yield Step("release", released.index, fill, leave=self.stagger + self.fault.lax)
+                released = released.advance()
+            yield Step("release", 0, None)
+            for k in range(self.k_tiles, self.k_tiles + lag):
+                if k >= lag and not self.fault.skip_drain:
+                    yield Step("release", released.index, first + k - lag, leave=self.k_tiles)
+                released = released.advance()
