@@ -277,6 +277,46 @@ def check(
 
 @app.command()
 @plain_errors
+def counters(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="SPEC_OR_RESULTS", help="A sweep, for all its legal configs; or a study's folder."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder for counters.csv. Default: the study's.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many configs; the rest can follow later.")
+    ] = None,
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    as_json: Json = False,
+) -> None:
+    """Hardware counters of a study's kernels and of cuBLAS: clock, traffic, L2 hits, instructions."""
+    from hopper_gemm.tables.counters import counters_table, read_counters
+    from hopper_gemm.tables.places import shown
+    from hopper_gemm.tuning.counting import Counting
+
+    counting = Counting.prepare(target, _one_gpu(gpus), out)
+    (_stderr if as_json else print)(counting.opening)
+
+    def watch(counted: Any, done: int, total: int) -> None:
+        ending = f": {counted.reason or counted.note}" if counted.reason or counted.note else ""
+        _stderr(f"{done}/{total} {counted.request}{ending}")
+
+    written = counting.run(watch, limit)
+    left = len(counting.open_requests())
+    if not written and counting.failed:
+        fail(f"nothing could be counted; the first of {len(counting.failed)} failures: {counting.failed[0].reason}")
+    frame = read_counters(counting.out)
+    if as_json:
+        failed = [{"launch": str(counted.request), "reason": counted.reason} for counted in counting.failed]
+        rows = json.loads(frame.to_json(orient="records"))
+        print(json.dumps({"out": str(counting.out), "counted": written, "open": left, "failed": failed, "rows": rows}))
+        return
+    print(f"\n{counters_table(frame)}")
+    print(f"{written} counted now, {len(counting.failed)} failed, {left} to go; written to {shown(counting.out)}")
+
+
+@app.command()
+@plain_errors
 def doctor(as_json: Json = False) -> None:
     """What is here, what is missing, what to do."""
     from hopper_gemm.doctor import examine

@@ -68,3 +68,28 @@ def limit_seconds(problem: GemmProblem) -> float:
     arithmetic = problem.flop / POWER_LIMITED_FLOPS
     memory = problem.bytes / hopper.HBM_BYTES_PER_SECOND
     return max(arithmetic, memory) + LAUNCH_SECONDS
+
+
+def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
+    """The swizzle that reads the fewest bytes into L2, in theory: that of a square patch.
+
+    The clusters that run at once compute a patch of the output, ``swizzle`` cluster tiles wide across the walk and
+    ``clusters / swizzle`` long along it. It needs the panels of A beside it and those of B above it, and their sum is
+    least where the patch is as wide as long, in elements::
+
+        swizzle * across = clusters / swizzle * along      swizzle = sqrt(clusters * along / across)
+
+    with ``along`` and ``across`` the sides of a cluster tile: for raster n and single CTAs sqrt(sms * tile_n / tile_m).
+    The minimum is flat: half or twice the swizzle costs a quarter more.
+
+    Args:
+        config: any config; its own swizzle plays no part.
+        sms: SMs of the GPU.
+
+    Example:
+        >>> [round(best_swizzle(GemmConfig(tile_m=256, tile_n=128, raster=raster)), 1) for raster in ("m", "n")]
+        [16.2, 8.1]
+    """
+    rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    along, across = (rows, columns) if config.raster == "m" else (columns, rows)
+    return (sms // config.cluster_size * along / across) ** 0.5

@@ -1,0 +1,128 @@
+"""Counters stand beside trials: no row twice, kinds survive, and a join gives a trial its own."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from hopper_gemm.measure.counters import COUNTERS
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.tables.counters import (
+    FIGURES,
+    FILE,
+    NAMES,
+    counter_key,
+    counters_table,
+    read_counters,
+    recorded_keys,
+    with_counters,
+    write_counters,
+)
+from hopper_gemm.tables.schema import NAMES as TRIAL_NAMES
+from hopper_gemm.tables.trials import TRIALS, AppendFile, ResultsError, read_trials
+
+PROBLEM = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bf16", "layouts": "kk"}
+
+
+def ours(code="c0de", figures=None, **fields):
+    config = resolve(GemmConfig(tile_m=256, tile_n=128, k_depth=4, **fields)).as_dict()
+    counted = figures or {"sm_ghz": 1.617, "dram_read_bytes": 9.8e8, "l2_hit_pct": 75.5}
+    return {**PROBLEM, **config, **counted, "arm": "ours", "kernel": "kernel_cutlass_k", "code": code, "gpu": "H200"}
+
+
+CUBLAS = {**PROBLEM, "arm": "cublas", "sm_ghz": 1.57, "l2_hit_pct": 70.0, "kernel": "nvjet_sm90", "gpu": "H200"}
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A folder with two configs and cuBLAS counted."""
+    write_counters(tmp_path, [CUBLAS, ours(swizzle=4)])
+    write_counters(tmp_path, [ours(swizzle=8, figures={"sm_ghz": 1.6})])
+    return tmp_path
+
+
+def test_the_file_has_the_figures_that_are_counted():
+    assert tuple(counter.name for counter in COUNTERS) == FIGURES
+    assert set(FIGURES) < set(NAMES)
+    assert "regime" not in NAMES
+
+
+def test_a_row_is_known_again_by_its_key(study):
+    assert recorded_keys(study) == {counter_key(CUBLAS), counter_key(ours(swizzle=4)), counter_key(ours(swizzle=8))}
+    assert counter_key(ours(swizzle=8, serpentine=False)) not in recorded_keys(study)
+    assert counter_key({**CUBLAS, "m": 8192}) not in recorded_keys(study)
+
+
+def test_keys_of_the_table_are_those_of_the_file(study):
+    assert {counter_key(row) for row in read_counters(study).to_dict("records")} == recorded_keys(study)
+
+
+def test_kinds_survive_the_file_with_cublas_without_parameters(study):
+    frame = read_counters(study)
+    assert frame["swizzle"].tolist()[1:] == [4, 8]
+    assert frame["swizzle"].isna().tolist() == [True, False, False]
+    assert frame["serpentine"].isna().tolist() == [True, False, False]
+    assert frame["dram_read_bytes"].tolist()[1] == 9.8e8
+    assert frame["dram_read_bytes"].isna().tolist() == [True, False, True]
+
+
+def test_a_torn_last_line_is_not_read(study):
+    path = study / FILE
+    path.write_text(path.read_text() + "4096,4096,40")
+    assert len(recorded_keys(study)) == 3
+
+
+def test_a_folder_without_counters_has_no_keys_and_no_table(tmp_path):
+    assert recorded_keys(tmp_path) == set()
+    with pytest.raises(ResultsError, match=r"counters\.csv does not exist; run hopper-gemm counters"):
+        read_counters(tmp_path)
+
+
+def test_a_file_of_another_version_is_not_added_to(study):
+    path = study / FILE
+    path.write_text(path.read_text().replace("l2_hit_pct", "hits", 1))
+    with pytest.raises(ResultsError, match="has other columns than this version writes; move it away"):
+        recorded_keys(study)
+
+
+def trials(tmp_path, *rows):
+    known = {"status": "ok", "study": "s", "source": "measured", "gpu": "NVIDIA H200", "speedup": 1.0}
+    AppendFile(tmp_path / TRIALS, TRIAL_NAMES).append([{**known, **row} for row in rows])
+    return read_trials(tmp_path / TRIALS)
+
+
+def test_a_trial_gets_the_counters_of_its_config_in_both_regimes_and_those_of_cublas(study):
+    rows = [{**ours(swizzle=swizzle), "regime": regime} for swizzle in (8, 4, 16) for regime in ("burst", "steady")]
+    joined = with_counters(trials(study, *rows), read_counters(study))
+    assert joined["swizzle"].tolist() == [8, 8, 4, 4, 16, 16]
+    assert joined["sm_ghz"].fillna(0).tolist() == [1.6, 1.6, 1.617, 1.617, 0, 0]
+    assert joined["l2_hit_pct"].isna().tolist() == [True, True, False, False, True, True]
+    assert joined["cublas_sm_ghz"].tolist() == [1.57] * 6
+    assert joined["speedup"].tolist() == [1.0] * 6
+
+
+def test_counters_of_other_machine_code_are_not_a_trials_own(study):
+    rows = [{**ours(swizzle=4, code=code), "regime": "burst"} for code in ("0ther", "c0de", "")]
+    joined = with_counters(trials(study, *rows), read_counters(study))
+    assert joined["sm_ghz"].isna().tolist() == [True, False, False]
+
+
+def test_the_table_shows_figures_and_the_best_swizzle_in_theory(study):
+    text = counters_table(read_counters(study))
+    lines = text.splitlines()
+    assert lines[0] == "4096 x 4096 x 4096 bf16"
+    assert "| cuBLAS nvjet_sm90 | - | - | 1.570 | - |" in text
+    assert "| m4 (16.2) | - | 1.617 | - | 0.980 |" in text
+    assert len([line for line in lines if line.startswith("| 256x128x64")]) == 2
+
+
+def test_configs_come_back_whole(study):
+    label = str(resolve(GemmConfig(tile_m=256, tile_n=128, k_depth=4, swizzle=4)))
+    assert f"| {label} |" in counters_table(read_counters(study))
+
+
+def test_nothing_counted_joins_to_empty_figures(study):
+    joined = with_counters(trials(study, {**ours(), "regime": "burst"}), read_counters(study).iloc[:0])
+    assert isinstance(joined, pd.DataFrame)
+    assert joined[list(FIGURES)].isna().all(axis=None)
