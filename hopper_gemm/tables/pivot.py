@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pandas as pd
 
 from hopper_gemm.tables.schema import COLUMNS, NAMES
@@ -47,7 +50,12 @@ def pivot(trials: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", val
     best = ordered.drop_duplicates([rows, cols])
     cells = best.assign(cell=[cell_text(row, value) for _, row in best.iterrows()])
     table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
-    return table.sort_index(axis=0).sort_index(axis=1)
+    return table.reindex(index=in_order(table.index), columns=in_order(table.columns))
+
+
+def in_order(values: Iterable[Any]) -> list[Any]:
+    """Distinct values as a table shows them: numbers and flags by size, then words."""
+    return sorted(dict.fromkeys(values), key=lambda value: (isinstance(value, str), value))
 
 
 def cell_text(row: pd.Series, value: str = "speedup") -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import TwoSlopeNorm
 
-from hopper_gemm.tables.pivot import EXCEEDS, cell_text, groups
+from hopper_gemm.tables.pivot import EXCEEDS, cell_text, groups, in_order
 
 
 def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
@@ -34,7 +34,8 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
         best = part.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates(
             [rows, cols]
         )
-        values = best.pivot(index=rows, columns=cols, values="speedup").sort_index(axis=0).sort_index(axis=1)
+        values = best.pivot(index=rows, columns=cols, values="speedup")
+        values = values.reindex(index=in_order(values.index), columns=in_order(values.columns))
         image = axis.imshow(
             np.ma.masked_invalid(values.astype(float).to_numpy()), cmap="RdBu", norm=norm, aspect="auto"
         )

@@ -165,8 +165,12 @@ def _config(row: pd.Series) -> str:
         f"{row['tile_m']}x{row['tile_n']}, k_depth {row['k_depth']}, {row['stages']} stages, stagger {row['stagger']}, "
         f"{row['consumers']} consumers along {row['split']}, cluster {row['cluster_m']}x{row['cluster_n']}, "
         f"raster {row['raster']} swizzle {row['swizzle']}{' serpentine' if row['serpentine'] else ''}"
-        f"{', peeking' if row['peek'] else ''}"
+        f"{_peeking(row['peek'])}"
     )
+
+
+def _peeking(peek: bool | str) -> str:
+    return f", peeking ({peek})" if isinstance(peek, str) else ", peeking" if peek else ""
 
 
 def _interval(row: pd.Series) -> str:
