@@ -103,13 +103,11 @@ def sweep(
     if dry_run:
         plan = run.sweep.plan()
         refused = ", ".join(f"{count} by {rule}" for rule, count in plan.refused.items()) or "none"
-        say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}")
+        skipped = f" ({plan.skipped} of them skipped)" if plan.skipped else ""
+        say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}{skipped}")
         if as_json:
-            print(
-                json.dumps(
-                    {"points": plan.total, "open": plan.open, "recorded": plan.recorded, "refused": plan.refused}
-                )
-            )
+            counts = {"points": plan.total, "open": plan.open, "recorded": plan.recorded}
+            print(json.dumps({**counts, "refused": plan.refused, "skipped": plan.skipped}))
         return
     say(run.opening)
     from hopper_gemm.progress import watching
@@ -119,9 +117,9 @@ def sweep(
         with watching(plan.total, plan.open if trials is None else min(trials, plan.open)) as watch:
             run.execute(watch, trials)
     except KeyboardInterrupt:
-        left = run.sweep.plan().open
+        left, rows = run.sweep.plan().open, plan.total - plan.skipped
         fail(
-            f"stopped with {left} of {plan.total} points to go; what was measured is in {run.sweep.out}, "
+            f"stopped with {left} of {rows} points to go; what was measured is in {run.sweep.out}, "
             "run the same command to go on",
             INTERRUPTED,
         )

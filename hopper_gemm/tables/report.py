@@ -117,7 +117,7 @@ def report(study: Study) -> str:
                 f"tensor cores {final['tensor_active']:.1f} % active{energy}.",
                 "",
             ]
-    lines += ["Cells: speedup over cuBLAS (stages). " + _coverage(study.trials), ""]
+    lines += ["Cells: speedup over cuBLAS (stages). " + _coverage(study), ""]
     return "\n".join(lines)
 
 
@@ -177,6 +177,14 @@ def _interval(row: pd.Series) -> str:
     return f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"
 
 
-def _coverage(trials: pd.DataFrame) -> str:
-    counts = trials["status"].value_counts()
-    return "Coverage: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items()) + "."
+def _coverage(study: Study) -> str:
+    counts = study.trials["status"].value_counts()
+    rows = "Coverage: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
+    skipped = study.provenance.get("skipped")
+    if not skipped:
+        return f"{rows}."
+    return f"{rows}; {sum(skipped.values())} refused and left out: " + _by_rule(skipped) + "."
+
+
+def _by_rule(refused: dict[str, int]) -> str:
+    return ", ".join(f"{count} by {rule}" for rule, count in refused.items())

@@ -26,6 +26,46 @@ stagger = 1
 best = 2
 """
 
+LADDER = """
+name = "ladder"
+regimes = ["burst", "steady"]
+[[problems]]
+m = 1024
+n = 1024
+k = 1024
+[space]
+tile_m = 64
+tile_n = 128
+k_depth = 4
+[[rungs]]
+name = "base"
+adds = "one load ahead of the math"
+set = { stages = 2 }
+[[rungs]]
+name = "ring"
+adds = "a ring as deep as fits"
+published = "1.3 times as fast"
+set = { stages = "max" }
+[[rungs]]
+name = "tile"
+adds = "a second consumer"
+set = { tile_m = 128 }
+[[rungs]]
+name = "same"
+adds = "nothing"
+[[rungs]]
+name = "deep"
+adds = "more than fits"
+set = { tile_m = 320, k_depth = 16 }
+[[rungs]]
+name = "pair"
+from = "ring"
+adds = "two CTAs that share a tile"
+set = { cluster = "1x2" }
+[final]
+best = 0
+"""
+
 
 class FakeBackend:
     """Speedup is 1 for the largest tile and shallowest stage, less elsewhere; some points do not run."""

@@ -20,7 +20,7 @@ from hopper_gemm.tuning.queue import open_storage
 from hopper_gemm.tuning.replay import ReplayBackend
 from hopper_gemm.tuning.spec import read_spec
 from hopper_gemm.tuning.sweep import JOURNAL, Sweep
-from tests.tuning.fakes import SPEC, FakeBackend
+from tests.tuning.fakes import LADDER, SPEC, FakeBackend
 
 
 @pytest.fixture
@@ -43,6 +43,31 @@ def test_every_point_gets_one_row_with_its_status(spec, out):
     assert rows.loc[rows["status"] == "timeout", "speedup"].isna().all()
     assert set(rows["gpu"]) == {"NVIDIA H200"}
     assert len(pd.read_csv(out / "samples.csv").query("stage == 'sweep'")) == 4 * 3
+
+
+def test_a_sweep_that_skips_illegal_points_counts_them_and_gives_them_no_row(tmp_path, out):
+    path = tmp_path / "skipping.toml"
+    path.write_text(SPEC.replace("[[prob", "skip_illegal = true\n[[prob"))
+    sweep = Sweep(read_spec(path), out)
+    assert (sweep.plan().total, sweep.plan().open, sweep.plan().skipped) == (6, 5, 1)
+    sweep.run(FakeBackend())
+    assert read_trials(out / "trials.csv")["status"].value_counts().to_dict() == {"ok": 4, "timeout": 1}
+    assert "4 ok, 1 timeout; 1 refused and left out: 1 by stages." in (out / "table.md").read_text()
+    again = FakeBackend()
+    Sweep(read_spec(path), out).run(again)
+    assert not again.asked
+
+
+def test_rungs_with_one_config_are_measured_once(tmp_path, out):
+    path = tmp_path / "ladder.toml"
+    path.write_text(LADDER)
+    backend = FakeBackend()
+    Sweep(read_spec(path), out).run(backend)
+    assert set(backend.asked.values()) == {2}  # burst and steady
+    assert len(backend.asked) == 4
+    noted = {rung["name"]: rung for rung in read_json(out / "provenance.json")["rungs"]}
+    assert noted["same"]["config"] == noted["tile"]["config"]
+    assert (noted["pair"]["from"], noted["ring"]["published"]) == ("ring", "1.3 times as fast")
 
 
 def test_the_best_are_measured_again_and_tuned(spec, out):
