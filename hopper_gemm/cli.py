@@ -157,11 +157,11 @@ def table(
 
         publish(results)
     tables = []
-    for (m, n, k, dtype, of_regime), part in groups(study.trials):
-        if regime in (None, of_regime) and problem in (None, f"{m}x{n}x{k}"):
-            tables.append((f"{m}x{n}x{k} {dtype} {of_regime}", pivot(part, rows, cols, value)))
+    for group, part in groups(study.trials):
+        if regime in (None, group.regime) and problem in (None, group.problem):
+            tables.append((group.label, pivot(part, rows, cols, value)))
     if not tables:
-        known = ", ".join(f"{m}x{n}x{k} {regime}" for (m, n, k, _, regime), _ in groups(study.trials))
+        known = ", ".join(f"{group.problem} {group.regime}" for group, _ in groups(study.trials))
         fail(f"{results} has no such problem and regime; it has {known}")
     if as_json:
         print(

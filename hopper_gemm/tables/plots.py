@@ -30,7 +30,7 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
     down = -(-len(panels) // across)
     figure, axes = plt.subplots(down, across, figsize=(7.2 * across, 3.9 * down), squeeze=False, layout="constrained")
     norm = TwoSlopeNorm(vmin=0.0, vcenter=1.0, vmax=max(1.1, float(trials["speedup"].max(skipna=True) or 1.1)))
-    for axis, (key, part) in zip(axes.flat, panels, strict=False):
+    for axis, (group, part) in zip(axes.flat, panels, strict=False):
         best = part.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates(
             [rows, cols]
         )
@@ -43,8 +43,7 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
         axis.set_yticks(range(len(values.index)), [str(index) for index in values.index])
         axis.set_xlabel(cols)
         axis.set_ylabel(rows)
-        m, n, k, dtype, regime = key
-        axis.set_title(f"{m} x {n} x {k} {dtype}, {regime}")
+        axis.set_title(group.title)
         for _, row in best.iterrows():
             text = cell_text(row).replace(EXCEEDS, "exceeds\nsmem").replace(" (", "\n(")
             at = (values.columns.get_loc(row[cols]), values.index.get_loc(row[rows]))

@@ -91,9 +91,9 @@ def report(study: Study) -> str:
         *_protocol_lines(about),
         "",
     ]
-    for (m, n, k, dtype, regime), part in groups(study.trials):
-        noise = about.get("noise", {}).get(f"{m}x{n}x{k} {regime}")
-        lines += [f"## {m} x {n} x {k} {dtype}, {regime}", ""]
+    for group, part in groups(study.trials):
+        noise = about.get("noise", {}).get(group.place)
+        lines += [f"## {group.title}", ""]
         lines += [markdown_table(pivot(part, rows, cols), corner), ""]
         lines += [
             f"cuBLAS: {_cublas(part)}.{f' Noise floor (cuBLAS against itself): {noise:.2%}.' if noise else ''}",
@@ -104,7 +104,7 @@ def report(study: Study) -> str:
         best = best_row(part)
         if best is not None:
             lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.", ""]
-        final = best_row(_same(study.finals, m, n, k, dtype, regime))
+        final = best_row(group.of(study.finals))
         if final is not None:
             energy = (
                 ""
@@ -143,14 +143,10 @@ def _protocol_lines(about: dict[str, Any]) -> list[str]:
     for protocol in about.get("protocols", []):
         figures = ", ".join(f"{name} {value}" for name, value in protocol.items() if name != "regime")
         lines.append(f"- {protocol['regime']}: {figures} (seconds)")
-    lines.append(
-        f"- random normal data, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order"
-    )
+    data = about["spec"].get("data", ["normal"])
+    filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
+    lines.append(f"- {filled}, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order")
     return lines
-
-
-def _same(frame: pd.DataFrame, m: int, n: int, k: int, dtype: str, regime: str) -> pd.DataFrame:
-    return frame[(frame.m == m) & (frame.n == n) & (frame.k == k) & (frame.dtype == dtype) & (frame.regime == regime)]
 
 
 def _cublas(part: pd.DataFrame) -> str:

@@ -58,6 +58,7 @@ COLUMNS = (
     Column("k", "integer", "depth of the product"),
     Column("dtype", "text", "bf16 or fp16"),
     Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
+    Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
     Column("regime", "text", "burst or steady"),
     *(Column(name, _kind(_RESOLVED[name]), f"kernel parameter {name}, resolved") for name in FIELDS),
     Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items())),
@@ -90,11 +91,12 @@ NAMES = tuple(column.name for column in COLUMNS)
 FIGURES = NAMES[NAMES.index("speedup") : NAMES.index("cublas_kernel")]
 """Columns that stand only where the status is ok."""
 
-KEY = ("m", "n", "k", "dtype", "layouts", "regime", *FIELDS)
+KEY = ("m", "n", "k", "dtype", "layouts", "data", "regime", *FIELDS)
 """Columns that tell one row from another."""
 
 BEFORE: dict[str, Any] = {
     **{name: value for name, value in GemmConfig().as_dict().items() if value == _RESOLVED[name]},
+    "data": "normal",
     "code": "",
 }
 """What a row holds of a column that its file was written without. A parameter that is left to be resolved has no such

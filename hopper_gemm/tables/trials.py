@@ -16,7 +16,7 @@ import pandas as pd
 from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, STATUSES
 
 TRIALS, FINALS, SAMPLES, PROVENANCE = "trials.csv", "final.csv", "samples.csv", "provenance.json"
-SAMPLE_NAMES = ("m", "n", "k", "regime", "config", "stage", "process", "ours_us", "cublas_us")
+SAMPLE_NAMES = ("m", "n", "k", "data", "regime", "config", "stage", "process", "ours_us", "cublas_us")
 """Columns of ``samples.csv``: every pair of times, ``stage`` being sweep, final or control."""
 
 FLAGS = {"true": True, "false": False}

@@ -77,7 +77,7 @@ class SweepRun:
         """The best of each problem and regime, ready for JSON."""
         study = read_study(self.sweep.out)
         best = {}
-        for (m, n, k, dtype, regime), part in groups(study.trials):
+        for group, part in groups(study.trials):
             row = best_row(part)
             if row is not None:
                 names = (
@@ -91,7 +91,7 @@ class SweepRun:
                     "speedup_high",
                     "tflops",
                 )
-                best[f"{m}x{n}x{k} {dtype} {regime}"] = {
+                best[group.label] = {
                     name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names
                 }
         counts = {status: int(count) for status, count in study.trials["status"].value_counts().items()}

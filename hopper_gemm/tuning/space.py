@@ -24,17 +24,24 @@ class Point:
         regime: burst or steady.
         config: resolved.
         refused: why it cannot run; empty where it can.
+        data: what the matrices hold while it is timed.
     """
 
     problem: GemmProblem
     regime: str
     config: GemmConfig
     refused: str = ""
+    data: str = "normal"
 
     @property
     def study(self) -> str:
-        """The Optuna study it belongs to: figures of two problems or regimes are never compared."""
-        return f"{self.problem} {self.problem.dtype} {self.problem.layouts} {self.regime}"
+        """The Optuna study it belongs to: figures of two problems, regimes or kinds of data are never compared."""
+        return f"{self.problem} {self.problem.dtype} {self.problem.layouts} {self.regime}{_unless_normal(self.data)}"
+
+    @property
+    def place(self) -> str:
+        """Problem, regime and data in a few words; provenance notes the noise floor under them."""
+        return f"{self.problem} {self.regime}{_unless_normal(self.data)}"
 
 
 @dataclass(frozen=True)
@@ -89,15 +96,14 @@ def configs(spec: SweepSpec) -> list[GemmConfig]:
 
 
 def points(spec: SweepSpec) -> list[Point]:
-    """Every point: for each problem, for each regime, every config."""
+    """Every point: for each problem, for each kind of data, for each regime, every config."""
+    grid = configs(spec)
     found = []
-    for section in spec.problems:
+    for section, data, regime in product(spec.problems, spec.data, spec.regimes):
         problem = section.problem()
-        for regime in spec.regimes:
-            for config in configs(spec):
-                refused = "; ".join(map(str, reasons(config, problem)))
-                found.append(Point(problem, regime, config, refused))
-    return found
+        for config in grid:
+            found.append(Point(problem, regime, config, "; ".join(map(str, reasons(config, problem))), data))
+    return list(dict.fromkeys(found))
 
 
 def with_row(spec: SweepSpec, found: Sequence[Point]) -> list[Point]:
@@ -108,6 +114,10 @@ def with_row(spec: SweepSpec, found: Sequence[Point]) -> list[Point]:
 def refused_by_rule(found: Sequence[Point]) -> dict[str, int]:
     """How many points each rule refuses; a point that several refuse counts for the first."""
     return dict(Counter(point.refused.split(":", 1)[0] for point in found if point.refused))
+
+
+def _unless_normal(data: str) -> str:
+    return "" if data == "normal" else f" {data}"
 
 
 def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.tables.schema import NAMES
 
 CLUSTER = "cluster"
@@ -133,6 +133,8 @@ class SweepSpec(_Section):
         seed: of the matrices, the sampler and the bootstrap.
         regimes: burst, steady, or both; they are never mixed.
         problems: what is multiplied.
+        data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`; correctness is
+            always checked on normal data.
         space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
             both of the cluster's fields.
         rungs: configs one by one instead of a grid, each a step from another; the first starts from the space, which
@@ -150,6 +152,7 @@ class SweepSpec(_Section):
     seed: int = 0
     regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1)] = ["burst"]
     problems: Annotated[list[ProblemSection], Field(min_length=1)]
+    data: Annotated[list[str], Field(min_length=1)] = ["normal"]
     space: dict[str, Choice | list[Choice]] = {}
     rungs: list[RungSection] = []
     lower_to_fit: list[Literal["stagger"]] = []
@@ -159,6 +162,12 @@ class SweepSpec(_Section):
     steady: SteadySection = SteadySection()
     final: FinalSection = FinalSection()
     table: TableSection = TableSection()
+
+    @field_validator("data")
+    @classmethod
+    def _is_data(cls, data: list[str]) -> list[str]:
+        _refuse([f"must be among {', '.join(DATA)} but got {one!r}" for one in data if one not in DATA])
+        return data
 
     @field_validator("space")
     @classmethod

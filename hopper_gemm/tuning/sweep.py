@@ -206,8 +206,8 @@ class Sweep:
             self._record(self._trials, point, Answer("illegal", point.refused, {}), about, "sweep")
 
     def _control(self, backend: Backend, point: Point, about: dict[str, Any]) -> None:
-        """The noise floor, once for each problem and regime."""
-        name = f"{point.problem} {point.regime}"
+        """The noise floor, once for each problem, regime and kind of data."""
+        name = point.place
         if name in about["noise"]:
             return
         answer = backend.control(point)
@@ -226,9 +226,9 @@ class Sweep:
 
     def _sample(self, point: Point, answer: Answer, stage: str, config: str) -> None:
         problem = point.problem
-        key = {"m": problem.m, "n": problem.n, "k": problem.k, "regime": point.regime, "config": config, "stage": stage}
+        key = {"m": problem.m, "n": problem.n, "k": problem.k, "data": point.data, "regime": point.regime}
         self._samples.append(
-            {**key, "process": process, "ours_us": ours, "cublas_us": theirs}
+            {**key, "config": config, "stage": stage, "process": process, "ours_us": ours, "cublas_us": theirs}
             for process, ours, theirs in answer.samples
         )
 
@@ -253,15 +253,15 @@ class Sweep:
             watch(Progress(point, answer, "final", i, len(todo), answer.figures.get("speedup")))
 
     def _tune(self, point: Point, answer: Answer, about: dict[str, Any]) -> None:
-        """Put a measured final into the tuned table beside the study's folder."""
-        if about["source"] != "measured" or answer.status != "ok":
+        """Put a measured final into the tuned table beside the study's folder, if it ran on data like a user's."""
+        if about["source"] != "measured" or answer.status != "ok" or point.data != "normal":
             return
         names = ("speedup", "speedup_low", "speedup_high", "registers", "wgmma", "instructions", "code")
         entry = TunedEntry(
             problem=point.problem,
             regime=point.regime,
             config=point.config,
-            noise=about["noise"].get(f"{point.problem} {point.regime}", 0.0),
+            noise=about["noise"].get(point.place, 0.0),
             study=self.spec.name,
             gpu=about["gpu"]["name"],
             **{name: answer.figures[name] for name in names},

@@ -11,7 +11,7 @@ from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.effects import effects
-from hopper_gemm.tables.pivot import best_row, pivot
+from hopper_gemm.tables.pivot import best_row, groups, pivot
 from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.report import read_study, render
 from hopper_gemm.tables.schema import COLUMNS, FIGURES, NAMES, STATUSES
@@ -33,6 +33,7 @@ def row(status: str = "ok", reason: str = "", **fields):
         "k": 64,
         "dtype": "bf16",
         "layouts": "kk",
+        "data": "normal",
         "regime": "burst",
         **config.as_dict(),
     }
@@ -92,7 +93,9 @@ def test_a_row_read_back_gives_the_config_that_was_written(trials):
 RECORDED = ROOT / "results/h200/options" / TRIALS
 
 
-@pytest.mark.parametrize(("name", "before"), [("serpentine", True), ("swizzle", 8), ("raster", "m"), ("code", "")])
+@pytest.mark.parametrize(
+    ("name", "before"), [("serpentine", True), ("swizzle", 8), ("raster", "m"), ("data", "normal"), ("code", "")]
+)
 def test_a_file_older_than_a_column_holds_what_was_so_before(tmp_path, name, before):
     recorded = pd.read_csv(RECORDED, dtype=str, keep_default_na=False)
     recorded.drop(columns=name, errors="ignore").to_csv(tmp_path / TRIALS, index=False)
@@ -157,6 +160,17 @@ def test_the_forms_hold_the_same_cells(trials):
 def test_the_best_row_is_the_fastest_that_ran(trials):
     assert best_row(read_trials(trials))["speedup"] == 0.984
     assert best_row(read_trials(trials).query("status != 'ok'")) is None
+
+
+def test_rows_timed_on_other_data_are_a_group_of_their_own(tmp_path):
+    path = tmp_path / TRIALS
+    AppendFile(path, NAMES).append([row(), row(data="zeros"), row(peek=False)])
+    found = groups(read_trials(path))
+    assert [(group.title, len(part)) for group, part in found] == [
+        ("64 x 64 x 64 bf16, burst", 2),
+        ("64 x 64 x 64 bf16, burst, zeros", 1),
+    ]
+    assert all(group.of(read_trials(path)).equals(part) for group, part in found)
 
 
 def test_effects_compare_like_with_like():

@@ -47,6 +47,11 @@ def test_the_seed_table_asks_the_published_grid_in_both_regimes():
         ('regimes = ["burst"]', 'regimes = ["warm"]', "regimes.0: Input should be 'burst' or 'steady', but got 'warm'"),
         ('regimes = ["burst"]', "regimes = [", "is not valid TOML"),
         ('name = "small"', "", "name is missing"),
+        (
+            'name = "small"',
+            'name = "small"\ndata = ["ones", "zeros"]',
+            "data: must be among normal, uniform, zeros but got 'ones'",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_with_what_came_and_the_mend(tmp_path, old, new, message):
@@ -100,6 +105,16 @@ def test_points_that_a_rule_refuses_get_a_row_unless_the_sweep_skips_them(tmp_pa
     assert refused_by_rule(found) == {"stages": 1}
     assert with_row(kept, found) == found
     assert with_row(skipping, points(skipping)) == [point for point in found if not point.refused]
+
+
+def test_every_kind_of_data_is_a_study_of_its_own(tmp_path):
+    text = SPEC.replace("[[prob", 'data = ["normal", "zeros", "zeros"]\n[[prob')
+    found = points(read_spec(spec_of(tmp_path, text)))
+    assert len(found) == 2 * 6
+    assert list(dict.fromkeys(point.study for point in found)) == [
+        "1024x1024x1024 bf16 kk burst",
+        "1024x1024x1024 bf16 kk burst zeros",
+    ]
 
 
 def test_a_rung_is_the_one_it_starts_from_with_what_it_sets(tmp_path):

@@ -81,6 +81,51 @@ def test_the_best_are_measured_again_and_tuned(spec, out):
     assert entry.noise == read_json(out / "provenance.json")["noise"]["1024x1024x1024 burst"] > 0
 
 
+@pytest.fixture
+def both_kinds(tmp_path):
+    path = tmp_path / "data.toml"
+    path.write_text(SPEC.replace("[[prob", 'data = ["zeros", "normal"]\n[[prob'))
+    return read_spec(path)
+
+
+def test_each_kind_of_data_has_its_rows_and_noise_floor_and_only_normal_is_tuned(both_kinds, out):
+    """Zeros run faster; the tuned table must not take that for a better config."""
+    backend = FakeBackend()
+    Sweep(both_kinds, out).run(backend)
+    assert backend.data == {"zeros": 5, "normal": 5}
+    rows = read_trials(out / "trials.csv")
+    assert rows["data"].value_counts().to_dict() == {"zeros": 6, "normal": 6}
+    assert list(read_json(out / "provenance.json")["noise"]) == ["1024x1024x1024 burst zeros", "1024x1024x1024 burst"]
+    assert len(read_trials(out / "final.csv")) == 2 * 2
+    (entry,) = read_tuned(out.parent / TUNED)
+    normal = rows.query("data == 'normal' and tile_m == 128 and status == 'ok'")["speedup"].item()
+    assert entry.speedup == pytest.approx(normal, rel=1e-5)
+    page = (out / "table.md").read_text()
+    assert "- data: zeros, normal (checked on normal), seed 0" in page
+    assert "## 1024 x 1024 x 1024 bf16, burst, zeros" in page
+
+
+def test_a_replay_keeps_the_kinds_of_data_apart(both_kinds, out, tmp_path):
+    Sweep(both_kinds, out).run(FakeBackend())
+    Sweep(both_kinds, tmp_path / "again").run(ReplayBackend(out))
+    for name in ("trials.csv", "final.csv"):
+        found, recorded = (read_trials(folder / name).drop(columns="source") for folder in (tmp_path / "again", out))
+        pd.testing.assert_frame_equal(found, recorded)
+    found, recorded = (pd.read_csv(folder / "samples.csv") for folder in (tmp_path / "again", out))
+    timed = [frame.query("stage != 'control'").reset_index(drop=True) for frame in (found, recorded)]
+    pd.testing.assert_frame_equal(*timed, check_dtype=False)
+    assert set(timed[0]["data"]) == {"zeros", "normal"}
+
+
+def test_samples_older_than_the_data_column_are_of_normal_data(spec, out, tmp_path):
+    Sweep(spec, out).run(FakeBackend())
+    pd.read_csv(out / "samples.csv").drop(columns="data").to_csv(out / "samples.csv", index=False)
+    Sweep(spec, tmp_path / "again").run(ReplayBackend(out))
+    found = pd.read_csv(tmp_path / "again" / "samples.csv").query("stage == 'sweep'")
+    assert len(found) == 4 * 3
+    assert set(found["data"]) == {"normal"}
+
+
 def test_the_page_and_the_noise_floor_are_written(spec, out):
     Sweep(spec, out).run(FakeBackend())
     page = (out / "table.md").read_text()
