@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from hopper_gemm.tuning.run import SweepRun
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -110,6 +113,49 @@ def sweep(
             print(json.dumps({**counts, "refused": plan.refused, "skipped": plan.skipped}))
         return
     say(run.opening)
+    _execute(run, trials)
+    if as_json:
+        print(json.dumps(run.summary()))
+    else:
+        print((run.sweep.out / "table.md").read_text())
+        print(f"Written to {shown(run.sweep.out)}")
+
+
+@app.command()
+@plain_errors
+def ladder(
+    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/ladder.toml.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")] = None,
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    backend: Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")] = "auto",
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Recorded study to replay. Default: the one of the same name.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Every design step of the study, one table: how fast, against cuBLAS, and the gain over the step before."""
+    from hopper_gemm.tables.ladder import ladder_table
+    from hopper_gemm.tables.places import ladder_file, shown
+    from hopper_gemm.tables.report import LEGEND, markdown_table
+    from hopper_gemm.tuning.run import SweepRun
+    from hopper_gemm.tuning.spec import read_spec
+
+    file = spec or ladder_file()
+    if not read_spec(file).rungs:
+        fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
+    run = SweepRun.prepare(file, backend=backend, gpu=_one_gpu(gpus), out=out, recorded=recorded, storage=None)
+    (_stderr if as_json else print)(run.opening)
+    _execute(run)
+    steps = run.ladder()
+    if as_json:
+        print(json.dumps([step.as_dict() for step in steps]))
+    else:
+        print(markdown_table(ladder_table(steps), "rung"))
+        print(f"\n{LEGEND}\nWritten to {shown(run.sweep.out)}")
+
+
+def _execute(run: SweepRun, trials: int | None = None) -> None:
+    """Run a sweep under a progress bar; when interrupted, say what is left."""
     from hopper_gemm.progress import watching
 
     plan = run.sweep.plan()
@@ -123,11 +169,6 @@ def sweep(
             "run the same command to go on",
             INTERRUPTED,
         )
-    if as_json:
-        print(json.dumps(run.summary()))
-    else:
-        print((run.sweep.out / "table.md").read_text())
-        print(f"Written to {shown(run.sweep.out)}")
 
 
 @app.command()
@@ -142,9 +183,7 @@ def table(
     form: Annotated[str, typer.Option("--format", help="md, csv or html.")] = "md",
     regime: Annotated[str | None, typer.Option(help="Only this regime.")] = None,
     problem: Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Also write the folder's table.md and heatmap.png anew.")
-    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Also write the folder's table.md and pictures anew.")] = False,
     as_json: Json = False,
 ) -> None:
     """Pivot a study's results, one table for each problem and regime."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from hopper_gemm.model.config import FIELDS
 from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, STATUSES
 
 TRIALS, FINALS, SAMPLES, PROVENANCE = "trials.csv", "final.csv", "samples.csv", "provenance.json"
@@ -110,6 +111,11 @@ def read_trials(path: Path) -> pd.DataFrame:
 def row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     """What tells a row from another, as text: the same for a row read back and for one about to be written."""
     return tuple(_text(row[name]) for name in KEY)
+
+
+def config_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The part of :func:`row_key` that tells configs apart."""
+    return tuple(_text(row[name]) for name in FIELDS)
 
 
 def write_json(path: Path, value: Any) -> None:

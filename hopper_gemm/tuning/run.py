@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
+from hopper_gemm.tables.ladder import Step, ladder
 from hopper_gemm.tables.pivot import best_row, groups
 from hopper_gemm.tables.places import local_root, results_root, shown
 from hopper_gemm.tables.report import read_study
@@ -96,6 +97,11 @@ class SweepRun:
                 }
         counts = {status: int(count) for status, count in study.trials["status"].value_counts().items()}
         return {"out": str(self.sweep.out), "source": study.provenance["source"], "status": counts, "best": best}
+
+    def ladder(self) -> list[Step]:
+        """The rungs of a ladder and what became of them."""
+        study = read_study(self.sweep.out)
+        return ladder(study.trials, study.provenance["rungs"])
 
     def _backend(self) -> Backend:
         if self.gpu is None:
