@@ -87,15 +87,17 @@ class FinalSection(_Section):
 
 
 class TableSection(_Section):
-    """Which parameters span the published table."""
+    """Which columns of the results span the published table, and which its facets where the picture has any."""
 
     rows: str = "tile_m"
     cols: str = "k_depth"
+    facet_rows: str | None = None
+    facet_cols: str | None = None
 
-    @field_validator("rows", "cols")
+    @field_validator("rows", "cols", "facet_rows", "facet_cols")
     @classmethod
-    def _is_column(cls, name: str) -> str:
-        if name not in NAMES:
+    def _is_column(cls, name: str | None) -> str | None:
+        if name is not None and name not in NAMES:
             raise ValueError(f"must be a column of the results but got {name!r}")
         return name
 

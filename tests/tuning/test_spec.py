@@ -42,6 +42,11 @@ def test_the_seed_table_asks_the_published_grid_in_both_regimes():
         ("tile_n = 128", "tile_n = [128, 1.5]", "space: tile_n must be an integer from 1 but got 1.5"),
         ("stagger = 1", 'cluster = "2by1"', "space: cluster must be written like \"2x1\" but got '2by1'"),
         ("m = 1024", "m = 0", "problems.0.m: Input should be greater than or equal to 1, but got 0"),
+        (
+            "[final]",
+            '[table]\nfacet_rows = "colour"\n[final]',
+            "table.facet_rows: must be a column of the results but got 'colour'",
+        ),
         ("[final]", "[finale]", "finale is not a key of a sweep; remove it or mend its spelling"),
         ("best = 2", "best = 2\nworst = 1", "final.worst is not a key of a sweep"),
         ('regimes = ["burst"]', 'regimes = ["warm"]', "regimes.0: Input should be 'burst' or 'steady', but got 'warm'"),

@@ -126,6 +126,18 @@ def test_samples_older_than_the_data_column_are_of_normal_data(spec, out, tmp_pa
     assert set(found["data"]) == {"normal"}
 
 
+def test_facets_of_the_spec_reach_the_picture(tmp_path, out):
+    path = tmp_path / "facets.toml"
+    path.write_text(SPEC + '[table]\nrows = "tile_m"\ncols = "stages"\nfacet_cols = "k_depth"\n')
+    Sweep(read_spec(path), out).run(FakeBackend())
+    about = read_json(out / "provenance.json")
+    assert (about["facet_rows"], about["facet_cols"]) == (None, "k_depth")
+    plain = tmp_path / "plain"
+    path.write_text(SPEC + '[table]\nrows = "tile_m"\ncols = "stages"\n')
+    Sweep(read_spec(path), plain).run(FakeBackend())
+    assert (out / "heatmap.png").read_bytes() != (plain / "heatmap.png").read_bytes()
+
+
 def test_the_page_and_the_noise_floor_are_written(spec, out):
     Sweep(spec, out).run(FakeBackend())
     page = (out / "table.md").read_text()
