@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from hopper_gemm.tuning.run import SweepRun
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -103,15 +106,56 @@ def sweep(
     if dry_run:
         plan = run.sweep.plan()
         refused = ", ".join(f"{count} by {rule}" for rule, count in plan.refused.items()) or "none"
-        say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}")
+        skipped = f" ({plan.skipped} of them skipped)" if plan.skipped else ""
+        say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}{skipped}")
         if as_json:
-            print(
-                json.dumps(
-                    {"points": plan.total, "open": plan.open, "recorded": plan.recorded, "refused": plan.refused}
-                )
-            )
+            counts = {"points": plan.total, "open": plan.open, "recorded": plan.recorded}
+            print(json.dumps({**counts, "refused": plan.refused, "skipped": plan.skipped}))
         return
     say(run.opening)
+    _execute(run, trials)
+    if as_json:
+        print(json.dumps(run.summary()))
+    else:
+        print((run.sweep.out / "table.md").read_text())
+        print(f"Written to {shown(run.sweep.out)}")
+
+
+@app.command()
+@plain_errors
+def ladder(
+    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/ladder.toml.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")] = None,
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    backend: Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")] = "auto",
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Recorded study to replay. Default: the one of the same name.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Every design step of the study, one table: how fast, against cuBLAS, and the gain over the step before."""
+    from hopper_gemm.tables.ladder import ladder_table
+    from hopper_gemm.tables.places import ladder_file, shown
+    from hopper_gemm.tables.report import LEGEND, markdown_table
+    from hopper_gemm.tuning.run import SweepRun
+    from hopper_gemm.tuning.spec import read_spec
+
+    file = spec or ladder_file()
+    if not read_spec(file).rungs:
+        fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
+    run = SweepRun.prepare(file, backend=backend, gpu=_one_gpu(gpus), out=out, recorded=recorded, storage=None)
+    (_stderr if as_json else print)(run.opening)
+    _execute(run)
+    steps = run.ladder()
+    if as_json:
+        print(json.dumps([step.as_dict() for step in steps]))
+    else:
+        print(markdown_table(ladder_table(steps), "rung"))
+        print(f"\n{LEGEND}\nWritten to {shown(run.sweep.out)}")
+
+
+def _execute(run: SweepRun, trials: int | None = None) -> None:
+    """Run a sweep under a progress bar; when interrupted, say what is left."""
     from hopper_gemm.progress import watching
 
     plan = run.sweep.plan()
@@ -119,17 +163,12 @@ def sweep(
         with watching(plan.total, plan.open if trials is None else min(trials, plan.open)) as watch:
             run.execute(watch, trials)
     except KeyboardInterrupt:
-        left = run.sweep.plan().open
+        left, rows = run.sweep.plan().open, plan.total - plan.skipped
         fail(
-            f"stopped with {left} of {plan.total} points to go; what was measured is in {run.sweep.out}, "
+            f"stopped with {left} of {rows} points to go; what was measured is in {run.sweep.out}, "
             "run the same command to go on",
             INTERRUPTED,
         )
-    if as_json:
-        print(json.dumps(run.summary()))
-    else:
-        print((run.sweep.out / "table.md").read_text())
-        print(f"Written to {shown(run.sweep.out)}")
 
 
 @app.command()
@@ -144,9 +183,7 @@ def table(
     form: Annotated[str, typer.Option("--format", help="md, csv or html.")] = "md",
     regime: Annotated[str | None, typer.Option(help="Only this regime.")] = None,
     problem: Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Also write the folder's table.md and heatmap.png anew.")
-    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Also write the folder's table.md and pictures anew.")] = False,
     as_json: Json = False,
 ) -> None:
     """Pivot a study's results, one table for each problem and regime."""
@@ -159,11 +196,11 @@ def table(
 
         publish(results)
     tables = []
-    for (m, n, k, dtype, of_regime), part in groups(study.trials):
-        if regime in (None, of_regime) and problem in (None, f"{m}x{n}x{k}"):
-            tables.append((f"{m}x{n}x{k} {dtype} {of_regime}", pivot(part, rows, cols, value)))
+    for group, part in groups(study.trials):
+        if regime in (None, group.regime) and problem in (None, group.problem):
+            tables.append((group.label, pivot(part, rows, cols, value)))
     if not tables:
-        known = ", ".join(f"{m}x{n}x{k} {regime}" for (m, n, k, _, regime), _ in groups(study.trials))
+        known = ", ".join(f"{group.problem} {group.regime}" for group, _ in groups(study.trials))
         fail(f"{results} has no such problem and regime; it has {known}")
     if as_json:
         print(

@@ -37,8 +37,8 @@ def describe(progress: Progress) -> str:
     else:
         result = f"{answer.status.replace('_', ' ')}: {answer.reason}"
     best = "" if progress.best is None else f", best {progress.best:.3f}x"
-    place = f"{progress.stage} {progress.done}/{progress.total}"
-    return f"{place} {point.problem} {point.regime} {point.config}: {result}{best}"
+    count = f"{progress.stage} {progress.done}/{progress.total}"
+    return f"{count} {point.place} {point.config}: {result}{best}"
 
 
 def _lines() -> Watcher:
@@ -66,7 +66,7 @@ def _bar(open_points: int) -> Iterator[Watcher]:
 
         def watch(progress: Progress) -> None:
             best = "" if progress.best is None else f"best {progress.best:.3f}x, "
-            bar.update(task, description=f"{best}{progress.point.problem} {progress.point.regime}")
+            bar.update(task, description=f"{best}{progress.point.place}")
             if progress.stage == "sweep":
                 bar.advance(task)
             if progress.answer.status != "ok":

@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
+from hopper_gemm.tuning.spec import read_spec
+from hopper_gemm.tuning.sweep import Sweep
 from tests.conftest import ROOT
+from tests.tuning.fakes import LADDER, FakeBackend
 
 RECORDED = "results/h200/seed-table"
 SEED = "sweeps/seed-table.toml"
@@ -51,6 +54,8 @@ def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
             2,
             "/proc/here cannot be made",
         ),
+        (["ladder", SEED], 2, "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
+        (["ladder", "--backend", "cpu"], 2, "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["table", "tests"], 2, "tests/trials.csv does not exist; name a results folder"),
         (["table", RECORDED, "--rows", "tile"], 2, "'tile' is not a column"),
         (["table", RECORDED, "--format", "pdf"], 2, "format must be md, csv or html but got 'pdf'"),
@@ -126,6 +131,47 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     done = run("sweep", SEED, "--backend", "replay", "--out", str(tmp_path / "seed"), "--dry-run")
     assert "160 points: 156 to measure, 0 recorded, refused: 4 by stages" in done.stdout
     assert not (tmp_path / "seed").exists()
+
+
+@pytest.fixture(scope="module")
+def recorded_ladder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded") / "ladder"
+    Sweep(read_spec(ROOT / "sweeps/ladder.toml"), folder).run(FakeBackend())
+    return folder
+
+
+def test_ladder_prints_one_table_with_a_line_for_each_rung(recorded_ladder, tmp_path):
+    """The default ladder, replayed; the folder's page has the same table, and table makes it anew from the folder."""
+    out = tmp_path / "ladder"
+    done = run("ladder", "--backend", "replay", "--from", str(recorded_ladder), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Replaying ladder from recorded measurements of an NVIDIA H200")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    names = [rung.name for rung in read_spec(ROOT / "sweeps/ladder.toml").rungs]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == names
+    page = (out / "table.md").read_text()
+    assert "\n".join(lines) in page
+    (out / "table.md").unlink()
+    (out / "ladder.png").unlink()
+    assert run("table", str(out), "--write").returncode == 0
+    assert (out / "table.md").read_text() == page
+    assert (out / "ladder.png").exists()
+
+
+def test_ladder_as_json_has_the_figures(tmp_path):
+    spec, recorded = tmp_path / "ladder.toml", tmp_path / "recorded"
+    spec.write_text(LADDER)
+    Sweep(read_spec(spec), recorded).run(FakeBackend())
+    done = run(
+        "ladder", str(spec), "--from", str(recorded), "--backend", "replay", "--out", str(tmp_path / "o"), "--json"
+    )
+    found = {step["name"]: step for step in json.loads(done.stdout)}
+    assert found["tile"]["from"] == "ring"
+    assert [(result["regime"], result["gain"]) for result in found["tile"]["results"]] == [
+        ("burst", pytest.approx(1.0, rel=1e-4)),
+        ("steady", pytest.approx(1.0, rel=1e-4)),
+    ]
+    assert found["deep"]["results"][0]["reason"].startswith("stages: exceeds smem")
 
 
 @pytest.mark.parametrize("form", ["md", "csv", "html"])

@@ -10,7 +10,7 @@ from hopper_gemm.tables.pivot import groups, pivot
 from hopper_gemm.tables.report import markdown_table, read_study, report
 from hopper_gemm.tables.schema import FIGURES, SCHEMA_VERSION
 from hopper_gemm.tables.tuned import read_tuned
-from hopper_gemm.tuning.space import points
+from hopper_gemm.tuning.space import points, with_row
 from hopper_gemm.tuning.spec import read_spec
 from tests.conftest import ROOT
 
@@ -23,8 +23,14 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
     assert study.provenance["schema_version"] == SCHEMA_VERSION
     assert study.provenance["source"] == "measured"
     spec = read_spec(ROOT / "sweeps" / f"{folder.name}.toml")
-    asked = {(point.problem.m, point.regime, *point.config.as_dict().values()) for point in points(spec)}
-    rows = {(row["m"], row["regime"], *(row[name] for name in FIELDS)) for row in study.trials.to_dict("records")}
+    asked = {
+        (point.problem.m, point.data, point.regime, *point.config.as_dict().values())
+        for point in with_row(spec, points(spec))
+    }
+    rows = {
+        (row["m"], row["data"], row["regime"], *(row[name] for name in FIELDS))
+        for row in study.trials.to_dict("records")
+    }
     assert rows == asked
     ok = study.trials["status"] == "ok"
     assert study.trials.loc[ok, ["speedup", "time_us", "sm_mhz", "tensor_active", "rel_err"]].notna().all(axis=None)
@@ -72,8 +78,8 @@ def test_the_published_targets_are_met():
 
 def test_the_readme_shows_the_recorded_tables():
     readme = (ROOT / "README.md").read_text()
-    for (m, _, _, _, regime), part in groups(read_study(ROOT / "results/h200/seed-table").trials):
-        if (m, regime) in ((4096, "burst"), (8192, "burst")):
+    for group, part in groups(read_study(ROOT / "results/h200/seed-table").trials):
+        if (group.m, group.regime) in ((4096, "burst"), (8192, "burst")):
             assert markdown_table(pivot(part), "M tile \\ K depth") in readme
 
 

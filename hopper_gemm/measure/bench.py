@@ -67,6 +67,8 @@ class Outcome:
 class Bench:
     """A GPU, its clock and the matrices of the problem at hand. One per process; it holds the CUDA context.
 
+    A config is checked on standard-normal data whatever it is timed on: a product of zeros is right by accident.
+
     Args:
         device: the GPU.
         store: folder of compiled kernels, or None for the default.
@@ -77,12 +79,15 @@ class Bench:
     store: Path | None = None
     seed: int = 0
     _workload: Workload | None = None
+    _checked: Workload | None = None
     _baselines: dict[Protocol, Arm] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device.sms)
 
-    def cell(self, config: GemmConfig, problem: GemmProblem, protocol: Protocol, process: int = 0) -> Outcome:
+    def cell(
+        self, config: GemmConfig, problem: GemmProblem, protocol: Protocol, process: int = 0, data: str = "normal"
+    ) -> Outcome:
         """Measure one config.
 
         Args:
@@ -90,12 +95,14 @@ class Bench:
             problem: what to multiply.
             protocol: how to time; its type says in which regime.
             process: number of this process, noted with each pair.
+            data: what the matrices hold while they are timed.
         """
-        workload = self._prepare(problem)
+        checked, workload = self._prepare(problem, data)
         kernel = load(config, problem, self.store)
-        before = self._check(kernel, workload)
+        before = self._check(kernel, checked)
         if not before.ok:
             return Outcome("wrong_result", before.reason or "")
+        poison(workload.sets[0].ours)
         arm = self._arm(kernel_launch(kernel), protocol)
         outcome = self._compare(arm, self._baseline(protocol), protocol, process, before)
         after = check(workload.sets[0].ours, workload.reference, problem.k)
@@ -103,19 +110,23 @@ class Bench:
             return Outcome("wrong_result", f"after timing: {after.reason}")
         return outcome
 
-    def control(self, problem: GemmProblem, protocol: Protocol, process: int = 0) -> Outcome:
-        """cuBLAS against itself by the same protocol: the noise floor of the run."""
-        self._prepare(problem)
+    def control(self, problem: GemmProblem, protocol: Protocol, process: int = 0, data: str = "normal") -> Outcome:
+        """cuBLAS against itself by the same protocol on the same data: the noise floor of the run."""
+        self._prepare(problem, data)
         return self._compare(self._arm(cublas_launch, protocol), self._baseline(protocol), protocol, process, None)
 
     # -----------------------------------------------------------------------------------------
 
-    def _prepare(self, problem: GemmProblem) -> Workload:
-        if self._workload is None or self._workload.problem != problem:
-            self._workload, self._baselines = None, {}
+    def _prepare(self, problem: GemmProblem, data: str) -> tuple[Workload, Workload]:
+        """The matrices to check on and those to time on: the same where the data is normal."""
+        if self._workload is None or (self._workload.problem, self._workload.data) != (problem, data):
+            self._checked, self._workload, self._baselines = None, None, {}
             torch.cuda.empty_cache()
-            self._workload = make_workload(problem, self.device.l2_bytes, self.seed)
-        return self._workload
+            self._workload = make_workload(problem, self.device.l2_bytes, self.seed, data)
+            normal = data == "normal"
+            self._checked = self._workload if normal else make_workload(problem, l2_bytes=0, seed=self.seed)
+        assert self._checked is not None
+        return self._checked, self._workload
 
     def _baseline(self, protocol: Protocol) -> Arm:
         if protocol not in self._baselines:
@@ -141,7 +152,6 @@ class Bench:
         kernel(first.a, first.b, again)
         if not torch.equal(first.ours.view(torch.int16), again.view(torch.int16)):
             return Correctness(found.rel_err, 0, 0, "a second run gave other bits")
-        poison(first.ours)
         return found
 
     def _compare(

@@ -22,7 +22,8 @@ class Correctness:
     """What a check found.
 
     Args:
-        rel_err: relative Frobenius error against fp32; NaN where elements were not written.
+        rel_err: relative Frobenius error against fp32; NaN where elements were not written. Against a product of
+            zeros it is 0 where all is zero, else infinite.
         unwritten: elements that still hold the NaN they were poisoned with.
         wrong: elements further from the reference than rounding explains.
         reason: one line on what is wrong, or None.
@@ -53,12 +54,13 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
     Args:
         out: (m, n), the kernel's output.
         reference: (m, n), fp32.
-        k: depth of the product of standard-normal matrices.
+        k: depth of the product of matrices whose elements are of the size of standard-normal ones, or smaller.
     """
     values = out.float()
     unwritten = int(torch.isnan(values).sum())
     error = values - reference
-    rel_err = float(error.norm() / reference.norm())
+    off, size = float(error.norm()), float(reference.norm())
+    rel_err = off / size if size else off * float("inf") if off else 0.0
     slack = (ELEMENT_SLACK + ELEMENT_SLACK_PER_K * k) * k**0.5
     bound = UNIT_ROUNDOFF[out.dtype] * reference.abs() + slack
     wrong = int((error.abs() > bound).sum())

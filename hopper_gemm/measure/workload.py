@@ -1,4 +1,4 @@
-"""The matrices of a measurement: random, more than the L2 holds, and with a reference product."""
+"""The matrices of a measurement: random or zero, more than the L2 holds, and with a reference product."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import ceil
 
 import torch
 
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import DATA, GemmProblem
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 L2_MULTIPLE = 3
@@ -40,38 +40,57 @@ class Workload:
         sets: the matrices; launches rotate over them.
         reference: the product of the first set in fp32.
         seed: of the random numbers.
+        data: what the matrices hold.
     """
 
     problem: GemmProblem
     sets: tuple[Operands, ...]
     reference: torch.Tensor
     seed: int
+    data: str = "normal"
 
 
-def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0) -> Workload:
-    """Standard-normal matrices on the current device.
+def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal") -> Workload:
+    """Matrices on the current device.
 
-    Zeros or constants would run up to a fifth faster: a tensor core burns power by the bits that flip.
+    Standard-normal numbers by default. Zeros or constants would run up to a fifth faster: a tensor core burns power by
+    the bits that flip.
 
     Args:
         problem: sizes and element type.
         l2_bytes: of the GPU's L2.
         seed: for the generator; the same seed gives the same matrices.
+        data: of :data:`hopper_gemm.model.problem.DATA`.
     """
     dtype = DTYPES[problem.dtype]
     generator = torch.Generator("cuda").manual_seed(seed)
     count = max(2, ceil(L2_MULTIPLE * l2_bytes / problem.bytes))
 
-    def normal(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, device="cuda", generator=generator, dtype=torch.float32).to(dtype)
+    def full(rows: int, columns: int) -> torch.Tensor:
+        return filled(rows, columns, data, generator).to(dtype)
 
     def empty() -> torch.Tensor:
         return torch.empty(problem.m, problem.n, device="cuda", dtype=dtype)
 
     sets = tuple(
-        Operands(normal(problem.m, problem.k), normal(problem.n, problem.k), empty(), empty()) for _ in range(count)
+        Operands(full(problem.m, problem.k), full(problem.n, problem.k), empty(), empty()) for _ in range(count)
     )
-    return Workload(problem, sets, fp32_product(sets[0]), seed)
+    return Workload(problem, sets, fp32_product(sets[0]), seed, data)
+
+
+def filled(rows: int, columns: int, data: str, generator: torch.Generator) -> torch.Tensor:
+    """A (rows, columns) matrix of fp32 on the generator's device.
+
+    Raises:
+        ValueError: ``data`` is none of :data:`hopper_gemm.model.problem.DATA`.
+    """
+    if data == "normal":
+        return torch.randn(rows, columns, device=generator.device, generator=generator)
+    if data == "uniform":
+        return 2 * torch.rand(rows, columns, device=generator.device, generator=generator) - 1
+    if data == "zeros":
+        return torch.zeros(rows, columns, device=generator.device)
+    raise ValueError(f"data must be one of {', '.join(DATA)} but got {data!r}")
 
 
 def fp32_product(operands: Operands) -> torch.Tensor:

@@ -12,6 +12,11 @@ LAYOUTS = ("kk",)
 
 ELEMENT_BYTES = 2
 
+DATA = ("normal", "uniform", "zeros")
+"""What the matrices of a measurement hold: standard-normal numbers, uniform ones in [-1, 1), or zeros. A tensor core's
+power follows the bits that flip, and its clock the power, so that figures of one are none of another.
+"""
+
 
 @dataclass(frozen=True)
 class GemmProblem:

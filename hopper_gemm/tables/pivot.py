@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
 import pandas as pd
 
 from hopper_gemm.tables.schema import COLUMNS, NAMES
@@ -16,14 +20,55 @@ _FORMATS = {
     "watts": "{:.0f}",
     "tensor_active": "{:.1f}",
 }
-GROUP = ("m", "n", "k", "dtype", "regime")
 
 
-def groups(trials: pd.DataFrame) -> list[tuple[tuple[int, int, int, str, str], pd.DataFrame]]:
-    """The rows of each (m, n, k, dtype, regime), in the order of the file."""
+@dataclass(frozen=True)
+class Group:
+    """Rows whose figures may be compared: one problem, one kind of data, one regime."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    data: str
+    regime: str
+
+    @property
+    def problem(self) -> str:
+        """As ``4096x4096x4096``."""
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def title(self) -> str:
+        """For a heading; normal data goes without saying."""
+        return f"{self.m} x {self.n} x {self.k} {self.dtype}, {self.regime}{self._data(', ')}"
+
+    @property
+    def label(self) -> str:
+        """For JSON and one-line headings."""
+        return f"{self.problem} {self.dtype} {self.regime}{self._data(' ')}"
+
+    @property
+    def place(self) -> str:
+        """In a few words; provenance notes the noise floor under them."""
+        return f"{self.problem} {self.regime}{self._data(' ')}"
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The group's rows."""
+        return frame[(frame[list(GROUP)] == pd.Series(asdict(self))).all(axis=1)]
+
+    def _data(self, before: str) -> str:
+        return "" if self.data == "normal" else before + self.data
+
+
+GROUP = tuple(field.name for field in fields(Group))
+
+
+def groups(trials: pd.DataFrame) -> list[tuple[Group, pd.DataFrame]]:
+    """The rows of each group, in the order of the file."""
     return [
-        ((int(key[0]), int(key[1]), int(key[2]), key[3], key[4]), part)
-        for key, part in trials.groupby(list(GROUP), sort=False)
+        (Group(int(m), int(n), int(k), *rest), part)
+        for (m, n, k, *rest), part in trials.groupby(list(GROUP), sort=False)
     ]
 
 
@@ -47,7 +92,12 @@ def pivot(trials: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", val
     best = ordered.drop_duplicates([rows, cols])
     cells = best.assign(cell=[cell_text(row, value) for _, row in best.iterrows()])
     table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
-    return table.sort_index(axis=0).sort_index(axis=1)
+    return table.reindex(index=in_order(table.index), columns=in_order(table.columns))
+
+
+def in_order(values: Iterable[Any]) -> list[Any]:
+    """Distinct values as a table shows them: numbers and flags by size, then words."""
+    return sorted(dict.fromkeys(values), key=lambda value: (isinstance(value, str), value))
 
 
 def cell_text(row: pd.Series, value: str = "speedup") -> str:

@@ -20,6 +20,11 @@ def local_root() -> Path:
     return (Path.cwd() / "results" if recorded.is_relative_to(package) else recorded) / "local"
 
 
+def ladder_file() -> Path:
+    """The ladder of the design study, in a checkout."""
+    return results_root().parent / "sweeps" / "ladder.toml"
+
+
 def shown(path: Path) -> str:
     """A path as results and messages show it: from the checkout on, where it lies in one."""
     root = results_root().parent

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
 import matplotlib
 
@@ -11,9 +14,17 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.colors import TwoSlopeNorm
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
-from hopper_gemm.tables.pivot import EXCEEDS, cell_text, groups
+from hopper_gemm.tables.ladder import Result, Step
+from hopper_gemm.tables.pivot import EXCEEDS, cell_text, groups, in_order
+
+_LABELS = {"speedup": "speedup over cuBLAS", "tflops": "TFLOP/s", "sm_mhz": "SM clock, MHz", "watts": "power, W"}
+
+PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
 
 
 def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
@@ -30,11 +41,12 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
     down = -(-len(panels) // across)
     figure, axes = plt.subplots(down, across, figsize=(7.2 * across, 3.9 * down), squeeze=False, layout="constrained")
     norm = TwoSlopeNorm(vmin=0.0, vcenter=1.0, vmax=max(1.1, float(trials["speedup"].max(skipna=True) or 1.1)))
-    for axis, (key, part) in zip(axes.flat, panels, strict=False):
+    for axis, (group, part) in zip(axes.flat, panels, strict=False):
         best = part.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates(
             [rows, cols]
         )
-        values = best.pivot(index=rows, columns=cols, values="speedup").sort_index(axis=0).sort_index(axis=1)
+        values = best.pivot(index=rows, columns=cols, values="speedup")
+        values = values.reindex(index=in_order(values.index), columns=in_order(values.columns))
         image = axis.imshow(
             np.ma.masked_invalid(values.astype(float).to_numpy()), cmap="RdBu", norm=norm, aspect="auto"
         )
@@ -42,8 +54,7 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
         axis.set_yticks(range(len(values.index)), [str(index) for index in values.index])
         axis.set_xlabel(cols)
         axis.set_ylabel(rows)
-        m, n, k, dtype, regime = key
-        axis.set_title(f"{m} x {n} x {k} {dtype}, {regime}")
+        axis.set_title(group.title)
         for _, row in best.iterrows():
             text = cell_text(row).replace(EXCEEDS, "exceeds\nsmem").replace(" (", "\n(")
             at = (values.columns.get_loc(row[cols]), values.index.get_loc(row[rows]))
@@ -55,3 +66,173 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def small_multiples(
+    frame: pd.DataFrame,
+    rows: str | None,
+    cols: str | None,
+    x: str,
+    y: str,
+    value: str,
+    path: Path,
+    title: str,
+) -> None:
+    """A grid of heat maps on one scale of colours, so that a cell can be held against its like in every facet.
+
+    The scale of a speedup diverges at 1.0, which is white. Where several rows share a cell the fastest stands in it;
+    a cell without a figure is grey.
+
+    Args:
+        frame: rows of one problem and regime.
+        rows, cols: columns whose values are the facets, down and across; None for a single row or column of them.
+        x, y: columns that span a heat map; values of y go down.
+        value: figure in the cells.
+        path: PNG to write.
+        title: above all facets.
+    """
+    facets = [name for name in (rows, cols) if name is not None]
+    fastest = frame.sort_values("speedup", ascending=False, na_position="last", kind="stable")
+    best = fastest.drop_duplicates([*facets, y, x])
+    down, across = ([None] if name is None else in_order(best[name]) for name in (rows, cols))
+    xs, ys = in_order(best[x]), in_order(best[y])
+    norm = _scale(best[value].dropna().astype(float), centred=value == "speedup")
+    size = (1.6 + len(across) * (0.4 + 0.25 * len(xs)), 1.0 + len(down) * (0.45 + 0.25 * len(ys)))
+    figure, axes = plt.subplots(
+        len(down), len(across), figsize=size, squeeze=False, sharex=True, sharey=True, layout="constrained"
+    )
+    cells = best.set_index([*facets, y, x])[value].to_dict()
+    for (i, j), axis in np.ndenumerate(axes):
+        here = [choice for name, choice in ((rows, down[i]), (cols, across[j])) if name is not None]
+        values = np.array([[_number(cells.get((*here, b, a))) for a in xs] for b in ys])
+        image = _facet(axis, values, norm)
+        axis.set_xticks(range(len(xs)), [str(one) for one in xs], fontsize=7)
+        axis.set_yticks(range(len(ys)), [str(one) for one in ys], fontsize=7)
+        axis.set_title(", ".join(f"{name} {choice}" for name, choice in zip(facets, here, strict=True)), fontsize=8)
+    for axis in axes[-1]:
+        axis.set_xlabel(x, fontsize=8)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y, fontsize=8)
+    _colourbar(figure, image, axes, norm, _LABELS.get(value, value))
+    figure.suptitle("\n".join(wrap(title, width=int(12 * size[0]))), fontsize=10)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def scatter_by(frame: pd.DataFrame, x: str, y: str, colour: str, path: Path, title: str, label: str) -> None:
+    """Two figures against each other, coloured by a third; rows that lack one of them are left out.
+
+    Args:
+        frame: rows of a study.
+        x, y, colour: numeric columns. A speedup's colours diverge at 1.0, or its axis has a line there.
+        path: PNG to write.
+        title: above the plot.
+        label: of the scale of colours.
+    """
+    points = frame[[x, y, colour]].dropna().astype(float).sort_values(colour)
+    figure, axis = plt.subplots(figsize=(7.2, 4.8), layout="constrained")
+    norm = _scale(points[colour], centred=colour == "speedup")
+    image = axis.scatter(
+        points[x],
+        points[y],
+        c=points[colour],
+        cmap=_cmap(norm),
+        norm=norm,
+        s=22,
+        edgecolors="#444444",
+        linewidths=0.4,
+    )
+    if y == "speedup":
+        axis.axhline(1.0, color="#888888", linewidth=0.8, zorder=0)
+    axis.set_xlabel(_LABELS.get(x, x))
+    axis.set_ylabel(_LABELS.get(y, y))
+    axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
+    _colourbar(figure, image, axis, norm, label)
+    axis.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
+    """TFLOP/s of every rung as a bar, cuBLAS as a line; a row of panels for each problem, regimes side by side.
+
+    Args:
+        steps: of :func:`hopper_gemm.tables.ladder.ladder`, at least one.
+        path: PNG to write.
+        title: above all panels.
+    """
+    found = [result.group for result in steps[0].results]
+    down = list(dict.fromkeys((group.problem, group.dtype, group.data) for group in found))
+    across = list(dict.fromkeys(group.regime for group in found))
+    size = (2.2 + 4.6 * len(across), 1.1 + (0.7 + 0.3 * len(steps)) * len(down))
+    figure, axes = plt.subplots(len(down), len(across), figsize=size, squeeze=False, sharey=True, layout="constrained")
+    for axis in axes.flat:
+        axis.set_visible(False)
+    for i, group in enumerate(found):
+        row = down.index((group.problem, group.dtype, group.data))
+        axis = axes[row, across.index(group.regime)]
+        axis.set_visible(True)
+        axis.set_title(group.title, fontsize=10)
+        _bars(axis, [step.name for step in steps], [step.results[i] for step in steps])
+    for axis in axes[-1]:
+        axis.set_xlabel("TFLOP/s")
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _bars(axis: plt.Axes, names: list[str], results: list[Result]) -> None:
+    rates = [result.tflops or 0.0 for result in results]
+    theirs = [result.cublas_tflops for result in results if result.cublas_tflops is not None]
+    axis.barh(range(len(names)), rates, color="#4878a8")
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.4, -0.6)
+    most = max([*rates, *theirs], default=1.0) or 1.0
+    axis.set_xlim(0, 1.22 * most)
+    for at, result in enumerate(results):
+        text = result.status.replace("_", " ")
+        if result.tflops is not None:
+            text = f"{result.tflops:.0f}" + ("" if result.gain is None else f"  {result.gain:+.1%}")
+        axis.text((result.tflops or 0.0) + 0.01 * most, at, text, va="center", fontsize=8, zorder=4, bbox=PAPER)
+    if theirs:
+        cublas = float(np.median(theirs))
+        axis.axvline(cublas, color="#b03a2e", linestyle="--", linewidth=1.2, label=f"cuBLAS {cublas:.0f}", zorder=3)
+        axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1, frameon=False)
+
+
+def _facet(axis: plt.Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
+    """One heat map with its figures; dark cells have light text."""
+    axis.set_facecolor("#cccccc")
+    image = axis.imshow(np.ma.masked_invalid(values), cmap=_cmap(norm), norm=norm, aspect="auto")
+    for (row, col), figure in np.ndenumerate(values):
+        if np.isfinite(figure):
+            red, green, blue, _ = image.cmap(norm(figure))
+            light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+            text = f"{figure:.2f}" if abs(figure) < 10 else f"{figure:.0f}"
+            axis.text(col, row, text, ha="center", va="center", fontsize=6, color="black" if light else "white")
+    return image
+
+
+def _scale(values: pd.Series, centred: bool) -> Normalize:
+    """From the least to the greatest value; centred, 1.0 is in the middle, each side with a slope of its own."""
+    least, most = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    if not centred:
+        return Normalize(least, most if most > least else least + 1)
+    return TwoSlopeNorm(1.0, min(least, 0.99), max(most, 1.01))
+
+
+def _cmap(norm: Normalize) -> str:
+    return "RdBu" if isinstance(norm, TwoSlopeNorm) else "viridis"
+
+
+def _colourbar(figure: Figure, image: ScalarMappable, axes: Any, norm: Normalize, label: str) -> None:
+    """Where the two sides of the scale differ in slope, each has ticks: gains are the shorter one."""
+    if isinstance(norm, TwoSlopeNorm):
+        figure.colorbar(image, ax=axes, label=label, aspect=30, ticks=norm.inverse(np.linspace(0, 1, 9)), format="%.2f")
+    else:
+        figure.colorbar(image, ax=axes, label=label, aspect=30)
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None or pd.isna(value) else float(value)

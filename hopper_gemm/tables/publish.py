@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hopper_gemm.tables.plots import heatmap
-from hopper_gemm.tables.report import read_study, report, source_line
+from hopper_gemm.tables.ladder import ladder
+from hopper_gemm.tables.pivot import groups
+from hopper_gemm.tables.plots import heatmap, ladder_bars, small_multiples
+from hopper_gemm.tables.report import Study, read_study, report, source_line
 
-TABLE, HEATMAP = "table.md", "heatmap.png"
+TABLE, HEATMAP, LADDER = "table.md", "heatmap.png", "ladder.png"
 
 
 def publish(folder: Path) -> None:
-    """Write ``table.md`` and ``heatmap.png`` anew.
+    """Write ``table.md`` and the pictures anew: ``ladder.png`` of a ladder, else ``heatmap.png``. With facets that is a
+    file for each problem and regime, such as ``heatmap-4096x4096x4096-burst.png``, where there are several.
 
     Args:
         folder: of a study.
@@ -21,6 +24,32 @@ def publish(folder: Path) -> None:
     """
     study = read_study(folder)
     (folder / TABLE).write_text(report(study))
-    if (study.trials["status"] == "ok").any():
-        title = f"{study.provenance['study']}: speedup over cuBLAS (stages). {source_line(study.provenance)}"
-        heatmap(study.trials, folder / HEATMAP, title, study.provenance["rows"], study.provenance["cols"])
+    about = study.provenance
+    if not (study.trials["status"] == "ok").any():
+        return
+    if about.get("rungs"):
+        title = f"{about['study']}: TFLOP/s, and the gain over the rung it starts from. {source_line(about)}"
+        ladder_bars(ladder(study.trials, about["rungs"]), folder / LADDER, title)
+        return
+    if about.get("facet_rows") or about.get("facet_cols"):
+        _facets(study, folder)
+        return
+    title = f"{about['study']}: speedup over cuBLAS (stages). {source_line(about)}"
+    heatmap(study.trials, folder / HEATMAP, title, about["rows"], about["cols"])
+
+
+def _facets(study: Study, folder: Path) -> None:
+    about = study.provenance
+    parts = [(group, part) for group, part in groups(study.trials) if (part["status"] == "ok").any()]
+    for group, part in parts:
+        path = folder / (HEATMAP if len(parts) == 1 else f"heatmap-{group.place.replace(' ', '-')}.png")
+        small_multiples(
+            part,
+            rows=about.get("facet_rows"),
+            cols=about.get("facet_cols"),
+            x=about["cols"],
+            y=about["rows"],
+            value="speedup",
+            path=path,
+            title=f"{about['study']}, {group.title}: speedup over cuBLAS. {source_line(about)}",
+        )

@@ -9,11 +9,17 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.tables.effects import effects
-from hopper_gemm.tables.pivot import best_row, groups, pivot
+from hopper_gemm.tables.ladder import ladder, ladder_table
+from hopper_gemm.tables.pivot import Group, best_row, groups, pivot
 from hopper_gemm.tables.trials import FINALS, PROVENANCE, TRIALS, ResultsError, read_json, read_trials
 
 WORDS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
 """Parameters that the published tables call otherwise."""
+
+LEGEND = (
+    "Cells: TFLOP/s (speedup over cuBLAS, gain over the rung it starts from). A gain is the ratio of the two speedups, "
+    "so that a drifting clock does not count."
+)
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,8 @@ def render(table: pd.DataFrame, form: str, corner: str) -> str:
 
 
 def report(study: Study) -> str:
-    """The study's page: where the figures come from, a table per problem and regime, the best of each."""
+    """The study's page: where the figures come from, its tables, the best of each problem and regime."""
     about = study.provenance
-    rows, cols = about["rows"], about["cols"]
-    corner = f"{WORDS.get(rows, rows)} \\ {WORDS.get(cols, cols)}"
-    varied = [name for name, values in about["spec"]["space"].items() if isinstance(values, list) and len(values) > 1]
     lines = [
         f"# {about['study']}",
         "",
@@ -90,35 +93,57 @@ def report(study: Study) -> str:
         "",
         *_protocol_lines(about),
         "",
+        *(_ladder_lines(study) if about.get("rungs") else _grid_lines(study)),
+        "",
     ]
-    for (m, n, k, dtype, regime), part in groups(study.trials):
-        noise = about.get("noise", {}).get(f"{m}x{n}x{k} {regime}")
-        lines += [f"## {m} x {n} x {k} {dtype}, {regime}", ""]
+    return "\n".join(lines)
+
+
+def _grid_lines(study: Study) -> list[str]:
+    """A pivot for each group of rows."""
+    about = study.provenance
+    rows, cols = about["rows"], about["cols"]
+    corner = f"{WORDS.get(rows, rows)} \\ {WORDS.get(cols, cols)}"
+    varied = [name for name, values in about["spec"]["space"].items() if isinstance(values, list) and len(values) > 1]
+    lines = []
+    for group, part in groups(study.trials):
+        lines += [f"## {group.title}", ""]
         lines += [markdown_table(pivot(part, rows, cols), corner), ""]
-        lines += [
-            f"cuBLAS: {_cublas(part)}.{f' Noise floor (cuBLAS against itself): {noise:.2%}.' if noise else ''}",
-            "",
-        ]
+        lines += [f"cuBLAS: {_cublas(part)}.{_noise(about, group)}", ""]
         if set(varied) - {rows, cols}:
             lines += ["What each choice is worth, all else equal:", "", _effects(part, varied), ""]
-        best = best_row(part)
-        if best is not None:
-            lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.", ""]
-        final = best_row(_same(study.finals, m, n, k, dtype, regime))
-        if final is not None:
-            energy = (
-                ""
-                if pd.isna(final["pj_per_flop"])
-                else f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['cublas_pj_per_flop']:.3f}"
-            )
-            lines += [
-                f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: "
-                f"**{_interval(final)}**, {final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
-                f"tensor cores {final['tensor_active']:.1f} % active{energy}.",
-                "",
-            ]
-    lines += ["Cells: speedup over cuBLAS (stages). " + _coverage(study.trials), ""]
-    return "\n".join(lines)
+        lines += _best_lines(study, group, part)
+    return [*lines, "Cells: speedup over cuBLAS (stages). " + _coverage(study)]
+
+
+def _ladder_lines(study: Study) -> list[str]:
+    """One table for all rungs, then what they are held against."""
+    lines = [markdown_table(ladder_table(ladder(study.trials, study.provenance["rungs"])), "rung"), "", LEGEND, ""]
+    for group, part in groups(study.trials):
+        lines += [f"## {group.title}", "", f"cuBLAS: {_cublas(part)}.{_noise(study.provenance, group)}", ""]
+        lines += _best_lines(study, group, part)
+    return [*lines, _coverage(study)]
+
+
+def _best_lines(study: Study, group: Group, part: pd.DataFrame) -> list[str]:
+    lines = []
+    best = best_row(part)
+    if best is not None:
+        lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.", ""]
+    final = best_row(group.of(study.finals))
+    if final is not None:
+        energy = (
+            ""
+            if pd.isna(final["pj_per_flop"])
+            else f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['cublas_pj_per_flop']:.3f}"
+        )
+        lines += [
+            f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: "
+            f"**{_interval(final)}**, {final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
+            f"tensor cores {final['tensor_active']:.1f} % active{energy}.",
+            "",
+        ]
+    return lines
 
 
 def _effects(part: pd.DataFrame, varied: list[str]) -> str:
@@ -143,14 +168,15 @@ def _protocol_lines(about: dict[str, Any]) -> list[str]:
     for protocol in about.get("protocols", []):
         figures = ", ".join(f"{name} {value}" for name, value in protocol.items() if name != "regime")
         lines.append(f"- {protocol['regime']}: {figures} (seconds)")
-    lines.append(
-        f"- random normal data, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order"
-    )
+    data = about["spec"].get("data", ["normal"])
+    filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
+    lines.append(f"- {filled}, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order")
     return lines
 
 
-def _same(frame: pd.DataFrame, m: int, n: int, k: int, dtype: str, regime: str) -> pd.DataFrame:
-    return frame[(frame.m == m) & (frame.n == n) & (frame.k == k) & (frame.dtype == dtype) & (frame.regime == regime)]
+def _noise(about: dict[str, Any], group: Group) -> str:
+    noise = about.get("noise", {}).get(group.place)
+    return f" Noise floor (cuBLAS against itself): {noise:.2%}." if noise else ""
 
 
 def _cublas(part: pd.DataFrame) -> str:
@@ -165,14 +191,26 @@ def _config(row: pd.Series) -> str:
         f"{row['tile_m']}x{row['tile_n']}, k_depth {row['k_depth']}, {row['stages']} stages, stagger {row['stagger']}, "
         f"{row['consumers']} consumers along {row['split']}, cluster {row['cluster_m']}x{row['cluster_n']}, "
         f"raster {row['raster']} swizzle {row['swizzle']}{' serpentine' if row['serpentine'] else ''}"
-        f"{', peeking' if row['peek'] else ''}"
+        f"{_peeking(row['peek'])}"
     )
+
+
+def _peeking(peek: bool | str) -> str:
+    return f", peeking ({peek})" if isinstance(peek, str) else ", peeking" if peek else ""
 
 
 def _interval(row: pd.Series) -> str:
     return f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"
 
 
-def _coverage(trials: pd.DataFrame) -> str:
-    counts = trials["status"].value_counts()
-    return "Coverage: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items()) + "."
+def _coverage(study: Study) -> str:
+    counts = study.trials["status"].value_counts()
+    rows = "Coverage: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
+    skipped = study.provenance.get("skipped")
+    if not skipped:
+        return f"{rows}."
+    return f"{rows}; {sum(skipped.values())} refused and left out: " + _by_rule(skipped) + "."
+
+
+def _by_rule(refused: dict[str, int]) -> str:
+    return ", ".join(f"{count} by {rule}" for rule, count in refused.items())

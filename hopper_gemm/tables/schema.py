@@ -1,14 +1,16 @@
 """The columns of ``trials.csv``: names, kinds, units, meaning. Versioned and open.
 
-A file holds one row per (problem, regime, config). Figures stand only where ``status`` is ``ok``.
+A file holds one row per (problem, regime, config). Figures stand only where ``status`` is ``ok``. Columns may be added
+without a new version as long as :data:`BEFORE` says what held before there was one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from hopper_gemm.model.config import FIELDS
+from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.footprint import resolve
 
 SCHEMA_VERSION = 1
 
@@ -32,7 +34,7 @@ class Column:
 
     Args:
         name: as in the file's first line.
-        kind: of its values.
+        kind: of its values; a flag is true or false, or a word that refines true.
         doc: meaning and unit.
     """
 
@@ -41,13 +43,13 @@ class Column:
     doc: str
 
 
-_CONFIG_KINDS: dict[str, Kind] = {
-    "split": "text",
-    "schedule": "text",
-    "raster": "text",
-    "serpentine": "flag",
-    "peek": "flag",
-}
+_RESOLVED: dict[str, Any] = resolve(GemmConfig()).as_dict()
+"""The default config as a row would hold it: its values have the kinds of their columns."""
+
+
+def _kind(value: Any) -> Kind:
+    return "flag" if isinstance(value, bool) else "integer" if isinstance(value, int) else "text"
+
 
 COLUMNS = (
     Column("study", "text", "name of the sweep"),
@@ -56,8 +58,9 @@ COLUMNS = (
     Column("k", "integer", "depth of the product"),
     Column("dtype", "text", "bf16 or fp16"),
     Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
+    Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
     Column("regime", "text", "burst or steady"),
-    *(Column(name, _CONFIG_KINDS.get(name, "integer"), f"kernel parameter {name}, resolved") for name in FIELDS),
+    *(Column(name, _kind(_RESOLVED[name]), f"kernel parameter {name}, resolved") for name in FIELDS),
     Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items())),
     Column("reason", "text", "why the status is not ok; empty otherwise"),
     Column("speedup", "number", "cuBLAS time over our time, median of the pairs; above 1 we are faster"),
@@ -88,5 +91,13 @@ NAMES = tuple(column.name for column in COLUMNS)
 FIGURES = NAMES[NAMES.index("speedup") : NAMES.index("cublas_kernel")]
 """Columns that stand only where the status is ok."""
 
-KEY = ("m", "n", "k", "dtype", "layouts", "regime", *FIELDS)
+KEY = ("m", "n", "k", "dtype", "layouts", "data", "regime", *FIELDS)
 """Columns that tell one row from another."""
+
+BEFORE: dict[str, Any] = {
+    **{name: value for name, value in GemmConfig().as_dict().items() if value == _RESOLVED[name]},
+    "data": "normal",
+    "code": "",
+}
+"""What a row holds of a column that its file was written without. A parameter that is left to be resolved has no such
+value: what it stood for followed from the rest of its row."""

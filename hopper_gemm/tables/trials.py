@@ -13,11 +13,14 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.tables.schema import COLUMNS, KEY, NAMES, STATUSES
+from hopper_gemm.model.config import FIELDS
+from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, STATUSES
 
 TRIALS, FINALS, SAMPLES, PROVENANCE = "trials.csv", "final.csv", "samples.csv", "provenance.json"
-SAMPLE_NAMES = ("m", "n", "k", "regime", "config", "stage", "process", "ours_us", "cublas_us")
+SAMPLE_NAMES = ("m", "n", "k", "data", "regime", "config", "stage", "process", "ours_us", "cublas_us")
 """Columns of ``samples.csv``: every pair of times, ``stage`` being sweep, final or control."""
+
+FLAGS = {"true": True, "false": False}
 
 
 class ResultsError(ValueError):
@@ -37,7 +40,11 @@ class AppendFile:
     names: tuple[str, ...]
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows and wait until they are on the disk. A torn last line, left by a kill, is cut off first."""
+        """Write rows and wait until they are on the disk. A torn last line, left by a kill, is cut off first.
+
+        Raises:
+            ResultsError: the file has other columns.
+        """
         self._mend()
         text = io.StringIO()
         writer = csv.DictWriter(text, self.names, lineterminator="\n")
@@ -57,10 +64,16 @@ class AppendFile:
         if content and not content.endswith(b"\n"):
             with self.path.open("r+b") as file:
                 file.truncate(content.rfind(b"\n") + 1)
+        header = content[: content.find(b"\n") + 1].decode().strip()
+        if header and header != ",".join(self.names):
+            raise ResultsError(f"{self.path} has the columns of another version; name another folder with --out")
 
 
 def read_trials(path: Path) -> pd.DataFrame:
     """A trials file with its kinds: integers stay integers where they are missing in other rows.
+
+    A column that came after the file was written holds what held before there was one; see
+    :data:`hopper_gemm.tables.schema.BEFORE`.
 
     Raises:
         ResultsError: no such file, not this schema, or a status nobody knows.
@@ -74,18 +87,21 @@ def read_trials(path: Path) -> pd.DataFrame:
     if not whole:
         raise ResultsError(f"{path} is empty; run the sweep again")
     frame = pd.read_csv(io.StringIO(whole), dtype=str, keep_default_na=False, na_values=[""])
-    missing = [name for name in NAMES if name not in frame.columns]
+    absent = [name for name in NAMES if name not in frame.columns]
+    missing = [name for name in absent if name not in BEFORE]
     if missing:
         raise ResultsError(f"{path} lacks the columns {', '.join(missing)}; it is not a trials file of this version")
+    frame = frame.assign(**{name: _text(BEFORE[name]) for name in absent})
     for column in COLUMNS:
         if column.kind == "integer":
             frame[column.name] = pd.to_numeric(frame[column.name]).astype("Int64")
         elif column.kind == "number":
             frame[column.name] = pd.to_numeric(frame[column.name])
         elif column.kind == "flag":
-            frame[column.name] = frame[column.name].eq("true")
+            frame[column.name] = frame[column.name].map(lambda text: FLAGS.get(text, text)).infer_objects()
         else:
             frame[column.name] = frame[column.name].fillna("")
+    frame = frame[[*NAMES, *(name for name in frame.columns if name not in NAMES)]]
     strange = sorted(set(frame["status"]) - set(STATUSES))
     if strange:
         raise ResultsError(f"{path} has the unknown status {strange[0]!r}; known are {', '.join(STATUSES)}")
@@ -95,6 +111,11 @@ def read_trials(path: Path) -> pd.DataFrame:
 def row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     """What tells a row from another, as text: the same for a row read back and for one about to be written."""
     return tuple(_text(row[name]) for name in KEY)
+
+
+def config_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The part of :func:`row_key` that tells configs apart."""
+    return tuple(_text(row[name]) for name in FIELDS)
 
 
 def write_json(path: Path, value: Any) -> None:

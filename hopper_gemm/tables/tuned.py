@@ -8,7 +8,8 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.places import results_root
 from hopper_gemm.tables.trials import ResultsError, read_json, write_json
@@ -48,7 +49,7 @@ class TunedEntry:
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:
-    """Read a tuned table.
+    """Read a tuned table. Parameters that came after an entry was written take their default.
 
     Raises:
         ResultsError: no such file, or an entry that is none.
@@ -56,7 +57,7 @@ def read_tuned(path: Path) -> list[TunedEntry]:
     entries = []
     for number, raw in enumerate(read_json(path)):
         try:
-            config = GemmConfig(**{name: raw["config"][name] for name in FIELDS})
+            config = resolve(GemmConfig(**raw["config"]))
             rest = {name: value for name, value in raw.items() if name not in ("problem", "config")}
             entries.append(TunedEntry(problem=GemmProblem(**raw["problem"]), config=config, **rest))
         except (KeyError, TypeError, ValueError) as error:

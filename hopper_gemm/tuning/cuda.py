@@ -72,15 +72,16 @@ class CudaBackend:
     def control(self, point: Point) -> Answer:
         """The A/A control, timed as any cell; the first of a problem also learns cuBLAS's kernel."""
         protocol = self._protocols[point.regime]
-        reply = self._child.ask(Request("control", point.problem, protocol=protocol), _allowed(protocol))
+        reply = self._child.ask(
+            Request("control", point.problem, protocol=protocol, data=point.data), _allowed(protocol)
+        )
         return _answer(reply)
 
     def measure(self, point: Point) -> Answer:
         """Compile (or wait for it), check, time."""
         protocol = self._protocols[point.regime]
-        return self._measured(
-            point, lambda: self._child.ask(Request("cell", point.problem, point.config, protocol), _allowed(protocol))
-        )
+        request = Request("cell", point.problem, point.config, protocol, data=point.data)
+        return self._measured(point, lambda: self._child.ask(request, _allowed(protocol)))
 
     def final(self, point: Point) -> Answer:
         """Measure again, each time in a process that has measured nothing before."""
@@ -92,9 +93,8 @@ class CudaBackend:
             outcomes = []
             for process in range(final.processes):
                 self._child.close()
-                reply = self._child.ask(
-                    Request("cell", point.problem, point.config, protocol, process), _allowed(protocol)
-                )
+                request = Request("cell", point.problem, point.config, protocol, process, point.data)
+                reply = self._child.ask(request, _allowed(protocol))
                 if reply.kind != "answer" or reply.value.figures is None:
                     return reply
                 outcomes.append(reply.value.figures)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.tables.schema import SCHEMA_VERSION
+from hopper_gemm.tuning.space import points, refused_by_rule, rungs
 from hopper_gemm.tuning.spec import SweepSpec
 
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
@@ -32,7 +33,11 @@ def provenance(spec: SweepSpec, source: str, about: dict[str, Any]) -> dict[str,
         "seed": spec.seed,
         "rows": spec.table.rows,
         "cols": spec.table.cols,
-        "spec": spec.model_dump(mode="json"),
+        "facet_rows": spec.table.facet_rows,
+        "facet_cols": spec.table.facet_cols,
+        "spec": spec.model_dump(mode="json", by_alias=True),
+        **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
+        **({"skipped": refused_by_rule(points(spec))} if spec.skip_illegal else {}),
         "spec_digest": spec.digest,
         "commit": commit(),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},

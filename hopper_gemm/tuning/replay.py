@@ -10,7 +10,7 @@ import pandas as pd
 
 from hopper_gemm.tables.places import shown
 from hopper_gemm.tables.report import Study, read_study
-from hopper_gemm.tables.schema import FIGURES, KEY
+from hopper_gemm.tables.schema import BEFORE, FIGURES, KEY
 from hopper_gemm.tables.trials import SAMPLES, row_key
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.rows import row_of
@@ -37,7 +37,7 @@ class ReplayBackend:
         self._trials = _by_key(self._study.trials)
         self._finals = _by_key(self._study.finals)
         path = folder / SAMPLES
-        self._samples = pd.read_csv(path) if path.is_file() else None
+        self._samples = _with_data(pd.read_csv(path)) if path.is_file() else None
 
     def describe(self) -> dict[str, Any]:
         """The recorded GPU and protocol."""
@@ -78,11 +78,17 @@ class ReplayBackend:
             (s.m == p.m)
             & (s.n == p.n)
             & (s.k == p.k)
+            & (s.data == point.data)
             & (s.regime == point.regime)
             & (s.stage == stage)
             & (s.config == config)
         ]
         return tuple(zip(chosen.process.tolist(), chosen.ours_us.tolist(), chosen.cublas_us.tolist(), strict=True))
+
+
+def _with_data(samples: pd.DataFrame) -> pd.DataFrame:
+    """Samples older than the column, too, say what the matrices held."""
+    return samples if "data" in samples.columns else samples.assign(data=BEFORE["data"])
 
 
 def _by_key(frame: pd.DataFrame) -> dict[tuple[str, ...], dict[str, Any]]:

@@ -20,6 +20,7 @@ def row_of(
         "k": problem.k,
         "dtype": problem.dtype,
         "layouts": problem.layouts,
+        "data": point.data,
         "regime": point.regime,
         **point.config.as_dict(),
         "source": source,

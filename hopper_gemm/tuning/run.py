@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
+from hopper_gemm.tables.ladder import Step, ladder
 from hopper_gemm.tables.pivot import best_row, groups
 from hopper_gemm.tables.places import local_root, results_root, shown
 from hopper_gemm.tables.report import read_study
@@ -77,7 +78,7 @@ class SweepRun:
         """The best of each problem and regime, ready for JSON."""
         study = read_study(self.sweep.out)
         best = {}
-        for (m, n, k, dtype, regime), part in groups(study.trials):
+        for group, part in groups(study.trials):
             row = best_row(part)
             if row is not None:
                 names = (
@@ -91,11 +92,16 @@ class SweepRun:
                     "speedup_high",
                     "tflops",
                 )
-                best[f"{m}x{n}x{k} {dtype} {regime}"] = {
+                best[group.label] = {
                     name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names
                 }
         counts = {status: int(count) for status, count in study.trials["status"].value_counts().items()}
         return {"out": str(self.sweep.out), "source": study.provenance["source"], "status": counts, "best": best}
+
+    def ladder(self) -> list[Step]:
+        """The rungs of a ladder and what became of them."""
+        study = read_study(self.sweep.out)
+        return ladder(study.trials, study.provenance["rungs"])
 
     def _backend(self) -> Backend:
         if self.gpu is None:

@@ -1,9 +1,12 @@
-"""The points of a sweep: every choice of its grid, legal or refused with the reason."""
+"""The points of a sweep: every choice of its grid or rung of its ladder, legal or refused with the reason."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
@@ -21,42 +24,109 @@ class Point:
         regime: burst or steady.
         config: resolved.
         refused: why it cannot run; empty where it can.
+        data: what the matrices hold while it is timed.
     """
 
     problem: GemmProblem
     regime: str
     config: GemmConfig
     refused: str = ""
+    data: str = "normal"
 
     @property
     def study(self) -> str:
-        """The Optuna study it belongs to: figures of two problems or regimes are never compared."""
-        return f"{self.problem} {self.problem.dtype} {self.problem.layouts} {self.regime}"
+        """The Optuna study it belongs to: figures of two problems, regimes or kinds of data are never compared."""
+        return f"{self.problem} {self.problem.dtype} {self.problem.layouts} {self.regime}{_unless_normal(self.data)}"
+
+    @property
+    def place(self) -> str:
+        """Problem, regime and data in a few words; provenance notes the noise floor under them."""
+        return f"{self.problem} {self.regime}{_unless_normal(self.data)}"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of a ladder.
+
+    Args:
+        name: unique in the ladder.
+        adds: what it adds to the rung it starts from.
+        start: name of that rung; None for the first.
+        published: what the source material says of the step, or nothing.
+        config: resolved. Two rungs may have the same; it is measured once.
+    """
+
+    name: str
+    adds: str
+    start: str | None
+    published: str
+    config: GemmConfig
+
+    def as_dict(self) -> dict[str, Any]:
+        """As provenance notes it, so that tables know the ladder from the results folder alone."""
+        return {
+            "name": self.name,
+            "adds": self.adds,
+            "from": self.start,
+            "published": self.published,
+            "config": self.config.as_dict(),
+        }
+
+
+def rungs(spec: SweepSpec) -> list[Rung]:
+    """The ladder, each rung with its config: that of the rung it starts from, with what it sets."""
+    chosen: dict[str | None, dict[str, Any]] = {None: _fields(spec.space)}
+    found: list[Rung] = []
+    for section in spec.rungs:
+        start = section.start or (found[-1].name if found else None)
+        chosen[section.name] = {**chosen[start], **_fields(section.set)}
+        config = _config(spec, chosen[section.name])
+        found.append(Rung(section.name, section.adds, start, section.published, config))
+    return found
 
 
 def configs(spec: SweepSpec) -> list[GemmConfig]:
-    """Every config of the grid, resolved, in the order of the file, the last parameter fastest."""
+    """Every config, resolved, once: of the ladder from rung to rung, or else of the grid in the order of the file, the
+    last parameter fastest."""
+    if spec.rungs:
+        return list(dict.fromkeys(rung.config for rung in rungs(spec)))
     axes = [values if isinstance(values, list) else [values] for values in spec.space.values()]
-    found = []
-    for choice in product(*axes):
-        fields = {}
-        for name, value in zip(spec.space, choice, strict=True):
-            fields.update(fields_of(name, value))
-        config = resolve(GemmConfig(**fields))
-        found.append(_lowered(config) if "stagger" in spec.lower_to_fit else config)
-    return list(dict.fromkeys(found))
+    grid = (_fields(dict(zip(spec.space, choice, strict=True))) for choice in product(*axes))
+    return list(dict.fromkeys(_config(spec, fields) for fields in grid))
 
 
 def points(spec: SweepSpec) -> list[Point]:
-    """Every point: for each problem, for each regime, every config."""
+    """Every point: for each problem, for each kind of data, for each regime, every config."""
+    grid = configs(spec)
     found = []
-    for section in spec.problems:
+    for section, data, regime in product(spec.problems, spec.data, spec.regimes):
         problem = section.problem()
-        for regime in spec.regimes:
-            for config in configs(spec):
-                refused = "; ".join(map(str, reasons(config, problem)))
-                found.append(Point(problem, regime, config, refused))
-    return found
+        for config in grid:
+            found.append(Point(problem, regime, config, "; ".join(map(str, reasons(config, problem))), data))
+    return list(dict.fromkeys(found))
+
+
+def with_row(spec: SweepSpec, found: Sequence[Point]) -> list[Point]:
+    """The points that get a row: all of them, or only the legal ones of a sweep that skips the others."""
+    return [point for point in found if not (spec.skip_illegal and point.refused)]
+
+
+def refused_by_rule(found: Sequence[Point]) -> dict[str, int]:
+    """How many points each rule refuses; a point that several refuse counts for the first."""
+    return dict(Counter(point.refused.split(":", 1)[0] for point in found if point.refused))
+
+
+def _unless_normal(data: str) -> str:
+    return "" if data == "normal" else f" {data}"
+
+
+def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for name, chosen in choice.items() for field, value in fields_of(name, chosen).items()}
+
+
+def _config(spec: SweepSpec, fields: dict[str, Any]) -> GemmConfig:
+    config = resolve(GemmConfig(**fields))
+    return _lowered(config) if "stagger" in spec.lower_to_fit else config
 
 
 def _lowered(config: GemmConfig) -> GemmConfig:

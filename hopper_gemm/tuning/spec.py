@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.tables.schema import NAMES
 
 CLUSTER = "cluster"
 """The cluster's two fields as one choice, ``"2x1"``: they vary together."""
 
-Scalar = bool | int | str
+Choice = Any
+"""A value of a parameter; :class:`GemmConfig` says which are values at all."""
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -76,17 +87,43 @@ class FinalSection(_Section):
 
 
 class TableSection(_Section):
-    """Which parameters span the published table."""
+    """Which columns of the results span the published table, and which its facets where the picture has any."""
 
     rows: str = "tile_m"
     cols: str = "k_depth"
+    facet_rows: str | None = None
+    facet_cols: str | None = None
 
-    @field_validator("rows", "cols")
+    @field_validator("rows", "cols", "facet_rows", "facet_cols")
     @classmethod
-    def _is_column(cls, name: str) -> str:
-        if name not in NAMES:
+    def _is_column(cls, name: str | None) -> str | None:
+        if name is not None and name not in NAMES:
             raise ValueError(f"must be a column of the results but got {name!r}")
         return name
+
+
+class RungSection(_Section):
+    """One rung of a ladder.
+
+    Args:
+        name: short, and unique in the ladder.
+        adds: one sentence on what this rung adds.
+        start: ``from`` in the file: the rung whose config it starts from; by default the one before.
+        published: what the source material says of the step.
+        set: parameters with their new value; the others stay as they are in the rung it starts from.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[^|\n]{1,32}$")]
+    adds: Annotated[str, Field(min_length=1)]
+    start: Annotated[str | None, Field(alias="from")] = None
+    published: str = ""
+    set: dict[str, Choice] = {}
+
+    @field_validator("set")
+    @classmethod
+    def _names_parameters(cls, chosen: dict[str, Choice]) -> dict[str, Choice]:
+        _refuse([mistake for name, value in chosen.items() for mistake in _choice_mistakes(name, [value])])
+        return chosen
 
 
 class SweepSpec(_Section):
@@ -98,9 +135,14 @@ class SweepSpec(_Section):
         seed: of the matrices, the sampler and the bootstrap.
         regimes: burst, steady, or both; they are never mixed.
         problems: what is multiplied.
+        data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`; correctness is
+            always checked on normal data.
         space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
             both of the cluster's fields.
+        rungs: configs one by one instead of a grid, each a step from another; the first starts from the space, which
+            then holds single values, or none.
         lower_to_fit: parameters that are lowered to what the rules allow instead of being refused (``stagger``).
+        skip_illegal: points that a rule refuses get no row and are only counted; for grids of which most cannot exist.
         sampler: how the space is walked.
         burst, steady: protocols.
         final: how the best is measured again.
@@ -112,29 +154,46 @@ class SweepSpec(_Section):
     seed: int = 0
     regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1)] = ["burst"]
     problems: Annotated[list[ProblemSection], Field(min_length=1)]
-    space: dict[str, Scalar | list[Scalar]]
+    data: Annotated[list[str], Field(min_length=1)] = ["normal"]
+    space: dict[str, Choice | list[Choice]] = {}
+    rungs: list[RungSection] = []
     lower_to_fit: list[Literal["stagger"]] = []
+    skip_illegal: bool = False
     sampler: Literal["exhaustive"] = "exhaustive"
     burst: BurstSection = BurstSection()
     steady: SteadySection = SteadySection()
     final: FinalSection = FinalSection()
     table: TableSection = TableSection()
 
+    @field_validator("data")
+    @classmethod
+    def _is_data(cls, data: list[str]) -> list[str]:
+        _refuse([f"must be among {', '.join(DATA)} but got {one!r}" for one in data if one not in DATA])
+        return data
+
     @field_validator("space")
     @classmethod
-    def _names_parameters(cls, space: dict[str, Scalar | list[Scalar]]) -> dict[str, Scalar | list[Scalar]]:
-        known = [*FIELDS, CLUSTER]
-        for name, values in space.items():
-            if name not in known:
-                raise ValueError(f"{name} is not a kernel parameter; choose among {', '.join(known)}")
-            if isinstance(values, list) and not values:
-                raise ValueError(f"{name} must have at least one value but got an empty list")
-            for value in values if isinstance(values, list) else [values]:
-                try:
-                    GemmConfig(**fields_of(name, value))
-                except ValueError as error:
-                    raise ValueError(str(error)) from None
+    def _names_parameters(cls, space: dict[str, Choice | list[Choice]]) -> dict[str, Choice | list[Choice]]:
+        choices = {name: values if isinstance(values, list) else [values] for name, values in space.items()}
+        _refuse([mistake for name, values in choices.items() for mistake in _choice_mistakes(name, values)])
         return space
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hangs_together(cls, raw: Any, handler: ModelWrapValidatorHandler[SweepSpec]) -> SweepSpec:
+        """What two keys get wrong between them is told together with what each gets wrong alone."""
+        between = list(_mistakes_between(raw)) if isinstance(raw, dict) else []
+        alone: list[InitErrorDetails] = []
+        try:
+            spec = handler(raw)
+        except ValidationError as error:
+            alone = [
+                InitErrorDetails(type=m["type"], loc=m["loc"], input=m["input"], ctx=m.get("ctx", {}))
+                for m in error.errors()
+            ]
+        if alone or between:
+            raise ValidationError.from_exception_data(cls.__name__, alone + between)
+        return spec
 
     @property
     def digest(self) -> str:
@@ -156,6 +215,60 @@ def fields_of(name: str, value: Any) -> dict[str, Any]:
     return {"cluster_m": int(m), "cluster_n": int(n)}
 
 
+def _choice_mistakes(name: str, values: list[Any]) -> Iterator[str]:
+    """What is wrong with the values of a parameter, one line each."""
+    known = [*FIELDS, CLUSTER]
+    if name not in known:
+        yield f"{name} is not a kernel parameter; choose among {', '.join(known)}"
+        return
+    if not values:
+        yield f"{name} must have at least one value but got an empty list"
+    for value in values:
+        try:
+            GemmConfig(**fields_of(name, value))
+        except ValueError as error:
+            yield str(error)
+
+
+def _refuse(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+
+
+def _mistakes_between(raw: dict[str, Any]) -> Iterator[InitErrorDetails]:
+    """Mistakes of a sweep that lie between its keys; what has the wrong type is passed over, others tell of it."""
+
+    def mistake(loc: tuple[str | int, ...], text: str, value: Any) -> InitErrorDetails:
+        return InitErrorDetails(type=PydanticCustomError("value_error", "{text}", {"text": text}), loc=loc, input=value)
+
+    space, rungs = raw.get("space"), raw.get("rungs")
+    if not rungs:
+        if space is None:
+            yield InitErrorDetails(type="missing", loc=("space",), input=raw)
+        return
+    for name, values in space.items() if isinstance(space, dict) else ():
+        if isinstance(values, list):
+            yield mistake(("space", name), "must be one value beside rungs but got a list; vary it in a rung", values)
+    if raw.get("skip_illegal"):
+        text = "must be false beside rungs but got true; a ladder shows why a rung cannot run"
+        yield mistake(("skip_illegal",), text, True)
+    earlier: list[str] = []
+    for number, rung in enumerate(rungs if isinstance(rungs, list) else ()):
+        if not isinstance(rung, dict):
+            continue
+        name, start = rung.get("name"), rung.get("from")
+        if start is not None and start not in earlier:
+            choice = (
+                f"choose among {', '.join(earlier)}" if earlier else "leave it out, nothing stands before this rung"
+            )
+            yield mistake(("rungs", number, "from"), f"must name an earlier rung but got {start!r}; {choice}", start)
+        if name in earlier:
+            text = f"must be unique but {name!r} is an earlier rung's too; rename one of them"
+            yield mistake(("rungs", number, "name"), text, name)
+        if isinstance(name, str):
+            earlier.append(name)
+
+
 def read_spec(path: Path) -> SweepSpec:
     """Read a sweep file.
 
@@ -173,16 +286,18 @@ def read_spec(path: Path) -> SweepSpec:
     try:
         return SweepSpec(**raw)
     except ValidationError as error:
-        raise SpecError("\n".join(f"{path}: {_line(mistake)}" for mistake in error.errors())) from None
+        lines = [f"{path}: {line}" for mistake in error.errors() for line in _lines(mistake)]
+        raise SpecError("\n".join(lines)) from None
     except TypeError as error:
         raise SpecError(f"{path}: {error}") from None
 
 
-def _line(mistake: Any) -> str:
+def _lines(mistake: Any) -> list[str]:
     where = ".".join(str(part) for part in mistake["loc"] if not str(part).startswith(("list[", "bool", "int", "str")))
     if mistake["type"] == "extra_forbidden":
-        return f"{where} is not a key of a sweep; remove it or mend its spelling"
+        return [f"{where} is not a key of a sweep; remove it or mend its spelling"]
     if mistake["type"] == "missing":
-        return f"{where} is missing"
+        return [f"{where} is missing"]
     text = mistake["msg"].removeprefix("Value error, ")
-    return f"{where}: {text}" + ("" if mistake["type"] == "value_error" else f", but got {mistake['input']!r}")
+    got = "" if mistake["type"] == "value_error" else f", but got {mistake['input']!r}"
+    return [f"{where}: {line}{got}" for line in text.splitlines()]

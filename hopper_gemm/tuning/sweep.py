@@ -33,7 +33,7 @@ from hopper_gemm.tuning.backend import Answer, Backend
 from hopper_gemm.tuning.provenance import provenance
 from hopper_gemm.tuning.queue import PointQueue, open_storage
 from hopper_gemm.tuning.rows import row_of
-from hopper_gemm.tuning.space import Point, points
+from hopper_gemm.tuning.space import Point, points, refused_by_rule, with_row
 from hopper_gemm.tuning.spec import SweepSpec
 
 JOURNAL = "study.journal"
@@ -67,13 +67,15 @@ class Plan:
     """What a sweep would do, for a dry run.
 
     Args:
-        total: points.
+        total: points, refused ones included.
         refused: points that a rule refuses, by rule.
+        skipped: how many of these get no row.
         recorded: points that already have a row.
     """
 
     total: int
     refused: dict[str, int]
+    skipped: int
     recorded: int
 
     @property
@@ -98,7 +100,8 @@ class Sweep:
         self.spec = spec
         self.out = out
         self._storage = storage or str(out / JOURNAL)
-        self._points = points(spec)
+        self._all = points(spec)
+        self._points = with_row(spec, self._all)
         self._trials = AppendFile(out / TRIALS, NAMES)
         self._finals = AppendFile(out / FINALS, NAMES)
         self._samples = AppendFile(out / SAMPLES, SAMPLE_NAMES)
@@ -107,13 +110,13 @@ class Sweep:
     def plan(self) -> Plan:
         """What there is to do."""
         rows = self._rows(TRIALS)
-        refused: dict[str, int] = {}
-        for point in self._points:
-            if point.refused:
-                rule = point.refused.split(":", 1)[0]
-                refused[rule] = refused.get(rule, 0) + 1
         recorded = sum(row_key(row_of(point)) in rows for point in self._points if not point.refused)
-        return Plan(len(self._points), refused, recorded)
+        return Plan(
+            total=len(self._all),
+            refused=refused_by_rule(self._all),
+            skipped=len(self._all) - len(self._points),
+            recorded=recorded,
+        )
 
     def run(self, backend: Backend, watch: Watcher = lambda progress: None, trials: int | None = None) -> None:
         """Measure what has no row yet, then the finals, then write the tables.
@@ -203,8 +206,8 @@ class Sweep:
             self._record(self._trials, point, Answer("illegal", point.refused, {}), about, "sweep")
 
     def _control(self, backend: Backend, point: Point, about: dict[str, Any]) -> None:
-        """The noise floor, once for each problem and regime."""
-        name = f"{point.problem} {point.regime}"
+        """The noise floor, once for each problem, regime and kind of data."""
+        name = point.place
         if name in about["noise"]:
             return
         answer = backend.control(point)
@@ -223,9 +226,9 @@ class Sweep:
 
     def _sample(self, point: Point, answer: Answer, stage: str, config: str) -> None:
         problem = point.problem
-        key = {"m": problem.m, "n": problem.n, "k": problem.k, "regime": point.regime, "config": config, "stage": stage}
+        key = {"m": problem.m, "n": problem.n, "k": problem.k, "data": point.data, "regime": point.regime}
         self._samples.append(
-            {**key, "process": process, "ours_us": ours, "cublas_us": theirs}
+            {**key, "config": config, "stage": stage, "process": process, "ours_us": ours, "cublas_us": theirs}
             for process, ours, theirs in answer.samples
         )
 
@@ -250,15 +253,15 @@ class Sweep:
             watch(Progress(point, answer, "final", i, len(todo), answer.figures.get("speedup")))
 
     def _tune(self, point: Point, answer: Answer, about: dict[str, Any]) -> None:
-        """Put a measured final into the tuned table beside the study's folder."""
-        if about["source"] != "measured" or answer.status != "ok":
+        """Put a measured final into the tuned table beside the study's folder, if it ran on data like a user's."""
+        if about["source"] != "measured" or answer.status != "ok" or point.data != "normal":
             return
         names = ("speedup", "speedup_low", "speedup_high", "registers", "wgmma", "instructions", "code")
         entry = TunedEntry(
             problem=point.problem,
             regime=point.regime,
             config=point.config,
-            noise=about["noise"].get(f"{point.problem} {point.regime}", 0.0),
+            noise=about["noise"].get(point.place, 0.0),
             study=self.spec.name,
             gpu=about["gpu"]["name"],
             **{name: answer.figures[name] for name in names},

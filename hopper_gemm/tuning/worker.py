@@ -19,6 +19,7 @@ class Request:
         kind: ``"describe"`` the GPU, name cuBLAS's ``"kernel"``, take the A/A ``"control"``, measure a ``"cell"``.
         problem, config, protocol: what the kind needs of them.
         process: number of the process, noted with each pair of times.
+        data: what the matrices hold while they are timed.
     """
 
     kind: Literal["describe", "kernel", "control", "cell"]
@@ -26,6 +27,7 @@ class Request:
     config: GemmConfig | None = None
     protocol: Any = None
     process: int = 0
+    data: str = "normal"
 
 
 def measuring(store: Path | None, seed: int) -> Handler:
@@ -44,8 +46,8 @@ def measuring(store: Path | None, seed: int) -> Handler:
 
             return cublas_kernel(request.problem)
         if request.kind == "control":
-            return bench.control(request.problem, request.protocol, request.process)
+            return bench.control(request.problem, request.protocol, request.process, request.data)
         assert request.config is not None
-        return bench.cell(request.config, request.problem, request.protocol, request.process)
+        return bench.cell(request.config, request.problem, request.protocol, request.process, request.data)
 
     return handle

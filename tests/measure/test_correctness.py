@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hopper_gemm.measure.correctness import check, poison
+from hopper_gemm.measure.correctness import Correctness, check, poison
 
 K = 1024
 
@@ -45,6 +45,16 @@ def test_elements_that_were_never_written_are_counted(product):
 def test_a_product_of_other_matrices_fails(product):
     out, reference = product
     assert check(out.t().contiguous(), reference, K).wrong > 900_000
+
+
+def test_a_product_of_zeros_is_right_only_as_zeros():
+    """Its norm is no measure of an error, which is then as large as it can be."""
+    reference = torch.zeros(64, 64)
+    assert check(torch.zeros(64, 64, dtype=torch.bfloat16), reference, K) == Correctness(0.0, 0, 0, None)
+    off = torch.zeros(64, 64, dtype=torch.bfloat16)
+    off[3, 5] = 1e-3
+    found = check(off, reference, K)
+    assert (found.rel_err, found.ok) == (float("inf"), False)
 
 
 def test_a_small_error_everywhere_fails_by_the_whole():

@@ -7,15 +7,16 @@ import json
 import pandas as pd
 import pytest
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.effects import effects
-from hopper_gemm.tables.pivot import best_row, pivot
+from hopper_gemm.tables.pivot import best_row, groups, pivot
 from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.report import read_study, render
 from hopper_gemm.tables.schema import COLUMNS, FIGURES, NAMES, STATUSES
 from hopper_gemm.tables.trials import PROVENANCE, TRIALS, AppendFile, ResultsError, read_trials, row_key
+from tests.conftest import ROOT
 
 FIGURE = dict.fromkeys(FIGURES, 1.0)
 
@@ -32,6 +33,7 @@ def row(status: str = "ok", reason: str = "", **fields):
         "k": 64,
         "dtype": "bf16",
         "layouts": "kk",
+        "data": "normal",
         "regime": "burst",
         **config.as_dict(),
     }
@@ -72,6 +74,48 @@ def test_kinds_survive_the_file(trials):
     assert frame["serpentine"].tolist() == [True] * 5
     assert frame["speedup"].isna().tolist() == [False, False, True, True, True]
     assert frame["reason"].iloc[0] == ""
+
+
+def test_a_flag_may_be_refined_by_a_word_and_comes_back_as_it_was(tmp_path):
+    """True, false and a word in one column; the table puts flags first."""
+    path = tmp_path / TRIALS
+    AppendFile(path, NAMES).append([{**row(), "peek": peek} for peek in ("producer", True, False)])
+    frame = read_trials(path)
+    assert frame["peek"].tolist() == ["producer", True, False]
+    assert pivot(frame, rows="peek").index.tolist() == [False, True, "producer"]
+
+
+def test_a_row_read_back_gives_the_config_that_was_written(trials):
+    (first, *_) = read_trials(trials).to_dict("records")
+    assert GemmConfig(**{name: first[name] for name in FIELDS}) == resolve(GemmConfig(tile_m=256, k_depth=4))
+
+
+RECORDED = ROOT / "results/h200/options" / TRIALS
+
+
+@pytest.mark.parametrize(
+    ("name", "before"), [("serpentine", True), ("swizzle", 8), ("raster", "m"), ("data", "normal"), ("code", "")]
+)
+def test_a_file_older_than_a_column_holds_what_was_so_before(tmp_path, name, before):
+    recorded = pd.read_csv(RECORDED, dtype=str, keep_default_na=False)
+    recorded.drop(columns=name, errors="ignore").to_csv(tmp_path / TRIALS, index=False)
+    found, whole = read_trials(tmp_path / TRIALS), read_trials(RECORDED)
+    assert set(found[name]) == {before}
+    assert found[name].dtype == whole[name].dtype
+    pd.testing.assert_frame_equal(found.drop(columns=name), whole.drop(columns=name))
+
+
+@pytest.mark.parametrize("name", ["speedup", "m", "stages", "status"])
+def test_a_file_that_lacks_what_cannot_be_filled_in_is_refused(tmp_path, name):
+    """Neither a figure nor a parameter that used to be resolved has a value that held before."""
+    pd.read_csv(RECORDED, dtype=str, keep_default_na=False).drop(columns=name).to_csv(tmp_path / TRIALS, index=False)
+    with pytest.raises(ResultsError, match=f"lacks the columns {name}; it is not a trials file"):
+        read_trials(tmp_path / TRIALS)
+
+
+def test_rows_are_not_appended_under_the_columns_of_another_version(trials):
+    with pytest.raises(ResultsError, match=r"has the columns of another version; name another folder with --out"):
+        AppendFile(trials, (*NAMES, "colour")).append([row()])
 
 
 def test_a_torn_last_line_is_not_read_and_is_cut_off_before_the_next_row(trials):
@@ -116,6 +160,17 @@ def test_the_forms_hold_the_same_cells(trials):
 def test_the_best_row_is_the_fastest_that_ran(trials):
     assert best_row(read_trials(trials))["speedup"] == 0.984
     assert best_row(read_trials(trials).query("status != 'ok'")) is None
+
+
+def test_rows_timed_on_other_data_are_a_group_of_their_own(tmp_path):
+    path = tmp_path / TRIALS
+    AppendFile(path, NAMES).append([row(), row(data="zeros"), row(peek=False)])
+    found = groups(read_trials(path))
+    assert [(group.title, len(part)) for group, part in found] == [
+        ("64 x 64 x 64 bf16, burst", 2),
+        ("64 x 64 x 64 bf16, burst, zeros", 1),
+    ]
+    assert all(group.of(read_trials(path)).equals(part) for group, part in found)
 
 
 def test_effects_compare_like_with_like():

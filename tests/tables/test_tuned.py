@@ -59,6 +59,15 @@ def test_nearest_is_by_octaves_within_the_regime():
     assert nearest([], GemmProblem(8, 8, 8)) is None
 
 
+def test_an_entry_older_than_a_parameter_takes_its_default(tmp_path):
+    path = tmp_path / "t.json"
+    write_tuned(path, [ENTRY])
+    text = path.read_text()
+    path.write_text(text.replace('"serpentine": true,', "").replace('"swizzle": 8,', ""))
+    assert path.read_text() != text
+    assert read_tuned(path) == [ENTRY]
+
+
 def test_a_damaged_entry_is_named(tmp_path):
     path = tmp_path / "t.json"
     write_tuned(path, [ENTRY])

@@ -26,6 +26,46 @@ stagger = 1
 best = 2
 """
 
+LADDER = """
+name = "ladder"
+regimes = ["burst", "steady"]
+[[problems]]
+m = 1024
+n = 1024
+k = 1024
+[space]
+tile_m = 64
+tile_n = 128
+k_depth = 4
+[[rungs]]
+name = "base"
+adds = "one load ahead of the math"
+set = { stages = 2 }
+[[rungs]]
+name = "ring"
+adds = "a ring as deep as fits"
+published = "1.3 times as fast"
+set = { stages = "max" }
+[[rungs]]
+name = "tile"
+adds = "a second consumer"
+set = { tile_m = 128 }
+[[rungs]]
+name = "same"
+adds = "nothing"
+[[rungs]]
+name = "deep"
+adds = "more than fits"
+set = { tile_m = 320, k_depth = 16 }
+[[rungs]]
+name = "pair"
+from = "ring"
+adds = "two CTAs that share a tile"
+set = { cluster = "1x2" }
+[final]
+best = 0
+"""
+
 
 class FakeBackend:
     """Speedup is 1 for the largest tile and shallowest stage, less elsewhere; some points do not run."""
@@ -34,6 +74,7 @@ class FakeBackend:
 
     def __init__(self, die_after: int | None = None) -> None:
         self.asked: Counter[str] = Counter()
+        self.data: Counter[str] = Counter()
         self.finals: list[str] = []
         self.closed = False
         self._die_after = die_after
@@ -51,6 +92,7 @@ class FakeBackend:
         if self._die_after is not None and sum(self.asked.values()) >= self._die_after:
             raise KeyboardInterrupt
         self.asked[str(point.config)] += 1
+        self.data[point.data] += 1
         if point.config.tile_m == 128 and point.config.k_depth == 16:
             return Answer("timeout", "no answer within 60 s; killed", {"registers": 168})
         return self._ok(point)
@@ -65,6 +107,8 @@ class FakeBackend:
     @staticmethod
     def _ok(point: Point) -> Answer:
         speed = point.config.tile_m / 320 / (1 + point.config.k_depth / 100)
+        if point.data == "zeros":
+            speed *= 1.25
         figures = {
             "speedup": speed,
             "speedup_low": speed - 0.01,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.tuning.space import configs, points
+from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.tuning.space import configs, points, refused_by_rule, rungs, with_row
 from hopper_gemm.tuning.spec import SpecError, read_spec
 from tests.conftest import ROOT
-from tests.tuning.fakes import SPEC
+from tests.tuning.fakes import LADDER, SPEC
 
 
 def spec_of(tmp_path, text=SPEC):
@@ -37,13 +39,24 @@ def test_the_seed_table_asks_the_published_grid_in_both_regimes():
         ("tile_n = 128", "tile_z = 128", "space: tile_z is not a kernel parameter; choose among tile_m, tile_n"),
         ("tile_n = 128", "tile_n = []", "space: tile_n must have at least one value but got an empty list"),
         ("tile_n = 128", 'tile_n = "wide"', "space: tile_n must be an integer from 1 but got 'wide'"),
+        ("tile_n = 128", "tile_n = [128, 1.5]", "space: tile_n must be an integer from 1 but got 1.5"),
         ("stagger = 1", 'cluster = "2by1"', "space: cluster must be written like \"2x1\" but got '2by1'"),
         ("m = 1024", "m = 0", "problems.0.m: Input should be greater than or equal to 1, but got 0"),
+        (
+            "[final]",
+            '[table]\nfacet_rows = "colour"\n[final]',
+            "table.facet_rows: must be a column of the results but got 'colour'",
+        ),
         ("[final]", "[finale]", "finale is not a key of a sweep; remove it or mend its spelling"),
         ("best = 2", "best = 2\nworst = 1", "final.worst is not a key of a sweep"),
         ('regimes = ["burst"]', 'regimes = ["warm"]', "regimes.0: Input should be 'burst' or 'steady', but got 'warm'"),
         ('regimes = ["burst"]', "regimes = [", "is not valid TOML"),
         ('name = "small"', "", "name is missing"),
+        (
+            'name = "small"',
+            'name = "small"\ndata = ["ones", "zeros"]',
+            "data: must be among normal, uniform, zeros but got 'ones'",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_with_what_came_and_the_mend(tmp_path, old, new, message):
@@ -61,6 +74,126 @@ def test_all_mistakes_are_told_at_once(tmp_path):
     with pytest.raises(SpecError) as caught:
         read_spec(spec_of(tmp_path, text))
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_all_mistakes_of_a_space_are_told_at_once(tmp_path):
+    text = SPEC.replace("tile_n = 128", "tile_z = 128").replace("[4, 16]", '[0, 4, "deep"]')
+    with pytest.raises(SpecError) as caught:
+        read_spec(spec_of(tmp_path, text))
+    assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [
+        f"space: tile_z is not a kernel parameter; choose among {', '.join([*FIELDS, 'cluster'])}",
+        "space: k_depth must be an integer from 1 but got 0",
+        "space: k_depth must be an integer from 1 but got 'deep'",
+    ]
+
+
+def test_a_grid_needs_a_space(tmp_path):
+    with pytest.raises(SpecError, match=r"space is missing$"):
+        read_spec(spec_of(tmp_path, SPEC[: SPEC.index("[space]")]))
+
+
+@pytest.mark.parametrize("stages", ['[2, 4, "max"]', '["max", 2, 3, 4]'])
+def test_stages_may_be_numbers_and_what_fits_and_a_config_named_twice_is_one(tmp_path, stages):
+    """Three stages fit for 320 x 128 and k_depth 4: the fourth is refused with the number that fits."""
+    text = SPEC.replace("[64, 128, 320]", "320").replace("[4, 16]", "4").replace('"max"', stages, 1)
+    found = points(read_spec(spec_of(tmp_path, text)))
+    assert {point.config.stages for point in found} == {2, 3, 4}
+    assert len(found) == 3
+    (refused,) = [point for point in found if point.refused]
+    assert refused.refused.startswith("stages: stages must be 1 to 3 here but got 4")
+
+
+def test_points_that_a_rule_refuses_get_a_row_unless_the_sweep_skips_them(tmp_path):
+    kept = read_spec(spec_of(tmp_path))
+    skipping = read_spec(spec_of(tmp_path, SPEC.replace("[[prob", "skip_illegal = true\n[[prob")))
+    found = points(kept)
+    assert refused_by_rule(found) == {"stages": 1}
+    assert with_row(kept, found) == found
+    assert with_row(skipping, points(skipping)) == [point for point in found if not point.refused]
+
+
+def test_every_kind_of_data_is_a_study_of_its_own(tmp_path):
+    text = SPEC.replace("[[prob", 'data = ["normal", "zeros", "zeros"]\n[[prob')
+    found = points(read_spec(spec_of(tmp_path, text)))
+    assert len(found) == 2 * 6
+    assert list(dict.fromkeys(point.study for point in found)) == [
+        "1024x1024x1024 bf16 kk burst",
+        "1024x1024x1024 bf16 kk burst zeros",
+    ]
+
+
+def test_a_rung_is_the_one_it_starts_from_with_what_it_sets(tmp_path):
+    """Cumulative from the space on; a branch leaves the rungs between alone; max is what fits on each rung."""
+    found = {rung.name: rung for rung in rungs(read_spec(spec_of(tmp_path, LADDER)))}
+    shapes = {
+        name: (c.tile_m, c.k_depth, c.stages, c.cluster_n) for name, c in ((n, r.config) for n, r in found.items())
+    }
+    assert shapes == {
+        "base": (64, 4, 2, 1),
+        "ring": (64, 4, 9, 1),
+        "tile": (128, 4, 6, 1),
+        "same": (128, 4, 6, 1),
+        "deep": (320, 16, 0, 1),
+        "pair": (64, 4, 9, 2),
+    }
+    starts = {name: rung.start for name, rung in found.items()}
+    assert starts == {"base": None, "ring": "base", "tile": "ring", "same": "tile", "deep": "same", "pair": "ring"}
+
+
+def test_rungs_with_one_config_share_one_point(tmp_path):
+    found = points(read_spec(spec_of(tmp_path, LADDER)))
+    assert len(found) == 2 * 5
+    assert [point.refused.split(":")[0] for point in found if point.refused] == ["stages"] * 2
+
+
+def test_a_ladder_needs_no_space(tmp_path):
+    text = LADDER[: LADDER.index("[space]")] + LADDER[LADDER.index("[[rungs]]") :]
+    (first, *_) = rungs(read_spec(spec_of(tmp_path, text)))
+    assert first.config == resolve(GemmConfig(stages=2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "same"', 'name = "tile"', "rungs.3.name: must be unique but 'tile' is an earlier rung's too; rename"),
+        (
+            'from = "ring"',
+            'from = "rign"',
+            "rungs.5.from: must name an earlier rung but got 'rign'; choose among base, ring,",
+        ),
+        (
+            'name = "base"',
+            'name = "base"\nfrom = "base"',
+            "rungs.0.from: must name an earlier rung but got 'base'; leave",
+        ),
+        (
+            "tile_m = 64",
+            "tile_m = [64, 128]",
+            "space.tile_m: must be one value beside rungs but got a list; vary it in a",
+        ),
+        ("{ tile_m = 128 }", "{ tile = 128 }", "rungs.2.set: tile is not a kernel parameter; choose among tile_m"),
+        ('"1x2"', '"1by2"', "rungs.5.set: cluster must be written like \"2x1\" but got '1by2'"),
+        (
+            'name = "ladder"',
+            'name = "ladder"\nskip_illegal = true',
+            "skip_illegal: must be false beside rungs but got true; a ladder shows why",
+        ),
+    ],
+)
+def test_a_mistake_of_a_ladder_is_one_line(tmp_path, old, new, message):
+    with pytest.raises(SpecError) as caught:
+        read_spec(spec_of(tmp_path, LADDER.replace(old, new, 1)))
+    (line,) = str(caught.value).splitlines()
+    assert message in line
+
+
+def test_mistakes_between_rungs_are_told_with_those_within(tmp_path):
+    text = LADDER.replace('from = "ring"', 'from = "rign"').replace("{ tile_m = 128 }", "{ tile = 128 }")
+    text = text.replace('adds = "a ring', 'ads = "a ring').replace("tile_m = 64", "tile_m = [64]")
+    with pytest.raises(SpecError) as caught:
+        read_spec(spec_of(tmp_path, text))
+    where = [line.split(": ")[1].split(" ")[0] for line in str(caught.value).splitlines()]
+    assert sorted(where) == ["rungs.1.adds", "rungs.1.ads", "rungs.2.set", "rungs.5.from", "space.tile_m"]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -20,7 +20,7 @@ from hopper_gemm.tuning.queue import open_storage
 from hopper_gemm.tuning.replay import ReplayBackend
 from hopper_gemm.tuning.spec import read_spec
 from hopper_gemm.tuning.sweep import JOURNAL, Sweep
-from tests.tuning.fakes import SPEC, FakeBackend
+from tests.tuning.fakes import LADDER, SPEC, FakeBackend
 
 
 @pytest.fixture
@@ -45,6 +45,31 @@ def test_every_point_gets_one_row_with_its_status(spec, out):
     assert len(pd.read_csv(out / "samples.csv").query("stage == 'sweep'")) == 4 * 3
 
 
+def test_a_sweep_that_skips_illegal_points_counts_them_and_gives_them_no_row(tmp_path, out):
+    path = tmp_path / "skipping.toml"
+    path.write_text(SPEC.replace("[[prob", "skip_illegal = true\n[[prob"))
+    sweep = Sweep(read_spec(path), out)
+    assert (sweep.plan().total, sweep.plan().open, sweep.plan().skipped) == (6, 5, 1)
+    sweep.run(FakeBackend())
+    assert read_trials(out / "trials.csv")["status"].value_counts().to_dict() == {"ok": 4, "timeout": 1}
+    assert "4 ok, 1 timeout; 1 refused and left out: 1 by stages." in (out / "table.md").read_text()
+    again = FakeBackend()
+    Sweep(read_spec(path), out).run(again)
+    assert not again.asked
+
+
+def test_rungs_with_one_config_are_measured_once(tmp_path, out):
+    path = tmp_path / "ladder.toml"
+    path.write_text(LADDER)
+    backend = FakeBackend()
+    Sweep(read_spec(path), out).run(backend)
+    assert set(backend.asked.values()) == {2}  # burst and steady
+    assert len(backend.asked) == 4
+    noted = {rung["name"]: rung for rung in read_json(out / "provenance.json")["rungs"]}
+    assert noted["same"]["config"] == noted["tile"]["config"]
+    assert (noted["pair"]["from"], noted["ring"]["published"]) == ("ring", "1.3 times as fast")
+
+
 def test_the_best_are_measured_again_and_tuned(spec, out):
     backend = FakeBackend()
     Sweep(spec, out).run(backend)
@@ -54,6 +79,63 @@ def test_the_best_are_measured_again_and_tuned(spec, out):
     (entry,) = read_tuned(out.parent / TUNED)
     assert (entry.config.tile_m, entry.study) == (128, "small")
     assert entry.noise == read_json(out / "provenance.json")["noise"]["1024x1024x1024 burst"] > 0
+
+
+@pytest.fixture
+def both_kinds(tmp_path):
+    path = tmp_path / "data.toml"
+    path.write_text(SPEC.replace("[[prob", 'data = ["zeros", "normal"]\n[[prob'))
+    return read_spec(path)
+
+
+def test_each_kind_of_data_has_its_rows_and_noise_floor_and_only_normal_is_tuned(both_kinds, out):
+    """Zeros run faster; the tuned table must not take that for a better config."""
+    backend = FakeBackend()
+    Sweep(both_kinds, out).run(backend)
+    assert backend.data == {"zeros": 5, "normal": 5}
+    rows = read_trials(out / "trials.csv")
+    assert rows["data"].value_counts().to_dict() == {"zeros": 6, "normal": 6}
+    assert list(read_json(out / "provenance.json")["noise"]) == ["1024x1024x1024 burst zeros", "1024x1024x1024 burst"]
+    assert len(read_trials(out / "final.csv")) == 2 * 2
+    (entry,) = read_tuned(out.parent / TUNED)
+    normal = rows.query("data == 'normal' and tile_m == 128 and status == 'ok'")["speedup"].item()
+    assert entry.speedup == pytest.approx(normal, rel=1e-5)
+    page = (out / "table.md").read_text()
+    assert "- data: zeros, normal (checked on normal), seed 0" in page
+    assert "## 1024 x 1024 x 1024 bf16, burst, zeros" in page
+
+
+def test_a_replay_keeps_the_kinds_of_data_apart(both_kinds, out, tmp_path):
+    Sweep(both_kinds, out).run(FakeBackend())
+    Sweep(both_kinds, tmp_path / "again").run(ReplayBackend(out))
+    for name in ("trials.csv", "final.csv"):
+        found, recorded = (read_trials(folder / name).drop(columns="source") for folder in (tmp_path / "again", out))
+        pd.testing.assert_frame_equal(found, recorded)
+    found, recorded = (pd.read_csv(folder / "samples.csv") for folder in (tmp_path / "again", out))
+    timed = [frame.query("stage != 'control'").reset_index(drop=True) for frame in (found, recorded)]
+    pd.testing.assert_frame_equal(*timed, check_dtype=False)
+    assert set(timed[0]["data"]) == {"zeros", "normal"}
+
+
+def test_samples_older_than_the_data_column_are_of_normal_data(spec, out, tmp_path):
+    Sweep(spec, out).run(FakeBackend())
+    pd.read_csv(out / "samples.csv").drop(columns="data").to_csv(out / "samples.csv", index=False)
+    Sweep(spec, tmp_path / "again").run(ReplayBackend(out))
+    found = pd.read_csv(tmp_path / "again" / "samples.csv").query("stage == 'sweep'")
+    assert len(found) == 4 * 3
+    assert set(found["data"]) == {"normal"}
+
+
+def test_facets_of_the_spec_reach_the_picture(tmp_path, out):
+    path = tmp_path / "facets.toml"
+    path.write_text(SPEC + '[table]\nrows = "tile_m"\ncols = "stages"\nfacet_cols = "k_depth"\n')
+    Sweep(read_spec(path), out).run(FakeBackend())
+    about = read_json(out / "provenance.json")
+    assert (about["facet_rows"], about["facet_cols"]) == (None, "k_depth")
+    plain = tmp_path / "plain"
+    path.write_text(SPEC + '[table]\nrows = "tile_m"\ncols = "stages"\n')
+    Sweep(read_spec(path), plain).run(FakeBackend())
+    assert (out / "heatmap.png").read_bytes() != (plain / "heatmap.png").read_bytes()
 
 
 def test_the_page_and_the_noise_floor_are_written(spec, out):

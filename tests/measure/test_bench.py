@@ -1,0 +1,74 @@
+"""A config is checked on normal data and timed on what was asked for; here on a CPU, with the timing left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hopper_gemm.measure import bench as room
+from hopper_gemm.measure.bench import Bench, Outcome
+from hopper_gemm.measure.device import DeviceInfo
+from hopper_gemm.measure.regimes import Burst
+from hopper_gemm.measure.workload import Operands, Workload, filled, fp32_product
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import DATA, GemmProblem
+
+PROBLEM = GemmProblem(64, 64, 64)
+
+
+def right(a, b, out):
+    out.copy_(a.float() @ b.float().t())
+
+
+def always_zero(a, b, out):
+    out.zero_()
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Matrices of every launch that was timed."""
+    seen = []
+
+    def make_workload(problem, l2_bytes, seed=0, data="normal"):
+        generator = torch.Generator().manual_seed(seed)
+
+        def full() -> torch.Tensor:
+            return filled(64, 64, data, generator).to(torch.bfloat16)
+
+        sets = tuple(Operands(full(), full(), full(), full()) for _ in range(2))
+        return Workload(problem, sets, fp32_product(sets[0]), seed, data)
+
+    def compare(bench, ours, theirs, protocol, process, checked):
+        for launch, workload in (ours, theirs):
+            launch(workload.sets[0])
+            seen.append(workload.sets[0].a)
+        return Outcome("ok")
+
+    monkeypatch.setattr(room, "Clock", lambda sms: None)
+    monkeypatch.setattr(room, "make_workload", make_workload)
+    monkeypatch.setattr(room, "make_arm", lambda launch, workload, warm, timed: (launch, workload))
+    monkeypatch.setattr(Bench, "_compare", compare)
+    return seen
+
+
+def measured(monkeypatch, kernel, *asked: str) -> list[Outcome]:
+    monkeypatch.setattr(room, "load", lambda config, problem, store: kernel)
+    info = dict.fromkeys(DeviceInfo.__dataclass_fields__, 0)
+    bench = Bench(DeviceInfo(**info))
+    return [bench.cell(GemmConfig(), PROBLEM, Burst(), data=data) for data in asked]
+
+
+def test_what_is_timed_holds_what_was_asked_also_when_it_changes_between_requests(timed, monkeypatch):
+    assert [outcome.status for outcome in measured(monkeypatch, right, "zeros", "normal", "uniform")] == ["ok"] * 3
+    zeros, normal, uniform = timed[0::2]
+    assert not zeros.any()
+    assert float(normal.float().abs().max()) > 2
+    assert 0.9 < float(uniform.float().abs().max()) <= 1
+    assert all(ours is theirs for ours, theirs in zip(timed[0::2], timed[1::2], strict=True))
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_a_kernel_that_is_right_only_for_zeros_is_found_out_on_any_data(timed, monkeypatch, data):
+    (outcome,) = measured(monkeypatch, always_zero, data)
+    assert outcome.status == "wrong_result"
+    assert not timed
