@@ -47,8 +47,6 @@ def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], l2_promotion: int
 
 def descriptor_pointer(descriptor: TensorMap) -> cute.Pointer:
     """A descriptor's address as a TMA copy takes it. On the device, the descriptor being a grid constant."""
-    address = cute_ir.assume(
-        cute_ir.ConstrainedIntType.get(ALIGN, 64), Int64(descriptor.get_ptr().toint()).ir_value()
-    )
+    address = cute_ir.assume(cute_ir.ConstrainedIntType.get(ALIGN, 64), Int64(descriptor.get_ptr().toint()).ir_value())
     kind = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, ALIGN)
     return cute_ir.inttoptr(kind, address)

@@ -1,8 +1,8 @@
 """Accumulators to global memory: registers -> shared memory -> TMA store, in chunks; or straight from registers.
 
-Through shared memory a consumer's share leaves in chunks of 64 rows by a few columns, one after the other through its own small set of
-buffers; no other consumer is waited for. Converting and storing chunk j + 1 overlaps the copy engine's reading of
-chunk j, and the last chunks of a tile drain while the next tile is being multiplied.
+Through shared memory a consumer's share leaves in chunks of 64 rows by a few columns, one after the other through its
+own small set of buffers; no other consumer is waited for. Converting and storing chunk j + 1 overlaps the copy engine's
+reading of chunk j, and the last chunks of a tile drain while the next tile is being multiplied.
 """
 
 from __future__ import annotations
@@ -125,9 +125,7 @@ class DirectEpilogue:
         warp, lane = thread // hopper.WARP_THREADS, thread % hopper.WARP_THREADS
         pitch = Int64(matrix.stride[0]) * ELEMENT_BYTES
         m, n = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
-        return DirectEpilogue(
-            matrix.iterator.toint(), pitch, m, n, warp * 16 + lane // 4, lane % 4 * 2, width, dtype
-        )
+        return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, warp * 16 + lane // 4, lane % 4 * 2, width, dtype)
 
     def wait_reads(self, pending: int) -> None:
         """Nothing is read later."""

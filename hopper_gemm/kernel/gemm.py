@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Boolean, Float32, GridConstant, Int32, Int64, cute
+from cutlass import Float32, GridConstant, Int32, Int64, cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
@@ -14,7 +14,7 @@ from cutlass.memory import SmemAllocator
 from hopper_gemm.kernel.descriptor import descriptor_pointer, load_descriptor
 from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
 from hopper_gemm.kernel.loads import Loads, OperandLoad, ThreadLoad, ThreadLoads
-from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, copies_landed, copy_tile, load_tile, multiply_tile
+from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
@@ -28,6 +28,9 @@ SWIZZLE_KINDS = {
     32: warpgroup.SmemLayoutAtomKind.K_SW32,
     16: warpgroup.SmemLayoutAtomKind.K_INTER,
 }
+FIRST_TURN = 4
+"""Id of the first consumer's named barrier in pingpong; the lower ones belong to the CTA and the epilogues."""
+
 COPIES_UNDER_WAY = 3
 """Stages that cp.async keeps under way, at most; those not yet announced cannot be multiplied."""
 
@@ -70,11 +73,10 @@ class HopperGemm:
         full[stage]         the loading thread, with the stage's bytes; then TMA (also the peers' multicast)
         empty[stage]        every consumer warp of every CTA that the slot's loads serve
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks
+        named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
         cluster barrier     all threads, after the barriers are initialised and before anyone leaves
 
-    Every role walks the same sequence of output tiles. Ring state runs on across tiles. In pingpong nothing else keeps
-    the two consumers in turn: the producer fills the slots tile after tile, so the math of a tile cannot start before
-    that of the one before it has been fed.
+    Every role walks the same sequence of output tiles. Ring state runs on across tiles.
 
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
@@ -232,9 +234,7 @@ class HopperGemm:
                 outputs = storage.c, layout_c, atom_c, tensor_c
                 self._multiply(ring, place, consumer, inputs, outputs, raster, k_tiles, None)
         else:
-            loads = self._tma_loads(
-                ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
-            )
+            loads = self._tma_loads(ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b)
             inputs = mma, shared_a, shared_b
             outputs = storage.c, layout_c, atom_c, tensor_c
             self._multiply(ring, place, warpgroup_index, inputs, outputs, raster, k_tiles, loads)
@@ -320,7 +320,7 @@ class HopperGemm:
             mma.make_fragment_A(thread_mma.partition_A(own_a)),
             mma.make_fragment_B(thread_mma.partition_B(own_b)),
             ring.release_target(place.lane, rank_m, rank_n),
-            ring.arrives(place.lane, config.arrivals == "thread"),
+            ring.arrives(place.lane),
         )
         if cutlass.const_expr(config.stores == "tma"):
             shared_c = storage_c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
@@ -344,6 +344,10 @@ class HopperGemm:
             if cutlass.const_expr(loads is not None):
                 count = config.stages - 1 - config.stagger
                 ahead = Ahead(loads, tile_m, tile_n, count, place.warp == 0)
+            turn = None
+            if cutlass.const_expr(pingpong):
+                own, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
+                turn = Turn(own, other, index >= raster.clusters, index + raster.clusters < raster.tiles)
             state = multiply_tile(
                 ring,
                 state,
@@ -353,6 +357,7 @@ class HopperGemm:
                 config.peeks("consumer"),
                 self._unroll,
                 ahead,
+                turn,
             )
             row = tile_m * (config.tile_m // hopper.WGMMA_M)
             column = tile_n * (config.tile_n // shares.chunk_n)
@@ -391,24 +396,20 @@ class HopperGemm:
             self._operand_load(atom_b, shared_b, tensor_b, rank_m, config.cluster_m, column, map_b),
         )
 
-    def _thread_loads(self, ring: Ring, place: Place, storage, tensor_a: cute.Tensor, tensor_b: cute.Tensor) -> ThreadLoads:
+    def _thread_loads(
+        self, ring: Ring, place: Place, storage, tensor_a: cute.Tensor, tensor_b: cute.Tensor
+    ) -> ThreadLoads:
         config = self.config
         span = self.footprint.swizzle_bytes * 8 // self.dtype.width
         return ThreadLoads(
             ring,
             ThreadLoad.of(place.thread, tensor_a, storage.a.data_ptr(), config.tile_m, config.tile_k, span),
             ThreadLoad.of(place.thread, tensor_b, storage.b.data_ptr(), config.tile_n, config.tile_k, span),
-            config.arrivals == "thread",
         )
 
     @property
     def _unroll(self) -> int:
         return self.config.stages if self.config.unroll else 1
-
-    @property
-    def _arrivals(self) -> int:
-        """Arrivals of one warp on a barrier."""
-        return hopper.WARP_THREADS if self.config.arrivals == "thread" else 1
 
     def _ring(self, barriers: cute.Pointer) -> Ring:
         config, shares = self.config, self.footprint
@@ -418,8 +419,9 @@ class HopperGemm:
             barriers,
             config.stages,
             (0,) if not by_tma else each if config.full_barriers == 2 else (shares.stage_bytes,),
-            self._arrivals * (1 if by_tma else hopper.WARPGROUP_WARPS),
-            self._arrivals * hopper.WARPGROUP_WARPS * shares.readers,
+            1 if by_tma else hopper.WARPGROUP_WARPS,
+            hopper.WARPGROUP_WARPS * shares.readers,
+            config.arrivals == "thread",
             self.cluster,
         )
 

@@ -115,8 +115,9 @@ class ThreadLoad:
 
     @staticmethod
     def of(
-        thread: Int32, matrix: cute.Tensor, shared: cute.Pointer, tile_rows: int, tile_k: int, span: int) -> ThreadLoad:
-        """The part of one of the producer's threads. ``matrix`` is (rows, depth), depth contiguous, of 16-bit elements."""
+        thread: Int32, matrix: cute.Tensor, shared: cute.Pointer, tile_rows: int, tile_k: int, span: int
+    ) -> ThreadLoad:
+        """The part of one of the producer's threads. ``matrix`` is (rows, depth), depth contiguous, 16-bit."""
         across = span * ELEMENT_BYTES // COPY_BYTES
         row, chunk = thread // across, thread % across
         pitch = Int64(matrix.stride[0]) * ELEMENT_BYTES
@@ -166,13 +167,11 @@ class ThreadLoads:
     Args:
         ring: what they fill.
         a, b: the operands' ways into shared memory.
-        every: whether every thread announces a stage, or one lane of each warp.
     """
 
     ring: Ring
     a: ThreadLoad
     b: ThreadLoad
-    every: bool
 
     @cute.jit
     def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32) -> None:
@@ -190,7 +189,7 @@ class ThreadLoads:
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
         if ready:
-            if cutlass.const_expr(self.every):
+            if cutlass.const_expr(self.ring.every):
                 cute.arch.mbarrier_arrive(self.ring.full() + index)
             else:
                 with cute.arch.elect_one():

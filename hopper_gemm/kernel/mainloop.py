@@ -11,6 +11,7 @@ from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
 from hopper_gemm.kernel.pipeline import PackedState, Ring, RingState
+from hopper_gemm.model import hopper
 
 State = RingState | PackedState
 
@@ -150,6 +151,38 @@ class Ahead:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Whose turn it is in pingpong: one consumer feeds the tensor cores, the other stores.
+
+    This is a matter of correctness and not only of order. Slots pass from tile to tile, so that one is read by either
+    consumer in different rounds. A consumer that ran ahead would wait for round r of a slot still in round r - 1, see
+    the parity of round r - 2, and read what is not there. It starts a tile once the other has seen its last stage full.
+
+    Args:
+        own, other: ids of the named barriers on which this consumer and the other one wait.
+        waits: whether a tile goes before this one.
+        passes: whether a tile comes after this one.
+    """
+
+    own: Int32
+    other: Int32
+    waits: Boolean
+    passes: Boolean
+
+    @cute.jit
+    def take(self) -> None:
+        """Wait for the turn."""
+        if self.waits:
+            cute.arch.barrier(barrier_id=self.own, number_of_threads=2 * hopper.WARPGROUP_THREADS)
+
+    @cute.jit
+    def give(self) -> None:
+        """Pass it on."""
+        if self.passes:
+            cute.arch.barrier_arrive(barrier_id=self.other, number_of_threads=2 * hopper.WARPGROUP_THREADS)
+
+
+@dataclass(frozen=True)
 class Share:
     """What one consumer multiplies with, the same for all its tiles.
 
@@ -165,7 +198,12 @@ class Share:
     a: cute.Tensor
     b: cute.Tensor
     target: Int32
-    arrives: Boolean
+    arrives: Boolean | None
+
+    def release(self, ring: Ring, index: Int32, due: Boolean | None) -> None:
+        """Give a slot back if it is due; None where that is certain."""
+        known = [condition for condition in (self.arrives, due) if condition is not None]
+        ring.release(index, self.target, known[0] & known[1] if len(known) == 2 else known[0] if known else None)
 
 
 @cute.jit
@@ -178,6 +216,7 @@ def multiply_tile(
     peek: cutlass.Constexpr[bool],
     unroll: cutlass.Constexpr[int],
     ahead: Ahead | None = None,
+    turn: Turn | None = None,
 ) -> State:
     """The MMA role, for one share of one output tile: accumulators = sum over k_tiles of A @ B.
 
@@ -194,6 +233,7 @@ def multiply_tile(
         peek: probe the next stage while the tensor cores work, and block only if the probe failed.
         unroll: iterations of the loop to lay out one after the other.
         ahead: the loads that this warpgroup sees to itself, or None where a producer does.
+        turn: taken before the first stage and given after the last is fed, or None where all work at once.
 
     Returns:
         The state after the last stage. No group is in flight and every stage has been released.
@@ -203,6 +243,8 @@ def multiply_tile(
     passed = Boolean(False)
     if cutlass.const_expr(ahead is not None):
         ahead.fill(state, k_tiles)
+    if cutlass.const_expr(turn is not None):
+        turn.take()
     for k_tile in cutlass.range(k_tiles, unroll=unroll):
         if cutlass.const_expr(ahead is not None):
             ahead.step(state, k_tile, k_tiles)
@@ -219,10 +261,12 @@ def multiply_tile(
         if cutlass.const_expr(peek):
             passed = ring.peek_full(state.index, state.parity)
         warpgroup.wait_group(stagger)
-        ring.release(released.index, share.target, share.arrives & (k_tile >= stagger))
+        share.release(ring, released.index, k_tile >= stagger if stagger else None)
         released = released.next()
+    if cutlass.const_expr(turn is not None):
+        turn.give()
     warpgroup.wait_group(0)
     for i in cutlass.range_constexpr(stagger):
-        ring.release(released.index, share.target, share.arrives & (k_tiles + i >= stagger))
+        share.release(ring, released.index, k_tiles + i >= stagger)
         released = released.next()
     return state

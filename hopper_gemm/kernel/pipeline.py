@@ -193,16 +193,18 @@ class Ring:
             operand has its own), then all empty ones.
         stages: slots.
         load_bytes: bytes that complete a slot's full barriers, one number for each of them.
-        loaders: arrivals of the producer on a full barrier in one round.
-        releases: arrivals of one CTA's consumers on an empty barrier in one round.
+        loading_warps: producer warps that arrive on a full barrier in one round.
+        reading_warps: consumer warps of one CTA that arrive on an empty barrier in one round.
+        every: whether every thread of those warps arrives, or one lane of each.
         cluster: CTAs of the cluster along m and along n.
     """
 
     barriers: cute.Pointer
     stages: int
     load_bytes: tuple[int, ...]
-    loaders: int
-    releases: int
+    loading_warps: int
+    reading_warps: int
+    every: bool
     cluster: tuple[int, int]
 
     def full(self, load: int = 0) -> cute.Pointer:
@@ -221,10 +223,11 @@ class Ring:
 
     def init(self) -> None:
         """Set the arrival counts. By one thread, before a barrier of the whole cluster."""
+        each = hopper.WARP_THREADS if self.every else 1
         for stage in range(self.stages):
             for load in range(len(self.load_bytes)):
-                cute.arch.mbarrier_init(self.full(load) + stage, self.loaders)
-            cute.arch.mbarrier_init(self.empty + stage, self.releases * self.readers)
+                cute.arch.mbarrier_init(self.full(load) + stage, self.loading_warps * each)
+            cute.arch.mbarrier_init(self.empty + stage, self.reading_warps * each * self.readers)
         cute.arch.mbarrier_init_fence()
 
     # Producer ------------------------------------------------------------------------------
@@ -241,7 +244,7 @@ class Ring:
 
         Several loads may complete one barrier: it waits for the sum of their bytes.
         """
-        if cutlass.const_expr(self.loaders == hopper.WARP_THREADS):
+        if cutlass.const_expr(self.every):
             lane = cute.arch.lane_idx()
             for load in cutlass.range_constexpr(len(self.load_bytes)):
                 if lane == 0:
@@ -273,8 +276,8 @@ class Ring:
             passed = passed & cute.arch.mbarrier_test_wait(self.full(load) + index, parity)
         return passed
 
-    def release(self, index: Int32, target: Int32, arrives: Boolean) -> None:
-        """Give a slot back. By every lane of a consumer warp; the lanes for which ``arrives`` is true do it.
+    def release(self, index: Int32, target: Int32, arrives: Boolean | None) -> None:
+        """Give a slot back. By every lane of a consumer warp; the lanes for which ``arrives`` is true do it, or all.
 
         One predicated instruction: with a branch around it, the compiler moves the address of the peer's barrier into
         the branch and computes it anew for every stage, a tenth of all instructions of the main loop. The warp is
@@ -283,7 +286,7 @@ class Ring:
         Args:
             index: the slot, read to the end by this warp.
             target: of this lane; see :meth:`release_target`.
-            arrives: true for the lanes that :meth:`arrives` names.
+            arrives: true for the lanes that :meth:`arrives` names; None for every lane.
         """
         space = "cta" if self.readers == 1 else "cluster"
         inline_ptx(
@@ -292,9 +295,9 @@ class Ring:
             predicate=arrives,
         )
 
-    def arrives(self, lane: Int32, every: bool) -> Boolean:
-        """Whether a lane takes part in releases: every one, or one for each CTA that must be told."""
-        return Boolean(lane >= 0) if every else Boolean(lane < self.readers)
+    def arrives(self, lane: Int32) -> Boolean | None:
+        """Whether a lane takes part in releases: one for each CTA that must be told; None where every lane does."""
+        return None if self.every else Boolean(lane < self.readers)
 
     @cute.jit
     def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:

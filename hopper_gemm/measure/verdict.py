@@ -46,8 +46,9 @@ class Regression:
 def regression(recorded: Ratio, now: Ratio, noise: float, margin: float) -> Regression:
     """Hold a speedup measured now against the recorded one.
 
-    The recorded interval may be undercut by the noise floor, no more. Where the noise floor itself exceeds the
-    margin, nothing can be said and the check is skipped.
+    The recorded interval may be undercut by the noise floor, no more; what counts is the new figure's own interval,
+    which must lie below that as a whole. Where the noise floor itself exceeds the margin, nothing can be said and the
+    check is skipped.
 
     Args:
         recorded: the figure in the tuned table.
@@ -61,7 +62,7 @@ def regression(recorded: Ratio, now: Ratio, noise: float, margin: float) -> Regr
         )
     floor = recorded.low - noise
     record = f"recorded {recorded.median:.4f}x [{recorded.low:.4f}, {recorded.high:.4f}]"
-    figures = f"{now.median:.4f}x now, {record}, noise {noise:.2%}"
-    if now.median < floor:
-        return Regression("fallen", f"fallen {floor - now.median:.4f} below the floor {floor:.4f}: {figures}")
+    figures = f"{now.median:.4f}x [{now.low:.4f}, {now.high:.4f}] now, {record}, noise {noise:.2%}"
+    if now.high < floor:
+        return Regression("fallen", f"fallen {floor - now.high:.4f} below the floor {floor:.4f}: {figures}")
     return Regression("held", figures)

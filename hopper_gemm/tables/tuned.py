@@ -66,12 +66,14 @@ def read_tuned(path: Path) -> list[TunedEntry]:
 
 
 def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:
-    """Merge entries into a tuned table: one per problem and regime. A newer one of the same study replaces the
-    older, one of another study only if it is faster."""
+    """Merge entries into a tuned table: one per problem and regime. A newer one of the same study or of the same config
+    replaces the older, since the better of two measurements of one thing is only the luckier; any other one only if it
+    is faster."""
     known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
     for entry in entries:
         old = known.get(_key(entry))
-        if old is None or old.study == entry.study or entry.speedup > old.speedup:
+        same = old is not None and (old.study == entry.study or old.config == entry.config)
+        if old is None or same or entry.speedup > old.speedup:
             known[_key(entry)] = entry
     write_json(path, [asdict(known[key]) for key in sorted(known)])
 

@@ -28,6 +28,8 @@ ENTRY = TunedEntry(
     "NVIDIA H200",
 )
 
+OTHER = resolve(GemmConfig(tile_m=128))
+
 
 def test_what_is_written_is_read_back(tmp_path):
     other = replace(ENTRY, regime="steady", speedup=0.9)
@@ -39,11 +41,12 @@ def test_what_is_written_is_read_back(tmp_path):
     ("newer", "wins"),
     [
         (replace(ENTRY, speedup=0.95), True),  # the same study, measured again
-        (replace(ENTRY, speedup=0.95, study="other"), False),
-        (replace(ENTRY, speedup=1.05, study="other"), True),
+        (replace(ENTRY, speedup=0.95, study="other"), True),  # the same config: no better-of-two
+        (replace(ENTRY, speedup=0.95, study="other", config=OTHER), False),
+        (replace(ENTRY, speedup=1.05, study="other", config=OTHER), True),
     ],
 )
-def test_a_study_replaces_its_own_figure_and_another_only_by_a_faster_one(tmp_path, newer, wins):
+def test_a_study_replaces_its_own_figure_and_another_config_only_by_a_faster_one(tmp_path, newer, wins):
     write_tuned(tmp_path / "t.json", [ENTRY])
     write_tuned(tmp_path / "t.json", [newer])
     assert read_tuned(tmp_path / "t.json") == [newer if wins else ENTRY]
