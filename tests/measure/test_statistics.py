@@ -77,8 +77,9 @@ RECORDED = Ratio(1.020, 1.018, 1.022, 60)
         (1.020, 0.001, "held"),
         (1.030, 0.001, "held"),
         (1.0175, 0.001, "held"),  # below the interval, within the noise
-        (1.0165, 0.001, "fallen"),
-        (1.0165, 0.005, "held"),
+        (1.0165, 0.001, "held"),  # its own interval reaches up to there
+        (1.0155, 0.001, "fallen"),
+        (1.0155, 0.005, "held"),
         (0.900, 0.03, "skipped"),  # so noisy that nothing can be said
     ],
 )
