@@ -11,6 +11,7 @@ from cutlass import Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.kernel.meter import ROLES, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
@@ -30,12 +31,13 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(config: GemmConfig, dtype: str) -> Compiled:
+def compile_kernel(config: GemmConfig, dtype: str, metered: bool = False) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
         config: a legal config.
         dtype: a name of :data:`DTYPES`.
+        metered: whether its roles count their waits, into one more argument; see :mod:`hopper_gemm.kernel.meter`.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
@@ -47,9 +49,14 @@ def compile_kernel(config: GemmConfig, dtype: str) -> Compiled:
         pitch = cute.sym_int64(divisibility=ALIGN_ELEMENTS)
         return make_fake_tensor(element, (rows, columns), (pitch, 1), assumed_align=hopper.TMA_ALIGN_BYTES)
 
+    readings = ()
+    if metered:
+        shape = (cute.sym_int(), len(ROLES), len(Reading._fields))
+        readings = (make_fake_tensor(Int32, shape, (shape[1] * shape[2], shape[2], 1), assumed_align=16),)
+
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            HopperGemm(footprint(config), element),
+            HopperGemm(footprint(config), element, metered),
             matrix(m, k),
             matrix(n, k),
             matrix(m, n),
@@ -58,6 +65,7 @@ def compile_kernel(config: GemmConfig, dtype: str) -> Compiled:
             Int32(0),
             Int32(0),
             make_fake_stream(use_tvm_ffi_env_stream=True),
+            *readings,
             options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
         )
         path = Path(scratch) / "kernel.o"

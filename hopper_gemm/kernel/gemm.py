@@ -15,6 +15,7 @@ from hopper_gemm.kernel.descriptor import descriptor_pointer, load_descriptor
 from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
 from hopper_gemm.kernel.loads import Loads, OperandLoad, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
+from hopper_gemm.kernel.meter import Meter
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
@@ -81,9 +82,11 @@ class HopperGemm:
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
         dtype: element type of A, B and C.
+        metered: whether the roles count their waits; see :mod:`hopper_gemm.kernel.meter`.
     """
 
-    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric]) -> None:
+    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric], metered: bool = False) -> None:
+        self.metered = metered
         self.footprint = footprint
         self.config = footprint.config
         self.dtype = dtype
@@ -100,6 +103,7 @@ class HopperGemm:
         swizzle: Int32,
         serpentine: Int32,
         stream: cuda.CUstream,
+        readings: cute.Tensor | None = None,
     ) -> None:
         """Launch.
 
@@ -112,6 +116,7 @@ class HopperGemm:
             swizzle: raster group.
             serpentine: 1 to walk every other group backwards.
             stream: where to launch.
+            readings: (CTAs, roles, fields) of 32 bits, where a metered kernel writes; None otherwise.
         """
         config, shares = self.config, self.footprint
         kind = SWIZZLE_KINDS[shares.swizzle_bytes]
@@ -154,6 +159,7 @@ class HopperGemm:
             k_tiles,
             map_a,
             map_b,
+            readings,
         ).launch(
             grid=(config.cluster_m, config.cluster_n, raster.clusters),
             block=(shares.threads, 1, 1),
@@ -179,6 +185,7 @@ class HopperGemm:
         k_tiles: Int32,
         map_a: GridConstant[TensorMap],
         map_b: GridConstant[TensorMap],
+        readings: cute.Tensor | None,
     ) -> None:
         """The device side; see the class."""
         config, shares = self.config, self.footprint
@@ -225,19 +232,19 @@ class HopperGemm:
                     loads = self._tma_loads(
                         ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
                     )
-                    self._load(loads, place, raster, k_tiles)
+                    self._load(loads, place, raster, k_tiles, readings)
             else:
                 if cutlass.const_expr(registers.moved):
                     cute.arch.setmaxregister_increase(registers.consumer)
                 consumer = warpgroup_index - 1
                 inputs = mma, shared_a, shared_b
                 outputs = storage.c, layout_c, atom_c, tensor_c
-                self._multiply(ring, place, consumer, inputs, outputs, raster, k_tiles, None)
+                self._multiply(ring, place, consumer, inputs, outputs, raster, k_tiles, None, readings)
         else:
             loads = self._tma_loads(ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b)
             inputs = mma, shared_a, shared_b
             outputs = storage.c, layout_c, atom_c, tensor_c
-            self._multiply(ring, place, warpgroup_index, inputs, outputs, raster, k_tiles, loads)
+            self._multiply(ring, place, warpgroup_index, inputs, outputs, raster, k_tiles, loads, readings)
 
         if cutlass.const_expr(config.cluster_size > 1):
             # A peer may still multicast into this CTA's memory or arrive on its barriers.
@@ -247,14 +254,15 @@ class HopperGemm:
     # Roles ---------------------------------------------------------------------------------
 
     @cute.jit
-    def _load(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
+    def _load(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32, readings: cute.Tensor | None) -> None:
         """Producer by TMA. By one warp."""
         config = self.config
         state = STATES[config.ring_state].first(config.stages, phase=1)
         index = Int32(place.cluster)
+        meter = Meter.start(self.metered)
         while index < raster.tiles:
             cluster_tile_m, cluster_tile_n = raster.tile(index)
-            state = load_tile(
+            state, meter = load_tile(
                 loads,
                 state,
                 cluster_tile_m * config.cluster_m + place.rank_m,
@@ -262,8 +270,12 @@ class HopperGemm:
                 k_tiles,
                 config.peeks("producer"),
                 self._unroll,
+                meter,
             )
             index = index + raster.clusters
+        if cutlass.const_expr(self.metered):
+            if place.lane == 0:
+                meter.write(readings, 0)
 
     @cute.jit
     def _copy(self, loads: ThreadLoads, place: Place, raster: Raster, k_tiles: Int32) -> None:
@@ -290,6 +302,7 @@ class HopperGemm:
         raster: Raster,
         k_tiles: Int32,
         loads: Loads | None,
+        readings: cute.Tensor | None,
     ) -> None:
         """Consumer, and its own loader where ``loads`` is given. By a warpgroup.
 
@@ -303,6 +316,7 @@ class HopperGemm:
             raster: order of the tiles.
             k_tiles: stages of a tile.
             loads: what it loads by itself, or None.
+            readings: where a metered kernel writes, or None.
         """
         config, shares = self.config, self.footprint
         mma, shared_a, shared_b = inputs
@@ -332,6 +346,7 @@ class HopperGemm:
         state = STATES[config.ring_state].first(config.stages, phase=0)
         index = Int32(place.cluster)
         stride = raster.clusters
+        meter = Meter.start(self.metered)
         if cutlass.const_expr(pingpong):
             state = state.advance(consumer * k_tiles)
             index = index + consumer * stride
@@ -348,7 +363,7 @@ class HopperGemm:
             if cutlass.const_expr(pingpong):
                 own, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
                 turn = Turn(own, other, index >= raster.clusters, index + raster.clusters < raster.tiles)
-            state = multiply_tile(
+            state, meter = multiply_tile(
                 ring,
                 state,
                 share,
@@ -358,6 +373,7 @@ class HopperGemm:
                 self._unroll,
                 ahead,
                 turn,
+                meter,
             )
             row = tile_m * (config.tile_m // hopper.WGMMA_M)
             column = tile_n * (config.tile_n // shares.chunk_n)
@@ -372,6 +388,9 @@ class HopperGemm:
                 state = state.advance(k_tiles)
             index = index + stride
         epilogue.wait_reads(0)
+        if cutlass.const_expr(self.metered):
+            if (consumer == 0) & (place.thread % hopper.WARPGROUP_THREADS == 0):
+                meter.write(readings, 1)
 
     def _tma_loads(
         self,

@@ -10,6 +10,7 @@ from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
+from hopper_gemm.kernel.meter import Meter
 from hopper_gemm.kernel.pipeline import PackedState, Ring, RingState
 from hopper_gemm.model import hopper
 
@@ -25,22 +26,25 @@ def load_tile(
     k_tiles: Int32,
     peek: cutlass.Constexpr[bool],
     unroll: cutlass.Constexpr[int],
-) -> State:
+    meter: Meter,
+) -> tuple[State, Meter]:
     """The load role, for one output tile: fill k_tiles stages. By one warp.
 
     Returns:
-        The state after the last stage, for the next tile: the ring runs on across tiles, so that the loads of
-        the next tile overlap the epilogue of this one.
+        The state after the last stage, for the next tile, and the meter: the ring runs on across tiles, so that the
+        loads of the next tile overlap the epilogue of this one.
     """
     ring = loads.ring
     passed = Boolean(False)
     for k_tile in cutlass.range(k_tiles, unroll=unroll):
+        asked = meter.ask()
         ring.acquire(state.index, state.parity, passed)
+        meter = meter.got(asked, passed)
         loads.issue(tile_m, tile_n, k_tile, state.index)
         state = state.next()
         if cutlass.const_expr(peek):
             passed = ring.peek_empty(state.index, state.parity)
-    return state
+    return state, meter
 
 
 @dataclass(frozen=True)
@@ -215,9 +219,10 @@ def multiply_tile(
     stagger: cutlass.Constexpr[int],
     peek: cutlass.Constexpr[bool],
     unroll: cutlass.Constexpr[int],
-    ahead: Ahead | None = None,
-    turn: Turn | None = None,
-) -> State:
+    ahead: Ahead | None,
+    turn: Turn | None,
+    meter: Meter,
+) -> tuple[State, Meter]:
     """The MMA role, for one share of one output tile: accumulators = sum over k_tiles of A @ B.
 
     Each stage is one wgmma group. After issuing stage i the warp waits until at most ``stagger`` groups are in
@@ -234,9 +239,10 @@ def multiply_tile(
         unroll: iterations of the loop to lay out one after the other.
         ahead: the loads that this warpgroup sees to itself, or None where a producer does.
         turn: taken before the first stage and given after the last is fed, or None where all work at once.
+        meter: of this role.
 
     Returns:
-        The state after the last stage. No group is in flight and every stage has been released.
+        The state after the last stage, and the meter. No group is in flight and every stage has been released.
     """
     k_blocks = cute.size(share.a, mode=[2])
     released = state.behind(stagger)
@@ -248,7 +254,9 @@ def multiply_tile(
     for k_tile in cutlass.range(k_tiles, unroll=unroll):
         if cutlass.const_expr(ahead is not None):
             ahead.step(state, k_tile, k_tiles)
+        asked = meter.ask()
         ring.wait(state.index, state.parity, passed)
+        meter = meter.got(asked, passed)
         warpgroup.fence()
         atom = cute.make_mma_atom(share.mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0)
@@ -269,4 +277,4 @@ def multiply_tile(
     for i in cutlass.range_constexpr(stagger):
         share.release(ring, released.index, k_tiles + i >= stagger)
         released = released.next()
-    return state
+    return state, meter

@@ -11,7 +11,6 @@ from cutlass.cute.runtime import from_dlpack
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.model.ring import Indexed, Packed, walk
 
-
 COUNT = 60
 MODELS = {"index_phase": Indexed, "packed": Packed}
 

@@ -90,4 +90,6 @@ def test_a_regression_is_a_fall_below_the_recorded_interval_by_more_than_the_noi
 
 def test_a_regression_says_by_how_much():
     verdict = regression(RECORDED, Ratio(1.0, 0.999, 1.001, 15), 0.001, margin=0.02)
-    assert verdict.message.startswith("fallen 0.0160 below the floor 1.0170: 1.0000x [0.9990, 1.0010] now, recorded 1.0200x")
+    assert verdict.message.startswith(
+        "fallen 0.0160 below the floor 1.0170: 1.0000x [0.9990, 1.0010] now, recorded 1.0200x"
+    )
