@@ -27,6 +27,7 @@ K_DEPTH_MAX = 16
 STAGGER_MAX = 7
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 EPI_N = (8, 16, 32, 64)
+UNROLL_MAX = 4
 L2_PROMOTIONS = (0, 64, 128, 256)
 WGMMA_N_MAX_OF_THREE = 200
 
@@ -127,6 +128,14 @@ def _loads(shares: Footprint) -> str | None:
     if config.full_barriers > 1:
         return 'loads "cp_async" land in order and need one full barrier; take full_barriers = 1'
     return None
+
+
+def _unroll(shares: Footprint) -> str | None:
+    config = shares.config
+    assert isinstance(config.stages, int)
+    if not config.unroll or config.stages <= UNROLL_MAX:
+        return None
+    return f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or do not unroll"
 
 
 def _stores(shares: Footprint) -> str | None:
@@ -244,6 +253,7 @@ RULES = (
     Rule("swizzle", "raster groups are powers of two", _one_of("swizzle", SWIZZLES)),
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
+    Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
     Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
     Rule("full_barriers", "a stage has two loads, A and B", _one_of("full_barriers", (1, 2))),
     Rule("l2_promotion", "sizes that a TMA descriptor can name", _one_of("l2_promotion", L2_PROMOTIONS)),
@@ -305,7 +315,9 @@ def problem_reasons(problem: GemmProblem) -> list[Reason]:
 
 
 _SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split"})
-_NEED_SOUND_SHARES = frozenset({"split", "registers", "wgmma_n", "stages", "stagger", "multicast", "epi_buffers"})
+_NEED_SOUND_SHARES = frozenset(
+    {"split", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "epi_buffers"}
+)
 """Rules whose figures mean nothing while the tile cannot be shared out; they wait until it can."""
 
 

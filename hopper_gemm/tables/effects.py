@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-CLUSTER = "cluster"
-
 
 def effects(trials: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     """The main effect of every varied parameter: speedup relative to its first value.
@@ -15,20 +13,19 @@ def effects(trials: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
 
     Args:
         trials: rows of one problem and regime.
-        varied: parameters of the sweep that take several values; ``cluster`` stands for both of its fields.
+        varied: columns whose parameters take several values, pairs such as ``cluster`` among them.
 
     Returns:
         Columns parameter, value, effect, least, greatest, matches; one row for each value but the first.
     """
     ok = trials[trials["status"] == "ok"]
-    choices = ok.assign(**{CLUSTER: ok["cluster_m"].astype(str) + "x" + ok["cluster_n"].astype(str)})
     found = []
     for name in varied:
         others = [other for other in varied if other != name]
-        values = list(dict.fromkeys(choices[name]))
-        first = choices[choices[name] == values[0]] if values else choices
+        values = list(dict.fromkeys(ok[name]))
+        first = ok[ok[name] == values[0]] if values else ok
         for value in values[1:]:
-            second = choices[choices[name] == value]
+            second = ok[ok[name] == value]
             if others:
                 pairs = first.merge(second, on=others, suffixes=("_first", "_second"))
             else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.tables.schema import COLUMNS, NAMES
+from hopper_gemm.tables.schema import COLUMNS, NAMES, PAIRS
 from hopper_gemm.tables.trials import ResultsError
 
 EXCEEDS = "exceeds smem"
@@ -84,9 +84,9 @@ def pivot(trials: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", val
         ResultsError: a name that is no column, or a value that is no number.
     """
     for name in (rows, cols, value):
-        if name not in NAMES:
-            raise ResultsError(f"{name!r} is not a column; choose among {', '.join(NAMES)}")
-    if next(column.kind for column in COLUMNS if column.name == value) not in ("number", "integer"):
+        if name not in NAMES and name not in PAIRS:
+            raise ResultsError(f"{name!r} is not a column; choose among {', '.join([*NAMES, *PAIRS])}")
+    if {column.name: column.kind for column in COLUMNS}.get(value) not in ("number", "integer"):
         raise ResultsError(f"{value!r} holds no numbers; choose a figure such as speedup, tflops or time_us")
     ordered = trials.sort_values("speedup", ascending=False, na_position="last", kind="stable")
     best = ordered.drop_duplicates([rows, cols])

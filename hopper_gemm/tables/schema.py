@@ -88,6 +88,10 @@ COLUMNS = (
 )
 
 NAMES = tuple(column.name for column in COLUMNS)
+
+PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}
+"""Two parameters as one, ``256x128``: a sweep may vary them together, and every reader of rows finds them as a column
+beside the two. No file holds them."""
 FIGURES = NAMES[NAMES.index("speedup") : NAMES.index("cublas_kernel")]
 """Columns that stand only where the status is ok."""
 

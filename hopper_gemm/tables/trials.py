@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import FIELDS
-from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, STATUSES
+from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, PAIRS, STATUSES
 
 TRIALS, FINALS, SAMPLES, PROVENANCE = "trials.csv", "final.csv", "samples.csv", "provenance.json"
 SAMPLE_NAMES = ("m", "n", "k", "data", "regime", "config", "stage", "process", "ours_us", "cublas_us")
@@ -105,7 +105,12 @@ def read_trials(path: Path) -> pd.DataFrame:
     strange = sorted(set(frame["status"]) - set(STATUSES))
     if strange:
         raise ResultsError(f"{path} has the unknown status {strange[0]!r}; known are {', '.join(STATUSES)}")
-    return frame.reset_index(drop=True)
+    return with_pairs(frame.reset_index(drop=True))
+
+
+def with_pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the columns of :data:`hopper_gemm.tables.schema.PAIRS`."""
+    return frame.assign(**{name: frame[m].astype(str) + "x" + frame[n].astype(str) for name, (m, n) in PAIRS.items()})
 
 
 def row_key(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -21,10 +21,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.problem import DATA, GemmProblem
-from hopper_gemm.tables.schema import NAMES
-
-CLUSTER = "cluster"
-"""The cluster's two fields as one choice, ``"2x1"``: they vary together."""
+from hopper_gemm.tables.schema import NAMES, PAIRS
 
 Choice = Any
 """A value of a parameter; :class:`GemmConfig` says which are values at all."""
@@ -97,7 +94,7 @@ class TableSection(_Section):
     @field_validator("rows", "cols", "facet_rows", "facet_cols")
     @classmethod
     def _is_column(cls, name: str | None) -> str | None:
-        if name is not None and name not in NAMES:
+        if name is not None and name not in NAMES and name not in PAIRS:
             raise ValueError(f"must be a column of the results but got {name!r}")
         return name
 
@@ -205,19 +202,19 @@ def fields_of(name: str, value: Any) -> dict[str, Any]:
     """A choice of the space as fields of the config.
 
     Raises:
-        ValueError: a cluster that is not written as ``"2x1"``.
+        ValueError: a pair, such as a cluster, that is not written as ``"2x1"``.
     """
-    if name != CLUSTER:
+    if name not in PAIRS:
         return {name: value}
     m, cross, n = str(value).partition("x")
     if not (cross and m.isdigit() and n.isdigit()):
-        raise ValueError(f'cluster must be written like "2x1" but got {value!r}')
-    return {"cluster_m": int(m), "cluster_n": int(n)}
+        raise ValueError(f'{name} must be written like "2x1" but got {value!r}')
+    return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
 
 
 def _choice_mistakes(name: str, values: list[Any]) -> Iterator[str]:
     """What is wrong with the values of a parameter, one line each."""
-    known = [*FIELDS, CLUSTER]
+    known = [*FIELDS, *PAIRS]
     if name not in known:
         yield f"{name} is not a kernel parameter; choose among {', '.join(known)}"
         return

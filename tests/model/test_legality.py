@@ -73,6 +73,8 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"stores": "direct", "epi_n": 32}, "stores"),
         ({"arrivals": "thread", "cluster_m": 2}, "arrivals"),
         ({"full_barriers": 3}, "full_barriers"),
+        ({"unroll": True}, None),
+        ({"unroll": True, "tile_m": 128}, "unroll"),
         ({"l2_promotion": 32}, "l2_promotion"),
         ({"tile_n": 136, "cluster_m": 2}, "multicast"),
         ({"swizzle": 5}, "swizzle"),

@@ -176,7 +176,7 @@ def test_rows_timed_on_other_data_are_a_group_of_their_own(tmp_path):
 def test_effects_compare_like_with_like():
     """Speedups made as a product of two choices give back exactly the factors."""
     rows = [
-        {"status": "ok", "cluster_m": 1, "cluster_n": n, "peek": peek, "speedup": cluster * probe}
+        {"status": "ok", "cluster": f"1x{n}", "peek": peek, "speedup": cluster * probe}
         for n, cluster in ((1, 0.96), (2, 1.0))
         for peek, probe in ((False, 1.0), (True, 1.01))
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.tables.schema import PAIRS
 from hopper_gemm.tuning.space import configs, points, refused_by_rule, rungs, with_row
 from hopper_gemm.tuning.spec import SpecError, read_spec
 from tests.conftest import ROOT
@@ -81,7 +82,7 @@ def test_all_mistakes_of_a_space_are_told_at_once(tmp_path):
     with pytest.raises(SpecError) as caught:
         read_spec(spec_of(tmp_path, text))
     assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [
-        f"space: tile_z is not a kernel parameter; choose among {', '.join([*FIELDS, 'cluster'])}",
+        f"space: tile_z is not a kernel parameter; choose among {', '.join([*FIELDS, *PAIRS])}",
         "space: k_depth must be an integer from 1 but got 0",
         "space: k_depth must be an integer from 1 but got 'deep'",
     ]
@@ -171,7 +172,7 @@ def test_a_ladder_needs_no_space(tmp_path):
             "tile_m = [64, 128]",
             "space.tile_m: must be one value beside rungs but got a list; vary it in a",
         ),
-        ("{ tile_m = 128 }", "{ tile = 128 }", "rungs.2.set: tile is not a kernel parameter; choose among tile_m"),
+        ("{ tile_m = 128 }", "{ tile_x = 128 }", "rungs.2.set: tile_x is not a kernel parameter; choose among tile_m"),
         ('"1x2"', '"1by2"', "rungs.5.set: cluster must be written like \"2x1\" but got '1by2'"),
         (
             'name = "ladder"',
