@@ -11,6 +11,7 @@ from hopper_gemm.build.child import Child
 from hopper_gemm.build.pool import CompilePool
 from hopper_gemm.build.store import KernelId
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
+from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from tests.build.test_compile import grid
@@ -75,23 +76,56 @@ def test_the_smallest_and_the_oddest_problems(wrong, sizes):
     assert wrong([Case(config, GemmProblem(*sizes)) for config in configs]) == []
 
 
-def test_thousands_of_k_iterations_give_the_same_bits_in_every_run(wrong):
-    """Every stage count and stagger of one tile, both splits, clusters: a race would show as a changing bit."""
-    problem = GemmProblem(512, 512, 65536)
-    cases = []
-    for stages in (1, 2, 3, 6):
-        for stagger in range(min(stages, 4)):
-            for split, cluster in (("m", (1, 1)), ("n", (2, 1)), ("m", (1, 2))):
-                config = GemmConfig(
-                    tile_m=128,
-                    tile_n=128,
-                    stages=stages,
-                    stagger=stagger,
-                    consumers=2,
-                    split=split,
-                    cluster_m=cluster[0],
-                    cluster_n=cluster[1],
-                )
-                cases.append(Case(config, problem, runs=10))
-    assert len(cases) == 30
+LONG = GemmProblem(512, 512, 65536)
+"""4,096 stages of k_depth 1 for each tile: a race would show as a changing bit."""
+
+TILE = GemmConfig(tile_m=128, tile_n=128, k_depth=1, consumers=2, split="m")
+
+VARIANTS = {
+    "along n": {"split": "n"},
+    "cluster 2x1": {"cluster_m": 2},
+    "cluster 1x2": {"cluster_n": 2, "split": "n"},
+    "cluster 2x2": {"cluster_m": 2, "cluster_n": 2},
+    "pingpong": {"schedule": "pingpong", "split": "auto"},
+    "pingpong 2x1": {"schedule": "pingpong", "split": "auto", "cluster_m": 2},
+    "multistage": {"schedule": "multistage"},
+    "packed": {"ring_state": "packed", "peek": False},
+    "every thread": {"arrivals": "thread"},
+    "two barriers": {"full_barriers": 2, "peek": "consumer"},
+    "cp.async": {"loads": "cp_async", "peek": "producer"},
+    "direct": {"stores": "direct", "persistent": False},
+}
+
+
+def test_thousands_of_k_iterations_give_the_same_bits_with_every_stage_count_and_stagger(wrong):
+    most = resolve(TILE).stages
+    cases = [
+        Case(replace(TILE, stages=stages, stagger=stagger, split=split), LONG, runs=5)
+        for stages in range(1, most + 1)
+        for stagger in sorted({0, 1, 2, 3, 7} & set(range(stages)))
+        for split in "mn"
+    ]
+    assert most > 20
+    assert len(cases) > 200
+    assert wrong(cases) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_thousands_of_k_iterations_give_the_same_bits_in_every_variant(wrong, variant):
+    cases = [
+        Case(replace(TILE, stages=stages, stagger=min(stagger, stages - 1), **VARIANTS[variant]), LONG, runs=5)
+        for stages in (1, 2, 3, 5, 8)
+        for stagger in (0, 1, 3)
+    ]
+    assert wrong(cases) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_more_tiles_than_ctas_and_fewer_stages_of_k_than_slots(wrong, variant):
+    """The ring runs on from tile to tile, with a tile's stages fewer than, equal to and more than its slots."""
+    cases = [
+        Case(replace(TILE, k_depth=4, stages=stages, stagger=min(1, stages - 1), **VARIANTS[variant]), problem)
+        for stages in (1, 2, 3, 4)
+        for problem in (GemmProblem(4000, 3000, k) for k in (8, 64, 128, 192, 264, 512))
+    ]
     assert wrong(cases) == []

@@ -138,7 +138,7 @@ def test_the_published_form(trials):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rows": "tile"}, "'tile' is not a column; choose among study, m, n"),
+        ({"rows": "tilt"}, "'tilt' is not a column; choose among study, m, n"),
         ({"value": "reason"}, "'reason' holds no numbers; choose a figure such as speedup"),
     ],
 )
