@@ -324,14 +324,19 @@ def counters(
         int | None, typer.Option(min=1, help="Stop after so many configs; the rest can follow later.")
     ] = None,
     gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    no_ncu: Annotated[
+        bool, typer.Option("--no-ncu", help="Only what our kernel counts itself; needs no profiler.")
+    ] = False,
+    no_meter: Annotated[bool, typer.Option("--no-meter", help="Only what the profiler counts.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Hardware counters of a study's kernels and of cuBLAS: clock, traffic, L2 hits, instructions."""
+    """Hardware counters of a study's kernels and of cuBLAS: clock, traffic, L2 hits, instructions; and how often our
+    kernel's roles find a stage ready, and how long they wait."""
     from hopper_gemm.tables.counters import counters_table, read_counters
     from hopper_gemm.tables.places import shown
     from hopper_gemm.tuning.counting import Counting
 
-    counting = Counting.prepare(target, _one_gpu(gpus), out)
+    counting = Counting.prepare(target, _one_gpu(gpus), out, profiled=not no_ncu, metered=not no_meter)
     (_stderr if as_json else print)(counting.opening)
 
     def watch(counted: Any, done: int, total: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,17 +43,32 @@ class LoadedKernel:
     launcher: Any
     clusters: int
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None
+    ) -> None:
         """Launch on torch's current stream; nothing is checked and nothing is waited for.
 
         Args:
             a: (m, k), k contiguous.
             b: (n, k), k contiguous: the transpose of the right operand.
             out: (m, n), n contiguous; written whole.
+            readings: where a metered kernel writes, and only that: contiguous int32 of the shape
+                (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.
         """
         config = self.config
-        clusters = self.clusters if config.persistent else UNBOUNDED
-        self.launcher(a, b, out, clusters, config.raster == "m", config.swizzle, config.serpentine)
+        metered = () if readings is None else (readings,)
+        self.launcher(a, b, out, self._clusters, config.raster == "m", config.swizzle, config.serpentine, *metered)
+
+    def ctas(self, problem: GemmProblem) -> int:
+        """CTAs of a launch."""
+        config = self.config
+        tiles_m = ceil(problem.m / (config.tile_m * config.cluster_m))
+        tiles_n = ceil(problem.n / (config.tile_n * config.cluster_n))
+        return config.cluster_size * min(self._clusters, tiles_m * tiles_n)
+
+    @property
+    def _clusters(self) -> int:
+        return self.clusters if self.config.persistent else UNBOUNDED
 
 
 def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
@@ -61,19 +77,20 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
     if report is None:
         from hopper_gemm.build.compiler import compile_kernel
 
-        compiled = compile_kernel(kernel.config, kernel.dtype)
+        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.metered)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report)
     return report
 
 
-def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> LoadedKernel:
+def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, metered: bool = False) -> LoadedKernel:
     """A kernel for a config and a problem, from the store or compiled now (about a second).
 
     Args:
         config: any legal config; ``"auto"`` and ``"max"`` are resolved.
         problem: only its type and layouts matter to the binary; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder.
+        metered: whether its roles count their waits; its call then takes readings too.
 
     Returns:
         The kernel, loaded for the current device.
@@ -86,7 +103,7 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None) ->
         raise IllegalConfigError("; ".join(map(str, found)))
     config = resolve(config)
     kernels = KernelStore(store or default_store())
-    kernel = KernelId.of(config, problem)
+    kernel = KernelId.of(config, problem, metered)
     report = compile_into(kernels, kernel)
     return LoadedKernel(config, report, _launcher(kernels.object_file(kernel)), _sm_count() // config.cluster_size)
 

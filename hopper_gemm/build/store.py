@@ -32,25 +32,30 @@ SOURCES = ("kernel/*.py", "model/config.py", "model/footprint.py", "model/hopper
 
 @dataclass(frozen=True)
 class KernelId:
-    """What one binary is compiled for: a resolved config at default launch values, a type and a layout."""
+    """What one binary is compiled for: a resolved config at default launch values, a type and a layout; and whether its
+    roles count their waits, which makes it another binary."""
 
     config: GemmConfig
     dtype: str
     layouts: str
+    metered: bool = False
 
     @staticmethod
-    def of(config: GemmConfig, problem: GemmProblem) -> KernelId:
+    def of(config: GemmConfig, problem: GemmProblem, metered: bool = False) -> KernelId:
         """The binary that serves a config on a problem; configs that differ only at launch share it."""
         default = GemmConfig()
         launch = {name: getattr(default, name) for name in LAUNCH_FIELDS}
-        return KernelId(replace(resolve(config), **launch), problem.dtype, problem.layouts)
+        return KernelId(replace(resolve(config), **launch), problem.dtype, problem.layouts, metered)
 
     @property
     def digest(self) -> str:
-        """Name of the entry in a store."""
+        """Name of the entry in a store; ``metered`` is no part of it where it is false."""
+        kernel = asdict(self)
+        if not self.metered:
+            del kernel["metered"]
         parts = {
             "sources": source_digest(),
-            "kernel": asdict(self),
+            "kernel": kernel,
             "versions": {name: version(name) for name in PACKAGES},
             "arch": hopper.ARCH,
         }

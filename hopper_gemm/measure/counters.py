@@ -216,9 +216,10 @@ class Counted:
     Args:
         request: the request.
         kernel: name of the kernel; several are joined by ``+``.
-        figures: by the names of :data:`COUNTERS`; what was not counted is not there.
+        figures: by the names of :data:`COUNTERS`, or of :data:`hopper_gemm.measure.waits.FIGURES`; what was not
+            counted is not there.
         note: which figures are not there, and which come from another metric than the first.
-        reason: why there are no figures.
+        reason: why there are no figures, or not those of either kind.
     """
 
     request: CountRequest

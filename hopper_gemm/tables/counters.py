@@ -1,9 +1,13 @@
-"""``counters.csv``: hardware counters of the configs of a study and of cuBLAS, beside its trials."""
+"""``counters.csv``: hardware counters of the configs of a study and of cuBLAS, beside its trials; and the waits that
+our kernel counts itself.
+
+The two come from different runs, perhaps of different days: a config may have a row for each, and is read as one.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ ARMS = {"ours": "our kernel", "cublas": "torch.mm; its rows have no kernel param
 
 _KEY = tuple(name for name in schema.KEY if name != "regime")
 
-FIGURE_COLUMNS = (
+PROFILED_COLUMNS = (
     Column("tensor_active_hw", "number", "percent of the cycles in which the tensor cores compute, counted"),
     Column("sm_ghz", "number", "mean SM clock of the launch, GHz"),
     Column("duration_us", "number", "time of one launch under the profiler, microseconds; no substitute for a timing"),
@@ -37,19 +41,30 @@ FIGURE_COLUMNS = (
     Column("shared_bank_reads", "number", "reads of a 4-byte bank of shared memory"),
     Column("instructions", "number", "warp instructions executed"),
 )
-"""The figures, by the names that :data:`hopper_gemm.measure.counters.COUNTERS` gives them."""
+"""The profiler's figures, by the names that :data:`hopper_gemm.measure.counters.COUNTERS` gives them."""
+
+METERED_COLUMNS = (
+    Column("producer_hit_pct", "number", "percent of stages that the producer's probe found empty; only if it peeks"),
+    Column("consumer_hit_pct", "number", "percent of stages that the consumer's probe found full; only if it peeks"),
+    Column("producer_wait_pct", "number", "percent of the producer's cycles in which it waits for an empty stage"),
+    Column("consumer_wait_pct", "number", "percent of the first consumer's cycles in which it waits for a full stage"),
+)
+"""What our kernel counts itself, by the names of :data:`hopper_gemm.measure.waits.FIGURES`; cuBLAS has none."""
 
 COLUMNS = (
     *(column for column in schema.COLUMNS if column.name in _KEY),
     Column("arm", "text", "; ".join(f"{name}: {meaning}" for name, meaning in ARMS.items())),
-    *FIGURE_COLUMNS,
+    *PROFILED_COLUMNS,
+    *METERED_COLUMNS,
     Column("kernel", "text", "name of the kernel that ran"),
     Column("code", "text", "digest of our machine code, as in the trials"),
     Column("note", "text", "figures that the profiler could not count, or took from a second-best metric"),
     Column("gpu", "text", "name of the GPU"),
 )
 NAMES = tuple(column.name for column in COLUMNS)
-FIGURES = tuple(column.name for column in FIGURE_COLUMNS)
+PROFILED = tuple(column.name for column in PROFILED_COLUMNS)
+METERED = tuple(column.name for column in METERED_COLUMNS)
+FIGURES = (*PROFILED, *METERED)
 KEY = (*_KEY, "arm")
 """Columns that tell one row from another. The regime is none of them: traffic and instructions do not depend on it."""
 
@@ -76,13 +91,18 @@ def write_counters(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     AppendFile(folder / FILE, NAMES).append(rows)
 
 
-def recorded_keys(folder: Path) -> set[tuple[str, ...]]:
+def recorded_keys(folder: Path, figures: Collection[str] = FIGURES) -> set[tuple[str, ...]]:
     """The keys of the rows that the folder has already; none where it has no counters yet.
+
+    Args:
+        folder: of a study.
+        figures: only rows that have one of these count, such as :data:`PROFILED`.
 
     Raises:
         ResultsError: the file is not of this version: rows could not be added to it.
     """
-    return {counter_key(row) for row in _rows(folder / FILE)} if (folder / FILE).is_file() else set()
+    rows = _rows(folder / FILE) if (folder / FILE).is_file() else []
+    return {counter_key(row) for row in rows if any(row[name] for name in figures)}
 
 
 def read_counters(folder: Path) -> pd.DataFrame:
@@ -116,11 +136,12 @@ def with_counters(trials: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
         counters: as :func:`read_counters` gives them.
 
     Returns:
-        The same rows in the same order, with the columns of :data:`FIGURES`, and again with ``cublas_`` before each;
-        empty where nothing was counted, or where it was counted of other machine code than the trial ran.
+        The same rows in the same order, with the columns of :data:`FIGURES`, and those of :data:`PROFILED` again with
+        ``cublas_`` before each; empty where nothing was counted, or where it was counted of other machine code than
+        the trial ran.
     """
     rows = {counter_key(row): row for row in counters.to_dict("records")}
-    joined: dict[str, list[Any]] = {name: [] for prefix in ("", "cublas_") for name in _prefixed(prefix)}
+    joined: dict[str, list[Any]] = {name: [] for name in (*FIGURES, *_CUBLAS)}
     for trial in trials.to_dict("records"):
         ours = rows.get(counter_key({**trial, "arm": "ours"}), {})
         codes = {code for code in (trial.get("code"), ours.get("code")) if isinstance(code, str) and code}
@@ -128,9 +149,10 @@ def with_counters(trials: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
             ours = {}
         problem = {name: trial[name] for name in ("m", "n", "k", "dtype", "layouts")}
         theirs = rows.get(counter_key({**problem, "arm": "cublas"}), {})
-        for prefix, row in (("", ours), ("cublas_", theirs)):
-            for name, figure in zip(_prefixed(prefix), FIGURES, strict=True):
-                joined[name].append(row.get(figure))
+        for name in FIGURES:
+            joined[name].append(ours.get(name))
+        for name, figure in _CUBLAS.items():
+            joined[name].append(theirs.get(figure))
     figures = {name: pd.array(values, dtype="Float64") for name, values in joined.items()}
     return trials.assign(**figures)
 
@@ -168,7 +190,13 @@ _SHOWN = (
     ("tma_load_bytes", "TMA GB", 1e-9, "{:.2f}"),
     ("shared_bank_reads", "bank reads G", 1e-9, "{:.2f}"),
     ("instructions", "instructions M", 1e-6, "{:.1f}"),
+    ("producer_hit_pct", "producer hit %", 1.0, "{:.1f}"),
+    ("consumer_hit_pct", "consumer hit %", 1.0, "{:.1f}"),
+    ("producer_wait_pct", "producer wait %", 1.0, "{:.1f}"),
+    ("consumer_wait_pct", "consumer wait %", 1.0, "{:.1f}"),
 )
+
+_CUBLAS = {f"cublas_{name}": name for name in PROFILED}
 
 
 def _shown(value: Any, scale: float, form: str) -> str:
@@ -190,12 +218,12 @@ def _config(row: Mapping[str, Any]) -> GemmConfig:
     return GemmConfig(**{name: row[name] for name in FIELDS})
 
 
-def _prefixed(prefix: str) -> list[str]:
-    return [prefix + name for name in FIGURES]
-
-
 def _rows(path: Path) -> list[dict[str, str]]:
-    """The whole rows of a file, as text; a torn last line is passed over."""
+    """A file's rows as text, one for each key; a torn last line is passed over.
+
+    Of several rows of one key the later fills in what the earlier lacks, or takes its place where it is of other
+    machine code.
+    """
     content = path.read_text()
     lines = content[: content.rfind("\n") + 1].splitlines()
     if not lines:
@@ -203,4 +231,10 @@ def _rows(path: Path) -> list[dict[str, str]]:
     reader = csv.DictReader(lines)
     if tuple(reader.fieldnames or ()) != NAMES:
         raise ResultsError(f"{path} has other columns than this version writes; move it away and count again")
-    return list(reader)
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in reader:
+        key = counter_key(row)
+        before = rows.get(key, {})
+        kept = before if before.get("code") == row["code"] else {}
+        rows[key] = {name: row[name] or kept.get(name, "") for name in NAMES}
+    return list(rows.values())

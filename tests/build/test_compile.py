@@ -97,6 +97,31 @@ def test_fp16_compiles_too(pool):
     assert faults(pool, [GemmConfig(), GemmConfig(tile_m=320, cluster_m=2)], dtype="fp16") == []
 
 
+METERED = [
+    GemmConfig(),
+    GemmConfig(cluster_n=2),
+    GemmConfig(tile_m=320, tile_n=128),
+    GemmConfig(tile_m=128, tile_n=128, schedule="pingpong"),
+    GemmConfig(tile_m=128, tile_n=128, schedule="multistage", stages=4),
+    GemmConfig(peek=False, unroll=True, ring_state="packed"),
+]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("config", METERED, ids=str)
+def test_a_metered_kernel_is_another_binary_that_does_not_spill_either(pool, config):
+    """It multiplies and stores with the same instructions: the meter only adds to them."""
+    assert is_legal(config)
+    plain, metered = (KernelId.of(config, PROBLEM, metered) for metered in (False, True))
+    pool.submit([plain, metered])
+    plain, metered = pool.result(plain), pool.result(metered)
+    assert (metered.status, metered.reason) == ("ok", "")
+    assert metered.report.code != plain.report.code
+    for name in ("wgmma_waits", "tma_stores"):
+        assert getattr(metered.report, name) == getattr(plain.report, name)
+    assert metered.report.wgmma % footprint(config).wgmma_per_stage == 0
+
+
 @pytest.mark.compile
 @pytest.mark.parametrize(
     "config",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from dataclasses import replace
@@ -10,9 +12,10 @@ import pytest
 
 from hopper_gemm.build.child import Child
 from hopper_gemm.build.cubin import CubinReport
-from hopper_gemm.build.loader import IllegalConfigError, load
+from hopper_gemm.build.loader import IllegalConfigError, LoadedKernel, load
 from hopper_gemm.build.pool import CompilePool
-from hopper_gemm.build.store import KernelId, KernelStore
+from hopper_gemm.build.store import PACKAGES, KernelId, KernelStore
+from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 
@@ -43,6 +46,41 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     monkeypatch.setattr("hopper_gemm.build.store.source_digest", lambda: "other sources")
     others.append(digest(GemmConfig()))
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_a_metered_kernel_has_a_name_of_its_own_and_the_others_keep_theirs(monkeypatch):
+    """The name of an unmetered kernel is a digest in which nothing speaks of meters."""
+    monkeypatch.setattr("hopper_gemm.build.store.source_digest", lambda: "sources")
+    monkeypatch.setattr("hopper_gemm.build.store.version", lambda name: "0.0")
+    monkeypatch.setattr("hopper_gemm.build.store.asdict", lambda kernel: {"metered": kernel.metered})
+    plain, metered = (KernelId.of(GemmConfig(), PROBLEM, metered).digest for metered in (False, True))
+    assert plain != metered
+    parts = {"sources": "sources", "kernel": {}, "versions": dict.fromkeys(PACKAGES, "0.0"), "arch": hopper.ARCH}
+    assert plain == hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@pytest.mark.parametrize(
+    ("config", "problem", "ctas"),
+    [
+        (GemmConfig(tile_m=256, tile_n=128), GemmProblem(4096, 4096, 64), 132),
+        (GemmConfig(tile_m=256, tile_n=128), GemmProblem(1024, 512, 64), 16),
+        (GemmConfig(tile_m=256, tile_n=128, persistent=False), GemmProblem(4096, 4096, 64), 512),
+        (GemmConfig(tile_m=256, tile_n=128, cluster_n=2), GemmProblem(257, 264, 64), 2 * 2 * 2),
+    ],
+    ids=str,
+)
+def test_a_launch_has_a_cta_for_each_tile_of_its_clusters_or_as_many_as_fit(config, problem, ctas):
+    kernel = LoadedKernel(config, REPORT, None, 132 // config.cluster_size)
+    assert kernel.ctas(problem) == ctas
+
+
+def test_only_a_metered_kernel_is_given_readings():
+    calls = []
+    kernel = LoadedKernel(GemmConfig(swizzle=4), REPORT, lambda *arguments: calls.append(arguments), 132)
+    kernel("a", "b", "out")
+    kernel("a", "b", "out", "readings")
+    plain = ("a", "b", "out", 132, True, 4, True)
+    assert calls == [plain, (*plain, "readings")]
 
 
 def test_an_entry_is_found_only_once_it_is_whole(tmp_path):

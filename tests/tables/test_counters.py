@@ -5,13 +5,16 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from hopper_gemm.measure import waits
 from hopper_gemm.measure.counters import COUNTERS
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.tables.counters import (
     FIGURES,
     FILE,
+    METERED,
     NAMES,
+    PROFILED,
     counter_key,
     counters_table,
     read_counters,
@@ -43,7 +46,8 @@ def study(tmp_path):
 
 
 def test_the_file_has_the_figures_that_are_counted():
-    assert tuple(counter.name for counter in COUNTERS) == FIGURES
+    assert tuple(counter.name for counter in COUNTERS) == PROFILED
+    assert waits.FIGURES == METERED
     assert set(FIGURES) < set(NAMES)
     assert "regime" not in NAMES
 
@@ -65,6 +69,29 @@ def test_kinds_survive_the_file_with_cublas_without_parameters(study):
     assert frame["serpentine"].isna().tolist() == [True, False, False]
     assert frame["dram_read_bytes"].tolist()[1] == 9.8e8
     assert frame["dram_read_bytes"].isna().tolist() == [True, False, True]
+
+
+def test_a_config_that_was_metered_apart_from_the_profiler_is_one_row(study):
+    """Whichever came first, the other kind is added to it; and it is known which of them a config has."""
+    metered = {"producer_hit_pct": 80.0, "consumer_wait_pct": 12.5}
+    assert recorded_keys(study, METERED) == set()
+    write_counters(study, [ours(swizzle=4, figures=metered), ours(swizzle=16, figures=metered)])
+    frame = read_counters(study)
+    assert frame["swizzle"].fillna(0).tolist() == [0, 4, 8, 16]
+    assert frame["consumer_wait_pct"].fillna(-1).tolist() == [-1, 12.5, -1, 12.5]
+    assert frame["sm_ghz"].fillna(-1).tolist() == [1.57, 1.617, 1.6, -1]
+    assert recorded_keys(study, METERED) == {counter_key(ours(swizzle=4)), counter_key(ours(swizzle=16))}
+    assert counter_key(ours(swizzle=16)) not in recorded_keys(study, PROFILED)
+    assert len(recorded_keys(study)) == 4
+
+
+def test_figures_of_two_machine_codes_are_not_put_in_one_row(study):
+    """The later takes the place of the earlier, whose kernel is no more."""
+    write_counters(study, [ours(swizzle=4, code="0ther", figures={"consumer_wait_pct": 12.5})])
+    row = read_counters(study).set_index("swizzle").loc[4]
+    assert (row["code"], row["consumer_wait_pct"]) == ("0ther", 12.5)
+    assert pd.isna(row["sm_ghz"])
+    assert counter_key(ours(swizzle=4)) not in recorded_keys(study, PROFILED)
 
 
 def test_a_torn_last_line_is_not_read(study):
@@ -100,6 +127,7 @@ def test_a_trial_gets_the_counters_of_its_config_in_both_regimes_and_those_of_cu
     assert joined["l2_hit_pct"].isna().tolist() == [True, True, False, False, True, True]
     assert joined["cublas_sm_ghz"].tolist() == [1.57] * 6
     assert joined["speedup"].tolist() == [1.0] * 6
+    assert not {f"cublas_{name}" for name in METERED} & set(joined.columns), "cuBLAS counts no waits"
 
 
 def test_counters_of_other_machine_code_are_not_a_trials_own(study):
@@ -115,6 +143,7 @@ def test_the_table_shows_figures_and_the_best_swizzle_in_theory(study):
     assert "| cuBLAS nvjet_sm90 | - | - | 1.570 | - |" in text
     assert "| m4 (16.2) | - | 1.617 | - | 0.980 |" in text
     assert len([line for line in lines if line.startswith("| 256x128x64")]) == 2
+    assert "producer hit % | consumer hit % | producer wait % | consumer wait % |" in lines[2]
 
 
 def test_configs_come_back_whole(study):

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from hopper_gemm.build.cubin import CubinReport
 from hopper_gemm.build.pool import Built
 from hopper_gemm.cli import app
+from hopper_gemm.measure.counters import Counted
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper
-from hopper_gemm.measure.profiler import open_profiler
+from hopper_gemm.measure.profiler import ProfilerError, open_profiler
 from hopper_gemm.tables.counters import ABOUT, read_counters
 from hopper_gemm.tables.schema import NAMES
 from hopper_gemm.tables.trials import PROVENANCE, TRIALS, AppendFile, ResultsError
@@ -44,9 +45,9 @@ swizzle = [2, 4, 8]
 
 
 class FakePool:
-    """Compiles nothing; one kernel spills on command."""
+    """Compiles nothing; kernels that are metered, or not, spill on command."""
 
-    spills = False
+    spills = ()
 
     def __init__(self, store):
         pass
@@ -55,7 +56,7 @@ class FakePool:
         pass
 
     def result(self, kernel):
-        if self.spills:
+        if kernel.metered in self.spills:
             return Built("spilled", "8 B of stack, 2 loads from local memory")
         return Built("ok", "", CubinReport(168, 0, 0, 0, 4, 1, 2, 1, 500, "c0de"))
 
@@ -63,17 +64,37 @@ class FakePool:
         pass
 
 
+class FakeMeter:
+    """Waits that are none; one config fails on command."""
+
+    asked, fails_at = 0, None
+
+    def __init__(self, gpu=None, store=None):
+        pass
+
+    def measure(self, request):
+        FakeMeter.asked += 1
+        if request.config.swizzle == self.fails_at:
+            return Counted(request, reason="metered: no answer within 60 s; killed")
+        return Counted(request, figures={"producer_hit_pct": 80.0, "consumer_wait_pct": float(request.config.swizzle)})
+
+    def close(self):
+        pass
+
+
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    """A sweep of three legal configs on two problems, a GPU that is none, and a compiler that is none."""
+    """A sweep of three legal configs on two problems, and a GPU, a compiler and a meter that are none."""
     monkeypatch.setattr(counting, "find_hopper", lambda gpu: GpuId(gpu, "NVIDIA H200", "GPU-0"))
     monkeypatch.setattr(counting, "CompilePool", FakePool)
+    monkeypatch.setattr(counting, "WaitMeter", FakeMeter)
+    monkeypatch.setattr(FakeMeter, "asked", 0)
     (tmp_path / "small.toml").write_text(SPEC)
     return tmp_path / "small.toml"
 
 
-def run(spec, tmp_path, limit=None, *mood):
-    ready = Counting.prepare(spec, 0, tmp_path / "out")
+def run(spec, tmp_path, limit=None, *mood, **kinds):
+    ready = Counting.prepare(spec, 0, tmp_path / "out", **kinds)
     return ready, ready.run(limit=limit, profiler=open_profiler(install(tmp_path, *mood)), store=tmp_path / "store")
 
 
@@ -92,6 +113,68 @@ def test_rows_have_their_code_their_gpu_and_where_they_come_from(spec, tmp_path)
     about = json.loads((ready.out / ABOUT).read_text())
     assert (about["profiler"], about["protocol"]["cache_control"]) == ("2025.3.1.0", "all")
     assert about["metrics"]["dram_read_bytes"] == ["dram__bytes_read.sum"]
+    assert about["meter"] == {"warm_up": 1, "launches": 3, "data": "normal"}
+
+
+def test_our_configs_have_their_waits_beside_the_profilers_figures_and_cublas_has_none(spec, tmp_path):
+    frame = read_counters(run(spec, tmp_path)[0].out)
+    assert FakeMeter.asked == 6
+    assert frame["consumer_wait_pct"].fillna(0).tolist() == [0, 2, 4, 8] * 2
+    assert frame["instructions"].isna().sum() == 0
+
+
+def test_either_kind_can_go_alone_and_the_other_follow(spec, tmp_path):
+    """Nothing is counted twice, nothing is forgotten, and of each kind it is kept where it is from."""
+    ready, written = run(spec, tmp_path, profiled=False)
+    assert (written, calls(tmp_path), FakeMeter.asked) == (6, 0, 6)
+    frame = read_counters(ready.out)
+    assert set(frame["arm"]) == {"ours"}
+    assert set(frame["code"]) == {"c0de"}
+    assert "profiler" not in json.loads((ready.out / ABOUT).read_text())
+    assert run(spec, tmp_path, profiled=False)[1] == 0
+    assert run(spec, tmp_path, metered=False)[1] == 8
+    assert run(spec, tmp_path)[1] == 0
+    assert (calls(tmp_path), FakeMeter.asked) == (1, 6)
+    frame = read_counters(ready.out)
+    assert len(frame) == 8
+    assert frame["instructions"].isna().sum() == 0
+    about = json.loads((ready.out / ABOUT).read_text())
+    assert (about["profiler"], about["meter"]["launches"]) == ("2025.3.1.0", 3)
+
+
+def test_a_kind_that_fails_does_not_keep_back_the_other_and_is_tried_again(spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeMeter, "fails_at", 8)
+    ready, written = run(spec, tmp_path, None, "wrong")
+    assert (written, len(ready.failed)) == (8, 4)
+    assert {failure.request.config.swizzle: failure.reason.split(":")[0] for failure in ready.failed} == {
+        4: "WrongResultError",
+        8: "metered",
+    }
+    frame = read_counters(ready.out).set_index("swizzle")
+    assert frame.loc[4, "instructions"].isna().all()
+    assert frame.loc[8, "consumer_wait_pct"].isna().all()
+    assert len(Counting.prepare(spec, 0, tmp_path / "out").open_requests()) == 4
+    monkeypatch.setattr(FakeMeter, "fails_at", None)
+    assert run(spec, tmp_path)[1] == 4
+    assert (
+        read_counters(ready.out)
+        .set_index("arm")
+        .loc["ours", ["instructions", "consumer_wait_pct"]]
+        .notna()
+        .all(axis=None)
+    )
+
+
+def test_without_the_profiler_none_is_looked_for(spec, tmp_path, monkeypatch):
+    def missing():
+        raise ProfilerError("counters need Nsight Compute but there is no ncu")
+
+    monkeypatch.setattr(counting, "open_profiler", missing)
+    assert Counting.prepare(spec, 0, tmp_path / "out", profiled=False).run(store=tmp_path / "store") == 6
+    line = ["counters", str(spec), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, line)
+    assert (done.exit_code, done.stderr) == (2, "hopper-gemm: counters need Nsight Compute but there is no ncu\n")
+    assert CliRunner().invoke(app, [*line, "--no-ncu"]).exit_code == 0
 
 
 def test_what_has_a_row_is_not_counted_again(spec, tmp_path):
@@ -102,17 +185,24 @@ def test_what_has_a_row_is_not_counted_again(spec, tmp_path):
 
 
 def test_what_failed_gets_no_row_and_is_tried_again(spec, tmp_path):
-    ready, written = run(spec, tmp_path, None, "wrong")
+    ready, written = run(spec, tmp_path, None, "wrong", metered=False)
     assert (written, len(ready.failed)) == (6, 2)
     assert "WrongResultError" in ready.failed[0].reason
-    assert run(spec, tmp_path)[1] == 2
+    assert run(spec, tmp_path, metered=False)[1] == 2
 
 
 def test_a_kernel_that_spills_is_not_run(spec, tmp_path, monkeypatch):
-    monkeypatch.setattr(FakePool, "spills", True)
+    monkeypatch.setattr(FakePool, "spills", (False, True))
     ready, written = run(spec, tmp_path)
-    assert written == 2
+    assert (written, FakeMeter.asked) == (2, 0)
     assert {failure.reason for failure in ready.failed} == {"spilled: 8 B of stack, 2 loads from local memory"}
+
+
+def test_a_kernel_that_spills_only_for_its_meter_is_profiled_all_the_same(spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakePool, "spills", (True,))
+    ready, written = run(spec, tmp_path)
+    assert (written, FakeMeter.asked) == (8, 0)
+    assert {failure.reason for failure in ready.failed} == {"metered, spilled: 8 B of stack, 2 loads from local memory"}
 
 
 def test_a_studys_folder_is_counted_in_place_for_what_ran_in_it(spec, tmp_path):
@@ -144,7 +234,7 @@ def test_counters_are_not_put_beside_what_they_do_not_belong_to(spec, tmp_path, 
 def test_the_command_prints_a_table_and_goes_on_where_it_stopped(spec, tmp_path, monkeypatch):
     profiler = open_profiler(install(tmp_path, "wrong"))
     monkeypatch.setattr(counting, "open_profiler", lambda: profiler)
-    line = ["counters", str(spec), "--out", str(tmp_path / "out")]
+    line = ["counters", str(spec), "--out", str(tmp_path / "out"), "--no-meter"]
     done = CliRunner().invoke(app, [*line, "--limit", "1"])
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Counting small on NVIDIA H200 into ")
@@ -170,6 +260,7 @@ def command(*arguments):
         (["sweeps"], "sweeps/trials.csv does not exist; name a results folder"),
         (["sweeps/options.toml", "--gpus", "all"], "--gpus must be the index of one GPU but got 'all'"),
         (["sweeps/options.toml", "--limit", "0"], "Invalid value for '--limit'"),
+        (["sweeps/options.toml", "--no-ncu", "--no-meter"], "leave nothing to count; drop one of them"),
     ],
 )
 def test_bad_input_is_told_in_one_line_with_the_mend(arguments, message):

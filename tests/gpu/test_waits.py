@@ -1,0 +1,104 @@
+"""What the kernel counts of itself adds up: a stage for every k tile of every tile, and shares that are shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopper_gemm.build.child import Child, Handler
+from hopper_gemm.measure.counters import CountRequest
+from hopper_gemm.measure.device import find_hopper
+from hopper_gemm.measure.waits import FIGURES, WaitMeter
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
+from tests.gpu.checking import ANSWER_SECONDS
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = GemmProblem(3840, 4096, 1024)
+"""Tiles of 256, 320 and 128 rows divide it, in clusters too: no tile is computed for nothing."""
+
+CONFIGS = [
+    GemmConfig(),
+    GemmConfig(peek=False),
+    GemmConfig(peek="consumer", cluster_n=2),
+    GemmConfig(tile_m=320, tile_n=128),
+    GemmConfig(persistent=False),
+    GemmConfig(tile_m=128, tile_n=128, schedule="pingpong"),
+    GemmConfig(tile_m=128, tile_n=128, schedule="multistage", stages=4),
+    GemmConfig(tile_m=128, tile_n=128, loads="cp_async"),
+]
+NO_PRODUCER = CONFIGS[-2:]
+
+
+def reading(store: Path) -> Handler:
+    """Answers a config with the readings of one launch, as unsigned numbers."""
+    import numpy as np
+
+    from hopper_gemm.build.loader import load
+    from hopper_gemm.measure.waits import read_meter
+    from hopper_gemm.measure.workload import make_workload
+
+    workload = make_workload(PROBLEM, l2_bytes=0)
+
+    def handle(config: GemmConfig) -> np.ndarray:
+        kernel = load(config, PROBLEM, store, metered=True)
+        return read_meter(kernel, PROBLEM, [workload.sets[0]])[0].view(np.uint32)
+
+    return handle
+
+
+@pytest.fixture(scope="module")
+def child(kernel_store):
+    child = Child(reading, kernel_store)
+    yield child
+    child.close()
+
+
+@pytest.fixture(scope="module")
+def meter(kernel_store):
+    meter = WaitMeter(find_hopper(), kernel_store)
+    yield meter
+    meter.close()
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_every_stage_of_every_tile_is_counted_once(child, config):
+    """Of two consumers that take turns the first counts its own tiles; the other roles see all of them."""
+    reply = child.ask(config, ANSWER_SECONDS)
+    assert reply.kind == "answer", reply.error
+    producer, consumer = reply.value[:, 0], reply.value[:, 1]
+    tiles = (PROBLEM.m // config.tile_m) * (PROBLEM.n // config.tile_n)
+    stages = tiles * PROBLEM.k // config.tile_k
+    assert producer[:, 0].sum() == (0 if config in NO_PRODUCER else stages)
+    if config.schedule == "pingpong":
+        assert stages // 2 <= consumer[:, 0].sum() < stages
+    else:
+        assert consumer[:, 0].sum() == stages
+    for row in (producer, consumer):
+        assert (row[:, 1] <= row[:, 0]).all(), "more hits than stages"
+        assert (row[:, 2] <= row[:, 3]).all(), "more cycles waited than there were"
+    assert (consumer[:, 0] > 0).all(), "a CTA without work"
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_shares_lie_between_0_and_100(meter, config):
+    counted = meter.measure(CountRequest(PROBLEM, config))
+    assert counted.reason == ""
+    probing = {f"{side}_hit_pct" for side in ("producer", "consumer") if config.peeks(side)}
+    expected = probing | {"producer_wait_pct", "consumer_wait_pct"}
+    if config in NO_PRODUCER:
+        expected -= {"producer_hit_pct", "producer_wait_pct"}
+    assert set(counted.figures) == expected <= set(FIGURES)
+    assert all(0 <= value <= 100 for value in counted.figures.values())
+    assert counted.figures["consumer_wait_pct"] > 0
+
+
+def test_a_ring_of_one_stage_waits_more_than_a_deep_one(meter):
+    """Nothing can be loaded ahead: both sides wait for each other all the time."""
+    shallow, deep = (
+        meter.measure(CountRequest(PROBLEM, GemmConfig(stages=stages, stagger=0))).figures for stages in (1, 4)
+    )
+    assert shallow["consumer_wait_pct"] > deep["consumer_wait_pct"] + 10
+    assert shallow["consumer_hit_pct"] < deep["consumer_hit_pct"]
