@@ -14,12 +14,11 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.roofline import best_swizzle
 from hopper_gemm.tables import schema
 from hopper_gemm.tables.report import markdown_table
 from hopper_gemm.tables.schema import Column
-from hopper_gemm.tables.trials import AppendFile, ResultsError, row_key
+from hopper_gemm.tables.trials import AppendFile, ResultsError, config_of, row_key
 
 FILE, ABOUT = "counters.csv", "counters.json"
 
@@ -204,18 +203,14 @@ def _shown(value: Any, scale: float, form: str) -> str:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    return f"cuBLAS {row['kernel']}" if row["arm"] == "cublas" else str(_config(row))
+    return f"cuBLAS {row['kernel']}" if row["arm"] == "cublas" else str(config_of(row))
 
 
 def _raster(row: Mapping[str, Any], sms: int) -> str:
     if row["arm"] == "cublas":
         return "-"
-    config = _config(row)
+    config = config_of(row)
     return f"{config.raster}{config.swizzle} ({best_swizzle(config, sms):.1f})"
-
-
-def _config(row: Mapping[str, Any]) -> GemmConfig:
-    return GemmConfig(**{name: row[name] for name in FIELDS})
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.tables.trials import config_of
 
 DERIVED = {
     "stage_kib": "one stage of A and B, KiB",
@@ -25,11 +25,6 @@ DERIVED = {
     "reached": "tensor-active percent, freed of idle SMs: divided by the wave efficiency",
 }
 """The columns and their meaning."""
-
-
-def config_of(row: Mapping[str, Any]) -> GemmConfig:
-    """The config of a row."""
-    return GemmConfig(**{name: _plain(row[name]) for name in FIELDS})
 
 
 def with_derived(trials: pd.DataFrame) -> pd.DataFrame:
@@ -60,7 +55,3 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
         "flop_per_smem_byte": smem_intensity(config),
         "smem_bytes_per_flop": smem_reads_per_flop(config),
     }
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.model.config import FIELDS
+from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, PAIRS, STATUSES
 
 TRIALS, FINALS, SAMPLES, PROVENANCE = "trials.csv", "final.csv", "samples.csv", "provenance.json"
@@ -123,6 +123,11 @@ def config_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_text(row[name]) for name in FIELDS)
 
 
+def config_of(row: Mapping[str, Any]) -> GemmConfig:
+    """The config of a row."""
+    return GemmConfig(**{name: _plain(row[name]) for name in FIELDS})
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that the file is whole at every moment."""
     part = path.with_name(path.name + ".part")
@@ -152,3 +157,7 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

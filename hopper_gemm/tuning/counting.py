@@ -19,11 +19,11 @@ from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.measure.profiler import PROTOCOL, Profiler, open_profiler
 from hopper_gemm.measure.waits import PROTOCOL as METER_PROTOCOL
 from hopper_gemm.measure.waits import WaitMeter
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.counters import ABOUT, METERED, PROFILED, counter_key, recorded_keys, write_counters
 from hopper_gemm.tables.places import local_root, shown
-from hopper_gemm.tables.trials import PROVENANCE, TRIALS, ResultsError, read_json, read_trials, write_json
+from hopper_gemm.tables.trials import PROVENANCE, TRIALS, ResultsError, config_of, read_json, read_trials, write_json
 from hopper_gemm.tuning.provenance import commit
 from hopper_gemm.tuning.space import points
 from hopper_gemm.tuning.spec import read_spec
@@ -240,7 +240,7 @@ def _of_folder(path: Path) -> tuple[tuple[CountRequest, ...], str, str | None]:
     launches = [
         (
             GemmProblem(row["m"], row["n"], row["k"], row["dtype"], row["layouts"]),
-            GemmConfig(**{name: row[name] for name in FIELDS}),
+            config_of(row),
         )
         for row in trials[trials["status"] == "ok"].to_dict("records")
     ]

@@ -6,8 +6,9 @@ import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.tables.derived import DERIVED, config_of, with_derived
+from hopper_gemm.tables.derived import DERIVED, with_derived
 from hopper_gemm.tables.report import read_study
+from hopper_gemm.tables.trials import config_of
 from tests.conftest import ROOT
 
 
