@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.kernel.gemm import HopperGemm, MeteredGemm
 from hopper_gemm.kernel.meter import ROLES, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -56,7 +56,7 @@ def compile_kernel(config: GemmConfig, dtype: str, metered: bool = False) -> Com
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            HopperGemm(footprint(config), element, metered),
+            (MeteredGemm if metered else HopperGemm)(footprint(config), element),
             matrix(m, k),
             matrix(n, k),
             matrix(m, n),

@@ -82,11 +82,12 @@ class HopperGemm:
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
         dtype: element type of A, B and C.
-        metered: whether the roles count their waits; see :mod:`hopper_gemm.kernel.meter`.
     """
 
-    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric], metered: bool = False) -> None:
-        self.metered = metered
+    metered = False
+    """Whether the roles count their waits; see :class:`MeteredGemm`."""
+
+    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric]) -> None:
         self.footprint = footprint
         self.config = footprint.config
         self.dtype = dtype
@@ -103,7 +104,6 @@ class HopperGemm:
         swizzle: Int32,
         serpentine: Int32,
         stream: cuda.CUstream,
-        readings: cute.Tensor | None = None,
     ) -> None:
         """Launch.
 
@@ -116,8 +116,22 @@ class HopperGemm:
             swizzle: raster group.
             serpentine: 1 to walk every other group backwards.
             stream: where to launch.
-            readings: (CTAs, roles, fields) of 32 bits, where a metered kernel writes; None otherwise.
         """
+        self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, None)
+
+    @cute.jit
+    def _launch(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        clusters: Int32,
+        along_m: Int32,
+        swizzle: Int32,
+        serpentine: Int32,
+        stream: cuda.CUstream,
+        readings: cute.Tensor | None,
+    ) -> None:
         config, shares = self.config, self.footprint
         kind = SWIZZLE_KINDS[shares.swizzle_bytes]
         layout_a = self._smem_layout(kind, (config.tile_m, config.tile_k, config.stages))
@@ -525,6 +539,28 @@ class HopperGemm:
         )
         stores = thread // hopper.WARP_THREADS == 0
         return Epilogue(atom, copy, values, registers, boxes, global_boxes, buffers, consumer + 1, stores)
+
+
+class MeteredGemm(HopperGemm):
+    """The same kernel with roles that count their waits; see :mod:`hopper_gemm.kernel.meter`."""
+
+    metered = True
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        clusters: Int32,
+        along_m: Int32,
+        swizzle: Int32,
+        serpentine: Int32,
+        stream: cuda.CUstream,
+        readings: cute.Tensor,
+    ) -> None:
+        """Launch; ``readings`` is (CTAs, roles, fields) of 32 bits, the rest as without a meter."""
+        self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, readings)
 
 
 def _slices(rows: int, sharers: int) -> int:

@@ -96,10 +96,10 @@ def configs(spec: SweepSpec) -> list[GemmConfig]:
 
 
 def points(spec: SweepSpec) -> list[Point]:
-    """Every point: for each problem, for each kind of data, for each regime, every config."""
+    """Every point: for each regime (bursts are quick and go first), problem and kind of data, every config."""
     grid = configs(spec)
     found = []
-    for section, data, regime in product(spec.problems, spec.data, spec.regimes):
+    for regime, section, data in product(spec.regimes, spec.problems, spec.data):
         problem = section.problem()
         for config in grid:
             found.append(Point(problem, regime, config, "; ".join(map(str, reasons(config, problem))), data))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,14 @@ from hopper_gemm.tables.tuned import FILE as TUNED
 from hopper_gemm.tables.tuned import TunedEntry, write_tuned
 from hopper_gemm.tuning.backend import Answer, Backend
 from hopper_gemm.tuning.provenance import provenance
-from hopper_gemm.tuning.queue import PointQueue, open_storage
+from hopper_gemm.tuning.queue import Asked, PointQueue, open_storage
 from hopper_gemm.tuning.rows import row_of
 from hopper_gemm.tuning.space import Point, points, refused_by_rule, with_row
 from hopper_gemm.tuning.spec import SweepSpec
 
 JOURNAL = "study.journal"
+HOPELESS = 5
+"""So many crashes from the first point on, and the sweep ends."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Plan:
     def open(self) -> int:
         """Points to be measured."""
         return self.total - sum(self.refused.values()) - self.recorded
+
+
+class SweepError(ValueError):
+    """The sweep cannot go on; the message says why and the mend."""
 
 
 class Sweep:
@@ -137,9 +143,7 @@ class Sweep:
         best = {study: _best(done, study) for study in {point.study for point in legal}}
         count = len(self._points) - len(todo)
         queue = PointQueue(open_storage(self._storage), self.spec.name, todo, done, legal, self.spec.seed)
-        for asked in queue:
-            self._control(backend, asked.point, about)
-            answer = backend.measure(asked.point)
+        for asked, answer in _unless_all_crash(self._answers(queue, backend, about), len(todo)):
             self._record(self._trials, asked.point, answer, about, "sweep")
             queue.tell(asked, answer)
             count += 1
@@ -153,6 +157,11 @@ class Sweep:
         publish(self.out)
 
     # -----------------------------------------------------------------------------------------
+
+    def _answers(self, queue: PointQueue, backend: Backend, about: dict[str, Any]) -> Iterator[tuple[Asked, Answer]]:
+        for asked in queue:
+            self._control(backend, asked.point, about)
+            yield asked, backend.measure(asked.point)
 
     def _refuse_another(self) -> None:
         if self.out.exists() and not self.out.is_dir():
@@ -267,6 +276,28 @@ class Sweep:
             **{name: answer.figures[name] for name in names},
         )
         write_tuned(self.out.parent / TUNED, [entry])
+
+
+def _unless_all_crash(answers: Iterable[tuple[Asked, Answer]], total: int) -> Iterator[tuple[Asked, Answer]]:
+    """Pass answers on, but hold the first ones back while they are crashes: what fails on every config is not the
+    configs' fault, and rows of it would keep the points from being measured once it is mended.
+
+    Raises:
+        SweepError: the first :data:`HOPELESS` answers are all crashes.
+    """
+    held: list[tuple[Asked, Answer]] | None = []
+    for asked, answer in answers:
+        if held is not None and answer.status == "crash" and len(held) < total - 1:
+            held.append((asked, answer))
+            if len(held) == HOPELESS:
+                raise SweepError(
+                    f"the first {HOPELESS} points all crashed, the last with: {answer.reason}; nothing was recorded: "
+                    "run hopper-gemm doctor and mend what it names, then run the same command"
+                )
+            continue
+        yield from held or ()
+        held = None
+        yield asked, answer
 
 
 def _answer_of(row: dict[str, Any]) -> Answer:

@@ -183,3 +183,5 @@ def test_a_compiled_kernel_loads_as_a_function(tmp_path, monkeypatch):
     assert callable(kernel.launcher)
     assert kernel.clusters == 66
     assert kernel.report.spills is False
+    with pytest.raises(TypeError, match="Expects 7 parameters"):  # those that a call passes
+        kernel.launcher()

@@ -16,10 +16,11 @@ from hopper_gemm.tables.report import read_study
 from hopper_gemm.tables.trials import ResultsError, read_json, read_trials
 from hopper_gemm.tables.tuned import FILE as TUNED
 from hopper_gemm.tables.tuned import read_tuned
+from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.queue import open_storage
 from hopper_gemm.tuning.replay import ReplayBackend
 from hopper_gemm.tuning.spec import read_spec
-from hopper_gemm.tuning.sweep import JOURNAL, Sweep
+from hopper_gemm.tuning.sweep import JOURNAL, Sweep, SweepError
 from tests.tuning.fakes import LADDER, SPEC, FakeBackend
 
 
@@ -43,6 +44,33 @@ def test_every_point_gets_one_row_with_its_status(spec, out):
     assert rows.loc[rows["status"] == "timeout", "speedup"].isna().all()
     assert set(rows["gpu"]) == {"NVIDIA H200"}
     assert len(pd.read_csv(out / "samples.csv").query("stage == 'sweep'")) == 4 * 3
+
+
+class Crashing(FakeBackend):
+    """Every point crashes until so many have; then all is well."""
+
+    def __init__(self, crashes: int) -> None:
+        super().__init__()
+        self._left = crashes
+
+    def measure(self, point):
+        self._left -= 1
+        return Answer("crash", "no such symbol", {}) if self._left >= 0 else super().measure(point)
+
+
+def test_a_sweep_in_which_everything_crashes_ends_early_and_records_nothing(spec, out, monkeypatch):
+    monkeypatch.setattr("hopper_gemm.tuning.sweep.HOPELESS", 3)
+    with pytest.raises(SweepError, match=r"^the first 3 points all crashed, the last with: no such symbol; nothing"):
+        Sweep(spec, out).run(Crashing(99))
+    assert set(read_trials(out / "trials.csv")["status"]) == {"illegal"}
+    mended = FakeBackend()
+    Sweep(spec, out).run(mended)
+    assert sum(mended.asked.values()) == 5
+
+
+def test_a_few_crashes_at_the_start_are_rows_like_any_other(spec, out):
+    Sweep(spec, out).run(Crashing(2))
+    assert read_trials(out / "trials.csv")["status"].value_counts()["crash"] == 2
 
 
 def test_a_sweep_that_skips_illegal_points_counts_them_and_gives_them_no_row(tmp_path, out):
