@@ -10,6 +10,7 @@ from typing import Literal
 
 from hopper_gemm.build.store import default_store
 from hopper_gemm.measure.device import NoHopperError, find_hopper
+from hopper_gemm.measure.profiler import ProfilerError, find_profiler
 from hopper_gemm.tables.places import results_root, shown
 from hopper_gemm.tables.tuned import recorded_tables
 
@@ -50,8 +51,8 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, packages, GPU, kernel store and recorded results."""
-    return [_python(), *map(_package, NEEDED), _gpu(), _store(), _results()]
+    """Look at Python, packages, GPU, profiler, kernel store and recorded results."""
+    return [_python(), *map(_package, NEEDED), _gpu(), _ncu(), _store(), _results()]
 
 
 def _python() -> Finding:
@@ -72,6 +73,13 @@ def _gpu() -> Finding:
     except NoHopperError as error:
         return Finding("note", "GPU", str(error))
     return Finding("ok", "GPU", f"{gpu.name} ({gpu.uuid})")
+
+
+def _ncu() -> Finding:
+    try:
+        return Finding("ok", "ncu", str(find_profiler()))
+    except ProfilerError as error:
+        return Finding("note", "ncu", str(error))
 
 
 def _store() -> Finding:

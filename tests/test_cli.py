@@ -189,6 +189,23 @@ def test_doctor_tells_what_is_here():
     assert "h200" in findings["recorded results"]["found"]
 
 
+def test_doctor_tells_whether_counters_can_be_read(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("hopper_gemm.measure.profiler.PLACES", (f"{tmp_path}/*/ncu",))
+    mark, found = _ncu_finding()
+    assert mark == "note"
+    assert "no ncu on PATH" in found
+    (tmp_path / "ncu").write_text("")
+    (tmp_path / "ncu").chmod(0o755)
+    assert _ncu_finding() == ("ok", str(tmp_path / "ncu"))
+
+
+def _ncu_finding() -> tuple[str, str]:
+    from hopper_gemm.doctor import examine
+
+    return next((finding.mark, finding.found) for finding in examine() if finding.what == "ncu")
+
+
 @pytest.mark.parametrize(
     "statement", ["import hopper_gemm", "import hopper_gemm.cli", "import hopper_gemm.model.explain"]
 )
