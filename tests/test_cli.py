@@ -57,7 +57,7 @@ def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
         (["ladder", SEED], 2, "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], 2, "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["table", "tests"], 2, "tests/trials.csv does not exist; name a results folder"),
-        (["table", RECORDED, "--rows", "tile"], 2, "'tile' is not a column"),
+        (["table", RECORDED, "--rows", "tilt"], 2, "'tilt' is not a column"),
         (["table", RECORDED, "--format", "pdf"], 2, "format must be md, csv or html but got 'pdf'"),
         (["table", RECORDED, "--problem", "1x2x3"], 2, "has no such problem and regime; it has 4096x4096x4096 burst"),
         (["check", "--from", "nowhere.json"], None, None),
