@@ -13,6 +13,7 @@ import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.reduction import Reduction
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
@@ -61,6 +62,7 @@ class Epilogue:
         columns: cutlass.Constexpr[int],
         row: Int32,
         column: Int32,
+        reduction: Reduction | None = None,
     ) -> None:
         """Store one share.
 
@@ -71,6 +73,8 @@ class Epilogue:
             accumulators: fp32 registers of the share.
             rows, columns: chunks of the share, down and across.
             row, column: the share's first chunk in the whole output.
+            reduction: whose sums are stored, chunk by chunk of those that this CTA owns; None where the accumulators
+                are the sums.
         """
         chunks = rows * columns
         size = cute.size(accumulators) // chunks
@@ -79,20 +83,39 @@ class Epilogue:
         self.sync()
         for j in cutlass.range_constexpr(chunks):
             i, at = divmod(j, columns)
-            slot = j % self.buffers
-            packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
-            packed.store(flat[None, at, i].load().to(self.registers.element_type))
-            cute.copy(self.copy, packed, self.registers[None, None, None, slot])
-            cute.arch.fence_proxy("async.shared", space="cta")
-            if cutlass.const_expr(self.buffers > 1 and self.buffers <= j + 1 < chunks):
-                self.wait_reads(self.buffers - 2)
+            if cutlass.const_expr(reduction is None):
+                self._store_chunk(flat[None, at, i], j, chunks, row, i, column, at)
+            elif reduction.rank == j % reduction.parts:
+                reduction.add(flat[None, at, i], j)
+                parts = reduction.parts
+                self._store_chunk(flat[None, at, i], j // parts, chunks // parts, row, i, column, at)
+
+    @cute.jit
+    def _store_chunk(
+        self,
+        values: cute.Tensor,
+        number: cutlass.Constexpr[int],
+        chunks: cutlass.Constexpr[int],
+        row: Int32,
+        i: cutlass.Constexpr[int],
+        column: Int32,
+        at: cutlass.Constexpr[int],
+    ) -> None:
+        """Store one chunk, the ``number``-th of so many, to its place in the output: (row + i, column + at)."""
+        slot = number % self.buffers
+        packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
+        packed.store(values.load().to(self.registers.element_type))
+        cute.copy(self.copy, packed, self.registers[None, None, None, slot])
+        cute.arch.fence_proxy("async.shared", space="cta")
+        if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
+            self.wait_reads(self.buffers - 2)
+        self.sync()
+        if self.stores:
+            cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)])
+            cute.arch.cp_async_bulk_commit_group()
+        if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
+            self.wait_reads(0)
             self.sync()
-            if self.stores:
-                cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)])
-                cute.arch.cp_async_bulk_commit_group()
-            if cutlass.const_expr(self.buffers == 1 and j + 1 < chunks):
-                self.wait_reads(0)
-                self.sync()
 
 
 @dataclass(frozen=True)
@@ -138,6 +161,7 @@ class DirectEpilogue:
         columns: cutlass.Constexpr[int],
         row: Int32,
         column: Int32,
+        reduction: None = None,
     ) -> None:
         """Store one share; arguments as :meth:`Epilogue.store_tile`, a chunk being as wide as the share."""
         groups = self.width // 8

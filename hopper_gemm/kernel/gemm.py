@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -17,6 +17,7 @@ from hopper_gemm.kernel.loads import Loads, OperandLoad, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.meter import Meter
 from hopper_gemm.kernel.pipeline import STATES, Ring
+from hopper_gemm.kernel.reduction import Reduction, meet
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import DEFAULTS
@@ -29,6 +30,9 @@ SWIZZLE_KINDS = {
     32: warpgroup.SmemLayoutAtomKind.K_SW32,
     16: warpgroup.SmemLayoutAtomKind.K_INTER,
 }
+MAJOR_ROWS = warpgroup.SmemLayoutAtomKind.MN_SW128
+"""Layout of an epilogue chunk of C's transpose: its 64 rows are what is contiguous."""
+
 FIRST_TURN = 4
 """Id of the first consumer's named barrier in pingpong; the lower ones belong to the CTA and the epilogues."""
 
@@ -46,6 +50,7 @@ class Place:
         warp: of its CTA.
         rank_m, rank_n: of its CTA within the cluster.
         cluster: of the grid.
+        part: of its CTA among those that divide k; 0 where they do not.
     """
 
     thread: Int32
@@ -54,6 +59,7 @@ class Place:
     rank_m: Int32
     rank_n: Int32
     cluster: Int32
+    part: Int32 | int = 0
 
 
 class HopperGemm:
@@ -133,6 +139,9 @@ class HopperGemm:
         readings: cute.Tensor | None,
     ) -> None:
         config, shares = self.config, self.footprint
+        if cutlass.const_expr(config.swap_ab):
+            a, b = b, a
+            c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
         kind = SWIZZLE_KINDS[shares.swizzle_bytes]
         layout_a = self._smem_layout(kind, (config.tile_m, config.tile_k, config.stages))
         layout_b = self._smem_layout(kind, (config.tile_n, config.tile_k, config.stages))
@@ -144,7 +153,7 @@ class HopperGemm:
             map_b = load_descriptor(b, self._box(config.tile_n, config.cluster_m), config.l2_promotion)
         if cutlass.const_expr(config.stores == "tma"):
             chunk = (hopper.WGMMA_M, shares.chunk_n)
-            chunk_kind = SWIZZLE_KINDS[min(128, 2 * shares.chunk_n)]
+            chunk_kind = MAJOR_ROWS if config.swap_ab else SWIZZLE_KINDS[min(128, 2 * shares.chunk_n)]
             layout_c = self._smem_layout(chunk_kind, (*chunk, config.epi_buffers * config.consumers))
             store = cpasync.make_tiled_tma_atom(
                 cpasync.CopyBulkTensorTileS2GOp(), c, self._smem_layout(chunk_kind, chunk), chunk
@@ -175,9 +184,9 @@ class HopperGemm:
             map_b,
             readings,
         ).launch(
-            grid=(config.cluster_m, config.cluster_n, raster.clusters),
+            grid=(config.cluster_m, config.cluster_n, raster.clusters * config.split_k),
             block=(shares.threads, 1, 1),
-            cluster=(config.cluster_m, config.cluster_n, 1),
+            cluster=(config.cluster_m, config.cluster_n, config.split_k),
             min_blocks_per_mp=1,
             stream=stream,
         )
@@ -206,6 +215,9 @@ class HopperGemm:
         thread, _, _ = cute.arch.thread_idx()
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         place = Place(thread, cute.arch.lane_idx(), warp_index, *cute.arch.block_idx())
+        k_first = 0
+        if cutlass.const_expr(config.split_k > 1):
+            place, k_first, k_tiles = self._part_of_k(place, k_tiles)
 
         if warp_index == 0:
             if cutlass.const_expr(atom_a is not None):
@@ -214,16 +226,7 @@ class HopperGemm:
             if cutlass.const_expr(atom_c is not None):
                 cpasync.prefetch_descriptor(atom_c)
 
-        @cute.struct
-        class Shared:
-            a: cute.struct.Align[cute.struct.MemRange[self.dtype, cute.cosize(layout_a)], BUFFER_ALIGN]
-            c: cute.struct.Align[
-                cute.struct.MemRange[self.dtype, cute.cosize(layout_c) if layout_c is not None else 0], BUFFER_ALIGN
-            ]
-            b: cute.struct.Align[cute.struct.MemRange[self.dtype, cute.cosize(layout_b)], BUFFER_ALIGN]
-            barriers: cute.struct.MemRange[Int64, (1 + config.full_barriers) * config.stages]
-
-        storage = SmemAllocator().allocate(Shared)
+        storage = SmemAllocator().allocate(self._shared(layout_a, layout_b, layout_c))
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
         shared_b = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
         ring = self._ring(storage.barriers.data_ptr())
@@ -242,11 +245,16 @@ class HopperGemm:
                 if cutlass.const_expr(config.loads == "cp_async"):
                     loads = self._thread_loads(ring, place, storage, tensor_a, tensor_b)
                     self._copy(loads, place, raster, k_tiles)
+                elif cutlass.const_expr(config.split_k > 1):
+                    loads = self._tma_loads(
+                        ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
+                    )
+                    self._load_parts(loads, place, raster, k_first, k_tiles, readings)
                 elif warp_index == 0:
                     loads = self._tma_loads(
                         ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
                     )
-                    self._load(loads, place, raster, k_tiles, readings)
+                    self._load(loads, place, raster, k_first, k_tiles, readings)
             else:
                 if cutlass.const_expr(registers.moved):
                     cute.arch.setmaxregister_increase(registers.consumer)
@@ -265,10 +273,26 @@ class HopperGemm:
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
 
+    def _part_of_k(self, place: Place, k_tiles: Int32) -> tuple[Place, Int32, Int32]:
+        """The place with cluster and part told apart, and the part's first stage and number of stages."""
+        parts = self.config.split_k
+        cluster, part = place.cluster // parts, place.cluster % parts
+        each, over = k_tiles // parts, k_tiles % parts
+        first = part * each + cutlass.min(part, over)
+        return replace(place, cluster=cluster, part=part), first, each + Int32(part < over)
+
     # Roles ---------------------------------------------------------------------------------
 
     @cute.jit
-    def _load(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32, readings: cute.Tensor | None) -> None:
+    def _load(
+        self,
+        loads: Loads,
+        place: Place,
+        raster: Raster,
+        k_first: Int32 | int,
+        k_tiles: Int32,
+        readings: cute.Tensor | None,
+    ) -> None:
         """Producer by TMA. By one warp."""
         config = self.config
         state = STATES[config.ring_state].first(config.stages, phase=1)
@@ -281,6 +305,7 @@ class HopperGemm:
                 state,
                 cluster_tile_m * config.cluster_m + place.rank_m,
                 cluster_tile_n * config.cluster_n + place.rank_n,
+                k_first,
                 k_tiles,
                 config.peeks("producer"),
                 self._unroll,
@@ -289,6 +314,29 @@ class HopperGemm:
             index = index + raster.clusters
         if cutlass.const_expr(self.metered):
             if place.lane == 0:
+                meter.write(readings, 0)
+
+    @cute.jit
+    def _load_parts(
+        self, loads: Loads, place: Place, raster: Raster, k_first: Int32, k_tiles: Int32, readings: cute.Tensor | None
+    ) -> None:
+        """Producer of a cluster that divides k: all its warps meet the others three times a tile. By a warpgroup."""
+        config = self.config
+        state = STATES[config.ring_state].first(config.stages, phase=1)
+        index = Int32(place.cluster)
+        meter = Meter.start(self.metered)
+        while index < raster.tiles:
+            tile_m, tile_n = raster.tile(index)
+            if place.warp == 0:
+                state, meter = load_tile(
+                    loads, state, tile_m, tile_n, k_first, k_tiles, config.peeks("producer"), self._unroll, meter
+                )
+            meet()
+            meet()
+            meet()
+            index = index + raster.clusters
+        if cutlass.const_expr(self.metered):
+            if place.thread == 0:
                 meter.write(readings, 0)
 
     @cute.jit
@@ -389,6 +437,21 @@ class HopperGemm:
                 turn,
                 meter,
             )
+            reduction = None
+            if cutlass.const_expr(config.split_k > 1):
+                accumulators = cute.size(share.accumulators)
+                reduction = Reduction.of(
+                    shared_a.iterator,
+                    config.split_k,
+                    place.part,
+                    consumer,
+                    place.thread % hopper.WARPGROUP_THREADS,
+                    accumulators,
+                    accumulators // shares.chunks,
+                )
+                meet()
+                reduction.send(share.accumulators)
+                meet()
             row = tile_m * (config.tile_m // hopper.WGMMA_M)
             column = tile_n * (config.tile_n // shares.chunk_n)
             epilogue.store_tile(
@@ -397,7 +460,11 @@ class HopperGemm:
                 chunk_columns,
                 row + consumer_m * chunk_rows,
                 column + consumer_n * chunk_columns,
+                reduction,
             )
+            if cutlass.const_expr(config.split_k > 1):
+                cute.arch.fence_proxy("async.shared", space="cta")
+                meet()
             if cutlass.const_expr(pingpong):
                 state = state.advance(k_tiles)
             index = index + stride
@@ -459,6 +526,20 @@ class HopperGemm:
         )
 
     # Set-up --------------------------------------------------------------------------------
+
+    def _shared(
+        self, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout, layout_c: cute.ComposedLayout | None
+    ) -> type:
+        """The shared memory of a CTA; where parts of a tile meet in the ring, its A and B lie side by side."""
+
+        def buffer(layout: cute.ComposedLayout | None):
+            size = cute.cosize(layout) if layout is not None else 0
+            return cute.struct.Align[cute.struct.MemRange[self.dtype, size], BUFFER_ALIGN]
+
+        barriers = cute.struct.MemRange[Int64, (1 + self.config.full_barriers) * self.config.stages]
+        regions = {"A": buffer(layout_a), "B": buffer(layout_b), "C": buffer(layout_c), "barriers": barriers}
+        fields = {name.lower(): regions[name] for name in self.footprint.smem_map}
+        return cute.struct(type("Shared", (), {"__annotations__": fields}))
 
     def _smem_layout(self, kind, shape: tuple[int, ...]) -> cute.ComposedLayout:
         """A swizzled shared-memory layout (rows, columns[, stage]), rows stacked first."""
@@ -525,8 +606,9 @@ class HopperGemm:
         shares = self.footprint
         buffers = self.config.epi_buffers
         matrices = 4 if shares.chunk_n % 16 == 0 else 2
+        transpose = self.config.swap_ab
         copy = cute.make_tiled_copy_C(
-            cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=matrices), self.dtype),
+            cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=transpose, num_matrices=matrices), self.dtype),
             self._tiled_mma(shares.chunk_n),
         )
         own = cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]

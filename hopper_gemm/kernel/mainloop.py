@@ -23,12 +23,13 @@ def load_tile(
     state: State,
     tile_m: Int32,
     tile_n: Int32,
+    k_first: Int32 | int,
     k_tiles: Int32,
     peek: cutlass.Constexpr[bool],
     unroll: cutlass.Constexpr[int],
     meter: Meter,
 ) -> tuple[State, Meter]:
-    """The load role, for one output tile: fill k_tiles stages. By one warp.
+    """The load role, for one output tile: fill k_tiles stages, from ``k_first`` on. By one warp.
 
     Returns:
         The state after the last stage, for the next tile, and the meter: the ring runs on across tiles, so that the
@@ -40,7 +41,7 @@ def load_tile(
         asked = meter.ask()
         ring.acquire(state.index, state.parity, passed)
         meter = meter.got(asked, passed)
-        loads.issue(tile_m, tile_n, k_tile, state.index)
+        loads.issue(tile_m, tile_n, k_first + k_tile, state.index)
         state = state.next()
         if cutlass.const_expr(peek):
             passed = ring.peek_empty(state.index, state.parity)

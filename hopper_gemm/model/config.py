@@ -49,6 +49,9 @@ class GemmConfig:
         ring_state: how a role keeps its place in the ring: ``"index_phase"``, two integers, or ``"packed"``, one.
         arrivals: who arrives on a barrier: one lane of each ``"warp"``, or every ``"thread"``.
         full_barriers: full barriers of a stage: 1 for A and B together, 2 for one each.
+        split_k: CTAs, a cluster of them, among which k is divided; they add up their parts in a fixed order.
+        swap_ab: compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, and
+            the others along m. So that few rows of C ride on wgmma's n, which may be as little as 8.
         l2_promotion: bytes that the L2 fetches from DRAM at least for a TMA load: 0 (no more than is asked), 64, 128
             or 256.
 
@@ -84,6 +87,8 @@ class GemmConfig:
     arrivals: Literal["warp", "thread"] = "warp"
     full_barriers: int = 1
     l2_promotion: int = 128
+    split_k: int = 1
+    swap_ab: bool = False
 
     def __post_init__(self) -> None:
         words = {"stages": "max", "consumers": "auto", "epi_n": "auto", "epi_buffers": "max"}
@@ -100,7 +105,7 @@ class GemmConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
-        for name in ("serpentine", "persistent", "unroll"):
+        for name in ("serpentine", "persistent", "unroll", "swap_ab"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false but got {getattr(self, name)!r}")
         if not isinstance(self.peek, bool) and self.peek not in SIDES:
@@ -114,7 +119,7 @@ class GemmConfig:
     @property
     def cluster_size(self) -> int:
         """CTAs of one cluster."""
-        return self.cluster_m * self.cluster_n
+        return self.cluster_m * self.cluster_n * self.split_k
 
     @property
     def specialised(self) -> bool:
@@ -155,6 +160,7 @@ INTEGERS = (
     "epi_buffers",
     "full_barriers",
     "l2_promotion",
+    "split_k",
 )
 WORDS = {
     "split": ("m", "n", "auto"),

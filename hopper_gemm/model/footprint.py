@@ -114,6 +114,11 @@ class Footprint:
         return gcd(self.share_n, STAGING_COLUMNS if self.config.epi_n == "auto" else self.config.epi_n)
 
     @property
+    def reduction_bytes(self) -> int:
+        """Shared memory for the parts of a tile that the CTAs of a split_k cluster send; it lies over the ring."""
+        return 0 if self.config.split_k == 1 else 4 * self.config.tile_m * self.config.tile_n
+
+    @property
     def chunk_bytes(self) -> int:
         """Bytes of one epilogue chunk of 64 rows."""
         return ELEMENT_BYTES * hopper.WGMMA_M * self.chunk_n
@@ -129,12 +134,14 @@ class Footprint:
         assert isinstance(self.config.stages, int), "resolve() the config first"
         assert isinstance(self.config.epi_buffers, int)
         tile_k = self.config.tile_k
-        return {
+        sizes = {
             "A": ELEMENT_BYTES * self.config.tile_m * tile_k * self.config.stages,
             "C": self.chunk_bytes * self.config.epi_buffers * self._consumers,
             "B": ELEMENT_BYTES * self.config.tile_n * tile_k * self.config.stages,
             "barriers": (1 + self.config.full_barriers) * hopper.MBARRIER_BYTES * self.config.stages,
         }
+        order = ("A", "C", "B") if self.config.split_k == 1 else ("C", "A", "B")
+        return {name: sizes[name] for name in (*order, "barriers")}
 
     @property
     def smem_bytes(self) -> int:
@@ -210,6 +217,8 @@ def resolve(config: GemmConfig) -> GemmConfig:
             epi_n=0 if config.epi_n == "auto" else config.epi_n,
             epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers,
         )
+    if config.epi_n == "auto" and config.split_k > 1:
+        config = replace(config, epi_n=_columns_to_share(config))
     if config.epi_n == "auto":
         wide = replace(config, epi_n=WIDE_CHUNK)
         config = wide if _buffers_that_fit(wide) >= 1 else replace(config, epi_n=STAGING_COLUMNS)
@@ -217,6 +226,13 @@ def resolve(config: GemmConfig) -> GemmConfig:
         most = min(EPI_BUFFERS_MAX, Footprint(config).chunks, _buffers_that_fit(config))
         config = replace(config, epi_buffers=max(1, most))
     return config
+
+
+def _columns_to_share(config: GemmConfig) -> int:
+    """The widest chunk of which every CTA of a split_k cluster owns equally many; the narrowest where none is."""
+    widths = (WIDE_CHUNK, STAGING_COLUMNS, 16, 8)
+    shared = (n for n in widths if Footprint(replace(config, epi_n=n)).chunks % config.split_k == 0)
+    return next(shared, widths[-1])
 
 
 def _with_consumers(config: GemmConfig) -> GemmConfig:

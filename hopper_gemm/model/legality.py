@@ -28,6 +28,7 @@ STAGGER_MAX = 7
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
+SPLIT_K = (1, 2, 4, 8)
 L2_PROMOTIONS = (0, 64, 128, 256)
 WGMMA_N_MAX_OF_THREE = 200
 
@@ -136,6 +137,30 @@ def _unroll(shares: Footprint) -> str | None:
     if not config.unroll or config.stages <= UNROLL_MAX:
         return None
     return f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or do not unroll"
+
+
+def _split_k(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.split_k == 1:
+        return None
+    if config.split_k not in SPLIT_K:
+        return f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {config.split_k}"
+    alone = config.cluster_m * config.cluster_n == 1 and config.schedule == "cooperative"
+    if not alone or config.loads != "tma" or config.stores != "tma":
+        return "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
+    if shares.chunks % config.split_k:
+        return f"{shares.chunks} chunks of a consumer cannot be dealt to {config.split_k} CTAs; take a smaller epi_n"
+    assert isinstance(config.stages, int)
+    room = shares.stage_bytes * config.stages
+    if shares.reduction_bytes > room:
+        return f"the parts of a tile take {shares.reduction_bytes} B but the ring has {room}; take more stages"
+    return None
+
+
+def _swap_ab(shares: Footprint) -> str | None:
+    if shares.config.swap_ab and shares.config.stores == "direct":
+        return 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
+    return None
 
 
 def _stores(shares: Footprint) -> str | None:
@@ -253,6 +278,8 @@ RULES = (
     Rule("swizzle", "raster groups are powers of two", _one_of("swizzle", SWIZZLES)),
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
+    Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
+    Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
     Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
     Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
     Rule("full_barriers", "a stage has two loads, A and B", _one_of("full_barriers", (1, 2))),
@@ -305,6 +332,9 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
         if text is not None:
             found.append(Reason(rule.name, text))
             sound = sound and rule.name not in _SHARES
+    if problem is not None and problem.k <= shares.config.tile_k * (shares.config.split_k - 1):
+        text = f"k = {problem.k} is too short for {shares.config.split_k} CTAs of {shares.config.tile_k} each"
+        found.append(Reason("split_k", f"{text}; lower split_k or k_depth"))
     return found + (problem_reasons(problem) if problem is not None else [])
 
 
@@ -316,7 +346,7 @@ def problem_reasons(problem: GemmProblem) -> list[Reason]:
 
 _SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split"})
 _NEED_SOUND_SHARES = frozenset(
-    {"split", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "epi_buffers"}
+    {"split", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "split_k", "epi_buffers"}
 )
 """Rules whose figures mean nothing while the tile cannot be shared out; they wait until it can."""
 

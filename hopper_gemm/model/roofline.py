@@ -42,12 +42,13 @@ def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) 
         problem: what is multiplied.
         sms: SMs of the GPU.
     """
-    clusters_m = ceil(problem.m / (config.tile_m * config.cluster_m))
-    clusters_n = ceil(problem.n / (config.tile_n * config.cluster_n))
+    m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+    clusters_m = ceil(m / (config.tile_m * config.cluster_m))
+    clusters_n = ceil(n / (config.tile_n * config.cluster_n))
     clusters = clusters_m * clusters_n
     resident = min(sms // config.cluster_size, clusters)
     rounds = ceil(clusters / resident)
-    useful = problem.m * problem.n
+    useful = problem.m * problem.n * config.split_k
     offered = rounds * (sms // config.cluster_size) * config.cluster_size * config.tile_m * config.tile_n
     return Waves(clusters * config.cluster_size, resident * config.cluster_size, rounds, useful / offered)
 

@@ -93,6 +93,7 @@ VARIANTS = {
     "every thread": {"arrivals": "thread"},
     "two barriers": {"full_barriers": 2, "peek": "consumer"},
     "cp.async": {"loads": "cp_async", "peek": "producer"},
+    "swapped": {"swap_ab": True, "cluster_n": 2},
     "direct": {"stores": "direct", "persistent": False},
 }
 
@@ -118,6 +119,17 @@ def test_thousands_of_k_iterations_give_the_same_bits_in_every_variant(wrong, va
         for stagger in (0, 1, 3)
     ]
     assert wrong(cases) == []
+
+
+def test_k_divided_among_the_ctas_of_a_cluster_gives_the_same_bits_in_every_run(wrong):
+    cases = [
+        Case(GemmConfig(tile_m=tile_m, tile_n=tile_n, split_k=parts, swap_ab=swap), problem, runs=5)
+        for tile_m, tile_n in ((64, 16), (64, 128), (128, 64), (128, 128), (128, 192))
+        for parts in (2, 4, 8)
+        for swap in (False, True)
+        for problem in (LONG, GemmProblem(300, 520, 1032), GemmProblem(2000, 3000, 4096))
+    ]
+    assert wrong([case for case in cases if is_legal(case.config, case.problem)]) == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -73,6 +73,13 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"stores": "direct", "epi_n": 32}, "stores"),
         ({"arrivals": "thread", "cluster_m": 2}, "arrivals"),
         ({"full_barriers": 3}, "full_barriers"),
+        ({"split_k": 2}, "split_k"),
+        ({"split_k": 3, "tile_m": 128}, "split_k"),
+        ({"split_k": 4, "tile_m": 128}, None),
+        ({"split_k": 4, "tile_m": 128, "cluster_m": 2}, "split_k"),
+        ({"split_k": 8, "tile_m": 128, "epi_n": 64}, "split_k"),
+        ({"swap_ab": True, "tile_m": 64, "tile_n": 8}, None),
+        ({"swap_ab": True, "stores": "direct"}, "swap_ab"),
         ({"unroll": True}, None),
         ({"unroll": True, "tile_m": 128}, "unroll"),
         ({"l2_promotion": 32}, "l2_promotion"),
@@ -109,7 +116,9 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
     found = []
     for _ in range(count):
         cluster_m, cluster_n = rng.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)))
-        stores = rarely("tma", "direct")
+        stores, split_k = rarely("tma", "direct"), rarely(1, 2, 4, 8)
+        if split_k > 1:
+            cluster_m = cluster_n = 1
         found.append(
             GemmConfig(
                 tile_m=rng.choice((64, 128, 192, 256, 320, 384)),
@@ -119,7 +128,7 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 stagger=rng.randint(0, 4),
                 consumers=rng.choice(("auto", 1, 2, 3)),
                 split=rng.choice(("auto", "m", "n")),
-                schedule=rng.choice(("cooperative", "cooperative", "cooperative", "pingpong", "multistage")),
+                schedule="cooperative" if split_k > 1 else rng.choice((*3 * ["cooperative"], "pingpong", "multistage")),
                 cluster_m=cluster_m,
                 cluster_n=cluster_n,
                 peek=rng.choice((True, False, "producer", "consumer")),
@@ -132,6 +141,8 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 arrivals=rarely("warp", "thread"),
                 full_barriers=rarely(1, 2),
                 l2_promotion=rarely(128, 0, 64, 256),
+                split_k=split_k,
+                swap_ab=rarely(False, True),
             )
         )
     return found
