@@ -31,12 +31,13 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(config: GemmConfig, dtype: str, metered: bool = False) -> Compiled:
+def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered: bool = False) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
         config: a legal config.
         dtype: a name of :data:`DTYPES`.
+        layouts: the contiguous axis of A, then of B.
         metered: whether its roles count their waits, into one more argument; see :mod:`hopper_gemm.kernel.meter`.
 
     Raises:
@@ -45,9 +46,10 @@ def compile_kernel(config: GemmConfig, dtype: str, metered: bool = False) -> Com
     element = DTYPES[dtype]
     m, n, k = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS), cute.sym_int(divisibility=ALIGN_ELEMENTS)
 
-    def matrix(rows, columns):
+    def matrix(rows, columns, by_rows=False):
         pitch = cute.sym_int64(divisibility=ALIGN_ELEMENTS)
-        return make_fake_tensor(element, (rows, columns), (pitch, 1), assumed_align=hopper.TMA_ALIGN_BYTES)
+        strides = (1, pitch) if by_rows else (pitch, 1)
+        return make_fake_tensor(element, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
     readings = ()
     if metered:
@@ -56,9 +58,9 @@ def compile_kernel(config: GemmConfig, dtype: str, metered: bool = False) -> Com
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            (MeteredGemm if metered else HopperGemm)(footprint(config), element),
-            matrix(m, k),
-            matrix(n, k),
+            (MeteredGemm if metered else HopperGemm)(footprint(config), element, layouts),
+            matrix(m, k, layouts[0] != "k"),
+            matrix(n, k, layouts[1] != "k"),
             matrix(m, n),
             Int32(0),
             Int32(0),

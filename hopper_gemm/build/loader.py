@@ -77,7 +77,7 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
     if report is None:
         from hopper_gemm.build.compiler import compile_kernel
 
-        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.metered)
+        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.metered)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report)
     return report

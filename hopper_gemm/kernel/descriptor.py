@@ -26,21 +26,23 @@ ALIGN = 64
 """Bytes; of a descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
-def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], l2_promotion: int) -> TensorMap:
+def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], by_rows: bool, l2_promotion: int) -> TensorMap:
     """The descriptor of a load of boxes of a matrix, with a chosen L2 promotion. On the host.
 
     Args:
-        matrix: (rows, depth) in global memory, depth contiguous.
-        box: rows and columns of a box; a row of it is a row of the swizzle.
+        matrix: (rows, depth) in global memory.
+        box: rows and columns of a box; its contiguous side is a row of the swizzle.
+        by_rows: whether rows are contiguous, and not depth.
         l2_promotion: bytes, a key of :data:`PROMOTIONS`.
     """
+    inner, outer = (0, 1) if by_rows else (1, 0)
     return create_tensor_map_tiled(
         matrix.iterator.toint(),
         matrix.element_type,
-        [cute.size(matrix, mode=[1]), cute.size(matrix, mode=[0])],
-        [Int64(matrix.stride[0]) * ELEMENT_BYTES // hopper.TMA_ALIGN_BYTES],
-        [box[1], box[0]],
-        swizzle=SWIZZLES[box[1] * ELEMENT_BYTES],
+        [cute.size(matrix, mode=[inner]), cute.size(matrix, mode=[outer])],
+        [Int64(matrix.stride[outer]) * ELEMENT_BYTES // hopper.TMA_ALIGN_BYTES],
+        [box[inner], box[outer]],
+        swizzle=SWIZZLES[box[inner] * ELEMENT_BYTES],
         l2_promotion=PROMOTIONS[l2_promotion],
     )
 

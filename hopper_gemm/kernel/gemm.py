@@ -7,31 +7,22 @@ from dataclasses import dataclass, replace
 import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import Float32, GridConstant, Int32, Int64, cute
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import cpasync, warp, warpgroup
 from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
-from hopper_gemm.kernel.descriptor import descriptor_pointer, load_descriptor
 from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
-from hopper_gemm.kernel.loads import Loads, OperandLoad, ThreadLoad, ThreadLoads
+from hopper_gemm.kernel.loads import Loads, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.meter import Meter
+from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Operand, smem_layout
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.reduction import Reduction, meet
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import DEFAULTS
 from hopper_gemm.model.footprint import Footprint
 
 BUFFER_ALIGN = 1024
-SWIZZLE_KINDS = {
-    128: warpgroup.SmemLayoutAtomKind.K_SW128,
-    64: warpgroup.SmemLayoutAtomKind.K_SW64,
-    32: warpgroup.SmemLayoutAtomKind.K_SW32,
-    16: warpgroup.SmemLayoutAtomKind.K_INTER,
-}
-MAJOR_ROWS = warpgroup.SmemLayoutAtomKind.MN_SW128
-"""Layout of an epilogue chunk of C's transpose: its 64 rows are what is contiguous."""
 
 FIRST_TURN = 4
 """Id of the first consumer's named barrier in pingpong; the lower ones belong to the CTA and the epilogues."""
@@ -88,16 +79,21 @@ class HopperGemm:
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
         dtype: element type of A, B and C.
+        layouts: the contiguous axis of A, then of B.
     """
 
     metered = False
     """Whether the roles count their waits; see :class:`MeteredGemm`."""
 
-    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric]) -> None:
+    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric], layouts: str = "kk") -> None:
         self.footprint = footprint
-        self.config = footprint.config
+        self.config = config = footprint.config
         self.dtype = dtype
-        self.cluster = (self.config.cluster_m, self.config.cluster_n)
+        self.cluster = (config.cluster_m, config.cluster_n)
+        by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
+        depth = config.tile_k, config.stages
+        self.a = Operand(dtype, config.tile_m, footprint.share_m, *depth, config.cluster_n, by_rows[0])
+        self.b = Operand(dtype, config.tile_n, footprint.share_n, *depth, config.cluster_m, by_rows[1])
 
     @cute.jit
     def __call__(
@@ -114,8 +110,8 @@ class HopperGemm:
         """Launch.
 
         Args:
-            a: (m, k), k contiguous.
-            b: (n, k), k contiguous: the transpose of the right operand.
+            a: (m, k), contiguous along one of them.
+            b: (n, k), the transpose of the right operand, contiguous along one of them.
             c: (m, n), n contiguous.
             clusters: the most clusters that can be resident at once, or any larger number for one cluster a tile.
             along_m: 1 to raster along m, 0 along n.
@@ -142,21 +138,16 @@ class HopperGemm:
         if cutlass.const_expr(config.swap_ab):
             a, b = b, a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
-        kind = SWIZZLE_KINDS[shares.swizzle_bytes]
-        layout_a = self._smem_layout(kind, (config.tile_m, config.tile_k, config.stages))
-        layout_b = self._smem_layout(kind, (config.tile_n, config.tile_k, config.stages))
-        load_a = self._load_atom(a, kind, config.tile_m, config.cluster_n)
-        load_b = self._load_atom(b, kind, config.tile_n, config.cluster_m)
-        map_a, map_b, layout_c, store_c, tensor_c = None, None, None, None, c
-        if cutlass.const_expr(config.l2_promotion != DEFAULTS["l2_promotion"]):
-            map_a = load_descriptor(a, self._box(config.tile_m, config.cluster_n), config.l2_promotion)
-            map_b = load_descriptor(b, self._box(config.tile_n, config.cluster_m), config.l2_promotion)
+        layout_a, layout_b = self.a.layout(), self.b.layout()
+        load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
+        map_a, map_b = self.a.descriptor(a, config.l2_promotion), self.b.descriptor(b, config.l2_promotion)
+        layout_c, store_c, tensor_c = None, None, c
         if cutlass.const_expr(config.stores == "tma"):
             chunk = (hopper.WGMMA_M, shares.chunk_n)
-            chunk_kind = MAJOR_ROWS if config.swap_ab else SWIZZLE_KINDS[min(128, 2 * shares.chunk_n)]
-            layout_c = self._smem_layout(chunk_kind, (*chunk, config.epi_buffers * config.consumers))
+            kind = BY_ROWS[128] if config.swap_ab else BY_DEPTH[min(128, 2 * shares.chunk_n)]
+            layout_c = smem_layout(self.dtype, kind, (*chunk, config.epi_buffers * config.consumers))
             store = cpasync.make_tiled_tma_atom(
-                cpasync.CopyBulkTensorTileS2GOp(), c, self._smem_layout(chunk_kind, chunk), chunk
+                cpasync.CopyBulkTensorTileS2GOp(), c, smem_layout(self.dtype, kind, chunk), chunk
             )
             store_c, tensor_c = store.atom, store.tma_tensor
         threads_load = cutlass.const_expr(config.loads == "cp_async")
@@ -487,13 +478,12 @@ class HopperGemm:
         map_b: TensorMap | None,
     ) -> Loads:
         """Both operands' loads; CTAs of a row of the cluster share A, those of a column B."""
-        config = self.config
         rank_m, rank_n = place.rank_m, place.rank_n
         row, column = _mask_row(self.cluster, rank_m), _mask_column(self.cluster, rank_n)
         return Loads(
             ring,
-            self._operand_load(atom_a, shared_a, tensor_a, rank_n, config.cluster_n, row, map_a),
-            self._operand_load(atom_b, shared_b, tensor_b, rank_m, config.cluster_m, column, map_b),
+            self.a.load(atom_a, shared_a, tensor_a, rank_n, row, map_a),
+            self.b.load(atom_b, shared_b, tensor_b, rank_m, column, map_b),
         )
 
     def _thread_loads(
@@ -541,31 +531,14 @@ class HopperGemm:
         fields = {name.lower(): regions[name] for name in self.footprint.smem_map}
         return cute.struct(type("Shared", (), {"__annotations__": fields}))
 
-    def _smem_layout(self, kind, shape: tuple[int, ...]) -> cute.ComposedLayout:
-        """A swizzled shared-memory layout (rows, columns[, stage]), rows stacked first."""
-        atom = warpgroup.make_smem_layout_atom(kind, self.dtype)
-        return cute.tile_to_shape(atom, shape, order=tuple(range(len(shape))))
-
-    def _load_atom(self, tensor: cute.Tensor, kind, tile: int, sharers: int) -> cpasync.TmaInfo:
-        """The TMA load of one box: a slice of a tile's rows, as deep as the swizzle; multicast where CTAs share it."""
-        op = cpasync.CopyBulkTensorTileG2SOp() if sharers == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-        box = self._box(tile, sharers)
-        stage = self._smem_layout(kind, (tile, self.config.tile_k))
-        affine = cute.slice_(cute.logical_divide(stage.outer, box), ((None, 0), (None, 0)))
-        return cpasync.make_tiled_tma_atom(op, tensor, cute.make_composed_layout(stage.inner, 0, affine), box)
-
-    def _box(self, tile: int, sharers: int) -> tuple[int, int]:
-        """Rows and columns of one TMA box of an operand's tile."""
-        return tile // _slices(tile, sharers), self.footprint.swizzle_bytes * 8 // self.dtype.width
-
     def _tiled_mma(self, n: int) -> cute.TiledMma:
         op = warpgroup.MmaF16BF16Op(
             self.dtype,
             Float32,
             (hopper.WGMMA_M, n, hopper.WGMMA_K),
             warpgroup.OperandSource.SMEM,
-            OperandMajorMode.K,
-            OperandMajorMode.K,
+            self.a.major,
+            self.b.major,
         )
         return cute.make_tiled_mma(op)
 
@@ -575,29 +548,6 @@ class HopperGemm:
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
-
-    def _operand_load(
-        self,
-        atom: cute.CopyAtom,
-        shared: cute.Tensor,
-        source: cute.Tensor,
-        rank: Int32,
-        sharers: int,
-        mask: Int32 | int,
-        descriptor: TensorMap | None,
-    ) -> OperandLoad:
-        """Partition one operand into slices; ``rank`` is this CTA's place among those that share the tile."""
-        tile = cute.size(shared, mode=[0])
-        slices = _slices(tile, sharers)
-        box = self._box(tile, sharers)
-        parts, global_parts = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.zipped_divide(shared, box), cute.zipped_divide(source, box)
-        )
-        boxes = self.config.tile_k // box[1]
-        count = slices // sharers
-        first = rank * count if sharers > 1 else 0
-        pointer = None if descriptor is None else descriptor_pointer(descriptor)
-        return OperandLoad(atom, parts, global_parts, slices, boxes, first, count, mask, pointer)
 
     def _epilogue(
         self, atom: cute.CopyAtom, shared: cute.Tensor, target: cute.Tensor, consumer: Int32, thread: Int32
@@ -643,14 +593,6 @@ class MeteredGemm(HopperGemm):
     ) -> None:
         """Launch; ``readings`` is (CTAs, roles, fields) of 32 bits, the rest as without a meter."""
         self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, readings)
-
-
-def _slices(rows: int, sharers: int) -> int:
-    """Slices in which a tile is loaded: one for each CTA that shares it, more where a TMA box would be too long."""
-    slices = sharers
-    while rows // slices > hopper.TMA_BOX_MAX:
-        slices += sharers
-    return slices
 
 
 def _mask_row(cluster: tuple[int, int], rank_m: Int32) -> Int32 | int:

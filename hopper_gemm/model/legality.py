@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
@@ -28,6 +29,7 @@ STAGGER_MAX = 7
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
+LEAST_SPAN = 16
 SPLIT_K = (1, 2, 4, 8)
 L2_PROMOTIONS = (0, 64, 128, 256)
 WGMMA_N_MAX_OF_THREE = 200
@@ -55,6 +57,15 @@ class ProblemRule:
     name: str
     why: str
     check: Callable[[GemmProblem], str | None]
+
+
+@dataclass(frozen=True)
+class PairRule:
+    """One condition on a config and a problem together; as :class:`Rule`."""
+
+    name: str
+    why: str
+    check: Callable[[Footprint, GemmProblem], str | None]
 
 
 @dataclass(frozen=True)
@@ -295,20 +306,58 @@ def _aligned(name: str) -> Callable[[GemmProblem], str | None]:
 
     def check(problem: GemmProblem) -> str | None:
         value = getattr(problem, name)
-        if value % step == 0:
+        if value % step == 0 or (name != "n" and name not in problem.layouts):
             return None
         return f"{name} must be a multiple of {step} but got {value}; pad it to {-(-value // step) * step}"
 
     return check
 
 
+_PITCHES = "TMA wants pitches in multiples of 16 bytes"
+
 PROBLEM_RULES = (
-    ProblemRule("n_aligned", "TMA wants row pitches in multiples of 16 bytes: n is the pitch of C", _aligned("n")),
-    ProblemRule(
-        "k_aligned", "TMA wants row pitches in multiples of 16 bytes: k is the pitch of A and B", _aligned("k")
-    ),
+    ProblemRule("m_aligned", f"{_PITCHES}: m is that of A where A is contiguous along m", _aligned("m")),
+    ProblemRule("n_aligned", f"{_PITCHES}: n is that of C, and of B where B is contiguous along n", _aligned("n")),
+    ProblemRule("k_aligned", f"{_PITCHES}: k is that of the operands contiguous along k", _aligned("k")),
 )
 """The rules on problems."""
+
+
+def _parts_of_k(shares: Footprint, problem: GemmProblem) -> str | None:
+    config = shares.config
+    if problem.k > config.tile_k * (config.split_k - 1):
+        return None
+    return f"k = {problem.k} is too short for {config.split_k} CTAs of {config.tile_k} each; lower split_k or k_depth"
+
+
+def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
+    """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it."""
+    config = shares.config
+    if problem.layouts == "kk":
+        return None
+    if config.loads != "tma":
+        return f'loads "cp_async" read only layouts kk but got {problem.layouts}; take loads tma'
+    axes = reversed(problem.layouts) if config.swap_ab else problem.layouts
+    sides = (
+        ("tile_m", config.tile_m, shares.share_m, config.cluster_n),
+        ("tile_n", config.tile_n, shares.share_n, config.cluster_m),
+    )
+    for axis, (name, tile, share, sharers) in zip(axes, sides, strict=True):
+        span = gcd(share, hopper.SWIZZLE_BYTES[0] // ELEMENT_BYTES)
+        if axis == "k":
+            continue
+        if span < LEAST_SPAN:
+            return f"{name} must give each consumer a multiple of {LEAST_SPAN} with layouts {problem.layouts}"
+        if tile // span % sharers:
+            return f"{name} = {tile} has {tile // span} boxes of {span}, which {sharers} CTAs cannot share out"
+    return None
+
+
+PAIR_RULES = (
+    PairRule("split_k", "every CTA that divides k needs a stage of its own", _parts_of_k),
+    PairRule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
+)
+"""The rules on a config and a problem together."""
 
 
 def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reason]:
@@ -332,10 +381,12 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
         if text is not None:
             found.append(Reason(rule.name, text))
             sound = sound and rule.name not in _SHARES
-    if problem is not None and problem.k <= shares.config.tile_k * (shares.config.split_k - 1):
-        text = f"k = {problem.k} is too short for {shares.config.split_k} CTAs of {shares.config.tile_k} each"
-        found.append(Reason("split_k", f"{text}; lower split_k or k_depth"))
-    return found + (problem_reasons(problem) if problem is not None else [])
+    if problem is None:
+        return found
+    if sound:
+        checked = ((rule.name, rule.check(shares, problem)) for rule in PAIR_RULES)
+        found += [Reason(name, text) for name, text in checked if text is not None]
+    return found + problem_reasons(problem)
 
 
 def problem_reasons(problem: GemmProblem) -> list[Reason]:

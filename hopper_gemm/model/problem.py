@@ -7,8 +7,9 @@ from dataclasses import dataclass
 DTYPES = ("bf16", "fp16")
 """Element types of the operands and the output; accumulation is always fp32."""
 
-LAYOUTS = ("kk",)
-"""Contiguous axis of A, then of B. ``kk`` is BLAS's TN: A row-major, B given as its transpose."""
+LAYOUTS = ("kk", "mk", "kn", "mn")
+"""Contiguous axis of A, then of B. ``kk`` is BLAS's TN: A row-major, B given as its transpose. ``kn`` is NN, both
+row-major; ``mk`` is TT, ``mn`` is NT in BLAS's words."""
 
 ELEMENT_BYTES = 2
 
@@ -53,7 +54,7 @@ class GemmProblem:
         if self.layouts not in LAYOUTS:
             raise ValueError(
                 f"layouts must be one of {', '.join(LAYOUTS)} but got {self.layouts!r}; "
-                "kk is A row-major times the transpose of a row-major (n, k) matrix"
+                "kk is A row-major times the transpose of a row-major (n, k) matrix, kn both row-major"
             )
 
     @property

@@ -54,9 +54,9 @@ def pool(kernel_store):
     pool.close()
 
 
-def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16") -> list[str]:
+def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", layouts: str = "kk") -> list[str]:
     """What is wrong with the kernels, one line each."""
-    problem = replace(PROBLEM, dtype=dtype)
+    problem = replace(PROBLEM, dtype=dtype, layouts=layouts)
     pool.submit(KernelId.of(config, problem) for config in configs)
     found = []
     for config in configs:
@@ -90,6 +90,15 @@ def test_drawn_legal_configs_compile_as_asked(pool):
     configs = drawn()
     assert len(configs) > DRAWN
     assert faults(pool, configs) == []
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
+def test_operands_contiguous_along_their_rows_compile_too(pool, layouts):
+    problem = replace(PROBLEM, layouts=layouts)
+    configs = [config for config in drawn_configs(1500, seed=29) if is_legal(config, problem)]
+    assert len(configs) > 25
+    assert faults(pool, configs[:25], layouts=layouts) == []
 
 
 @pytest.mark.compile

@@ -10,7 +10,7 @@ import pytest
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import EPI_BUFFERS_MAX, footprint, resolve, stages_max
-from hopper_gemm.model.legality import PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
+from hopper_gemm.model.legality import PAIR_RULES, PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
 from hopper_gemm.model.problem import GemmProblem
 
 PUBLISHED_STAGES = {
@@ -73,7 +73,8 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"stores": "direct", "epi_n": 32}, "stores"),
         ({"arrivals": "thread", "cluster_m": 2}, "arrivals"),
         ({"full_barriers": 3}, "full_barriers"),
-        ({"split_k": 2}, "split_k"),
+        ({"split_k": 2}, None),
+        ({"split_k": 2, "stages": 2}, "split_k"),
         ({"split_k": 3, "tile_m": 128}, "split_k"),
         ({"split_k": 4, "tile_m": 128}, None),
         ({"split_k": 4, "tile_m": 128, "cluster_m": 2}, "split_k"),
@@ -94,16 +95,42 @@ def test_each_rule_refuses_what_it_names(change, rule):
 
 
 def test_every_rule_has_a_name_of_its_own_and_a_reason_to_exist():
-    names = [rule.name for rule in (*RULES, *PROBLEM_RULES)]
-    assert len(set(names)) == len(names)
-    assert all(rule.why for rule in (*RULES, *PROBLEM_RULES))
+    for rules in (RULES, PROBLEM_RULES, PAIR_RULES):
+        assert len({rule.name for rule in rules}) == len(rules)
+        assert all(rule.why for rule in rules)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "rules"), [((7, 8, 8), []), ((8, 4097, 8), ["n_aligned"]), ((8, 9, 9), ["n_aligned", "k_aligned"])]
+    ("sizes", "layouts", "rules"),
+    [
+        ((7, 8, 8), "kk", []),
+        ((8, 4097, 8), "kk", ["n_aligned"]),
+        ((8, 9, 9), "kk", ["n_aligned", "k_aligned"]),
+        ((7, 8, 8), "mk", ["m_aligned"]),
+        ((8, 8, 9), "mn", []),
+        ((8, 8, 9), "kn", ["k_aligned"]),
+    ],
 )
-def test_n_and_k_must_suit_tma_and_m_may_be_anything(sizes, rules):
-    assert [reason.rule for reason in problem_reasons(GemmProblem(*sizes))] == rules
+def test_what_is_a_pitch_must_suit_tma_and_the_rest_may_be_anything(sizes, layouts, rules):
+    assert [reason.rule for reason in problem_reasons(GemmProblem(*sizes, layouts=layouts))] == rules
+
+
+@pytest.mark.parametrize(
+    ("change", "layouts", "rule"),
+    [
+        ({}, "mn", None),
+        ({"tile_m": 64, "cluster_n": 2}, "mk", "layouts"),
+        ({"tile_m": 64, "cluster_n": 2}, "kn", None),
+        ({"tile_m": 64, "cluster_n": 2, "tile_n": 64, "swap_ab": True}, "kn", "layouts"),
+        ({"tile_n": 24}, "kn", "layouts"),
+        ({"tile_n": 64, "cluster_m": 2}, "kn", "layouts"),
+        ({"loads": "cp_async"}, "mk", "layouts"),
+        ({"tile_m": 128, "split_k": 8, "k_depth": 16, "stages": 1, "stagger": 0}, "kk", "split_k"),
+    ],
+)
+def test_rules_that_take_config_and_problem_together(change, layouts, rule):
+    problem = GemmProblem(512, 512, 512, layouts=layouts)
+    assert [reason.rule for reason in reasons(GemmConfig(**change), problem)] == ([rule] if rule else [])
 
 
 def drawn_configs(count: int, seed: int) -> list[GemmConfig]:

@@ -22,7 +22,7 @@ def test_bytes_counts_each_matrix_once():
         ({"m": 8, "n": 2.5, "k": 8}, "n must be a positive integer but got 2.5"),
         ({"m": 8, "n": 8, "k": True}, "k must be a positive integer but got True"),
         ({"m": 8, "n": 8, "k": 8, "dtype": "fp64"}, "dtype must be one of bf16, fp16 but got 'fp64'"),
-        ({"m": 8, "n": 8, "k": 8, "layouts": "mn"}, "layouts must be one of kk but got 'mn'"),
+        ({"m": 8, "n": 8, "k": 8, "layouts": "nn"}, "layouts must be one of kk, mk, kn, mn but got 'nn'"),
     ],
 )
 def test_nonsense_is_refused_with_what_was_expected_and_what_came(arguments, message):

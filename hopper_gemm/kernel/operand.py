@@ -1,0 +1,117 @@
+"""One operand between global memory, the ring and wgmma: contiguous axis, swizzle, boxes, and their loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+import cutlass
+from cutlass import Int32, cute
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+from hopper_gemm.kernel.descriptor import descriptor_pointer, load_descriptor
+from hopper_gemm.kernel.loads import OperandLoad
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import DEFAULTS
+from hopper_gemm.model.problem import ELEMENT_BYTES
+
+Kind = warpgroup.SmemLayoutAtomKind
+BY_DEPTH = {128: Kind.K_SW128, 64: Kind.K_SW64, 32: Kind.K_SW32, 16: Kind.K_INTER}
+BY_ROWS = {128: Kind.MN_SW128, 64: Kind.MN_SW64, 32: Kind.MN_SW32, 16: Kind.MN_INTER}
+
+
+def smem_layout(dtype: type[cutlass.Numeric], kind: Kind, shape: tuple[int, ...], rows_first: bool = True):
+    """A swizzled shared-memory layout (rows, columns[, stage]), its atoms stacked along rows first or columns first."""
+    atom = warpgroup.make_smem_layout_atom(kind, dtype)
+    order = (0, 1) if rows_first else (1, 0)
+    return cute.tile_to_shape(atom, shape, order=(*order, *range(2, len(shape))))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A or B as the kernel sees it: (rows, depth), rows being A's m or B's n.
+
+    Contiguous along its depth, a tile's swizzle spans columns and one box is a slice of its rows, as deep as the
+    swizzle. Contiguous along its rows, the swizzle spans rows and one box is so many of them, as deep as the tile.
+    Either way the boxes of a slice of rows lie side by side in shared memory, as wgmma wants them.
+
+    Args:
+        dtype: of its elements.
+        tile: rows of a CTA's tile.
+        share: rows that one consumer reads.
+        tile_k: depth of a stage.
+        stages: of the ring.
+        sharers: CTAs of the cluster that share the tile, each loading a part.
+        by_rows: whether rows are contiguous, and not depth.
+    """
+
+    dtype: type[cutlass.Numeric]
+    tile: int
+    share: int
+    tile_k: int
+    stages: int
+    sharers: int
+    by_rows: bool
+
+    @property
+    def span(self) -> int:
+        """Elements of a row of the swizzle."""
+        along = self.share if self.by_rows else self.tile_k
+        return gcd(ELEMENT_BYTES * along, hopper.SWIZZLE_BYTES[0]) // ELEMENT_BYTES
+
+    @property
+    def kind(self) -> Kind:
+        """Of the shared-memory layout's atom."""
+        return (BY_ROWS if self.by_rows else BY_DEPTH)[self.span * ELEMENT_BYTES]
+
+    @property
+    def major(self) -> OperandMajorMode:
+        """As wgmma calls it."""
+        return OperandMajorMode.MN if self.by_rows else OperandMajorMode.K
+
+    @property
+    def slices(self) -> int:
+        """Slices of rows in which a tile is loaded: one for each CTA that shares it, more where a TMA box would be too
+        long; or one for each row of the swizzle."""
+        if self.by_rows:
+            return self.tile // self.span
+        slices = self.sharers
+        while self.tile // slices > hopper.TMA_BOX_MAX:
+            slices += self.sharers
+        return slices
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Rows and columns of one TMA box."""
+        return self.tile // self.slices, self.tile_k if self.by_rows else self.span
+
+    def layout(self) -> cute.ComposedLayout:
+        """Of the ring's memory: (rows, depth, stage)."""
+        return smem_layout(self.dtype, self.kind, (self.tile, self.tile_k, self.stages), not self.by_rows)
+
+    def load_atom(self, matrix: cute.Tensor) -> cpasync.TmaInfo:
+        """The TMA load of one box; multicast where CTAs share the tile. On the host."""
+        op = cpasync.CopyBulkTensorTileG2SOp() if self.sharers == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+        stage = smem_layout(self.dtype, self.kind, (self.tile, self.tile_k), not self.by_rows)
+        affine = cute.slice_(cute.logical_divide(stage.outer, self.box), ((None, 0), (None, 0)))
+        return cpasync.make_tiled_tma_atom(op, matrix, cute.make_composed_layout(stage.inner, 0, affine), self.box)
+
+    def descriptor(self, matrix: cute.Tensor, l2_promotion: int):
+        """A descriptor of the same load with another L2 promotion, or None for the atom's own. On the host."""
+        if l2_promotion == DEFAULTS["l2_promotion"]:
+            return None
+        return load_descriptor(matrix, self.box, self.by_rows, l2_promotion)
+
+    def load(
+        self, atom: cute.CopyAtom, shared: cute.Tensor, source: cute.Tensor, rank: Int32, mask, descriptor
+    ) -> OperandLoad:
+        """Partition the operand into boxes; ``rank`` is this CTA's place among those that share the tile."""
+        box = self.box
+        parts, global_parts = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.zipped_divide(shared, box), cute.zipped_divide(source, box)
+        )
+        count = self.slices // self.sharers
+        first = rank * count if self.sharers > 1 else 0
+        pointer = None if descriptor is None else descriptor_pointer(descriptor)
+        boxes = self.tile_k // box[1]
+        return OperandLoad(atom, parts, global_parts, self.slices, boxes, first, count, mask, pointer)
