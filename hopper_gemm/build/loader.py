@@ -49,8 +49,8 @@ class LoadedKernel:
         """Launch on torch's current stream; nothing is checked and nothing is waited for.
 
         Args:
-            a: (m, k), k contiguous.
-            b: (n, k), k contiguous: the transpose of the right operand.
+            a: (m, k), contiguous as the problem's layouts say.
+            b: (n, k), likewise: the transpose of the right operand.
             out: (m, n), n contiguous; written whole.
             readings: where a metered kernel writes, and only that: contiguous int32 of the shape
                 (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.

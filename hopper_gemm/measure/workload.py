@@ -19,8 +19,8 @@ class Operands:
     """One set of matrices.
 
     Args:
-        a: (m, k), k contiguous.
-        b: (n, k), k contiguous: the transpose of the right operand.
+        a: (m, k), contiguous along the axis that the problem's layouts name.
+        b: (n, k), likewise: the transpose of the right operand.
         ours: (m, n), where our kernel writes.
         theirs: (m, n), where the baseline writes.
     """
@@ -57,7 +57,7 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
     the bits that flip.
 
     Args:
-        problem: sizes and element type.
+        problem: sizes, element type, layouts.
         l2_bytes: of the GPU's L2.
         seed: for the generator; the same seed gives the same matrices.
         data: of :data:`hopper_gemm.model.problem.DATA`.
@@ -66,15 +66,16 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
     generator = torch.Generator("cuda").manual_seed(seed)
     count = max(2, ceil(L2_MULTIPLE * l2_bytes / problem.bytes))
 
-    def full(rows: int, columns: int) -> torch.Tensor:
-        return filled(rows, columns, data, generator).to(dtype)
+    def operand(rows: int, axis: str) -> torch.Tensor:
+        if axis == "k":
+            return filled(rows, problem.k, data, generator).to(dtype)
+        return filled(problem.k, rows, data, generator).to(dtype).t()
 
     def empty() -> torch.Tensor:
         return torch.empty(problem.m, problem.n, device="cuda", dtype=dtype)
 
-    sets = tuple(
-        Operands(full(problem.m, problem.k), full(problem.n, problem.k), empty(), empty()) for _ in range(count)
-    )
+    of_a, of_b = problem.layouts
+    sets = tuple(Operands(operand(problem.m, of_a), operand(problem.n, of_b), empty(), empty()) for _ in range(count))
     return Workload(problem, sets, fp32_product(sets[0]), seed, data)
 
 

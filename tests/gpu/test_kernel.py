@@ -76,6 +76,17 @@ def test_the_smallest_and_the_oddest_problems(wrong, sizes):
     assert wrong([Case(config, GemmProblem(*sizes)) for config in configs]) == []
 
 
+@pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
+def test_operands_contiguous_along_their_rows(wrong, layouts):
+    problems = [
+        GemmProblem(*sizes, layouts=layouts) for sizes in ((1024, 1000, 520), (72, 2048, 64), (3000, 264, 2056))
+    ]
+    drawn = filter(is_legal, drawn_configs(1500, seed=41))
+    cases = [Case(config, problem) for config in drawn for problem in problems if is_legal(config, problem)]
+    assert len(cases) > 100
+    assert wrong(cases) == []
+
+
 LONG = GemmProblem(512, 512, 65536)
 """4,096 stages of k_depth 1 for each tile: a race would show as a changing bit."""
 
