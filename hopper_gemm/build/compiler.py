@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from hopper_gemm.kernel.gemm import HopperGemm, MeteredGemm
+from hopper_gemm.kernel.gemm import HopperGemm, MeteredGemm, StreamKGemm
 from hopper_gemm.kernel.meter import ROLES, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -51,14 +51,18 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
         strides = (1, pitch) if by_rows else (pitch, 1)
         return make_fake_tensor(element, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
-    readings = ()
+    kind, more = HopperGemm, ()
     if metered:
         shape = (cute.sym_int(), len(ROLES), len(Reading._fields))
-        readings = (make_fake_tensor(Int32, shape, (shape[1] * shape[2], shape[2], 1), assumed_align=16),)
+        strides = (shape[1] * shape[2], shape[2], 1)
+        kind, more = MeteredGemm, (make_fake_tensor(Int32, shape, strides, assumed_align=16),)
+    elif config.stream_k:
+        vectors = [make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32)]
+        kind, more = StreamKGemm, tuple(vectors)
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            (MeteredGemm if metered else HopperGemm)(footprint(config), element, layouts),
+            kind(footprint(config), element, layouts),
             matrix(m, k, layouts[0] != "k"),
             matrix(n, k, layouts[1] != "k"),
             matrix(m, n),
@@ -67,7 +71,7 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
             Int32(0),
             Int32(0),
             make_fake_stream(use_tvm_ffi_env_stream=True),
-            *readings,
+            *more,
             options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
         )
         path = Path(scratch) / "kernel.o"

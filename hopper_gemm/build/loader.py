@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -36,12 +36,14 @@ class LoadedKernel:
         report: what the compiler made of it.
         launcher: the compiled host function.
         clusters: clusters that can be resident at once on this GPU.
+        workspaces: of stream-K, one for each stream on which it was launched: launches of one stream take turns.
     """
 
     config: GemmConfig
     report: CubinReport
     launcher: Any
     clusters: int
+    workspaces: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None
@@ -56,14 +58,30 @@ class LoadedKernel:
                 (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.
         """
         config = self.config
-        metered = () if readings is None else (readings,)
-        self.launcher(a, b, out, self._clusters, config.raster == "m", config.swizzle, config.serpentine, *metered)
+        more = self._workspace(a.device) if config.stream_k else () if readings is None else (readings,)
+        self.launcher(a, b, out, self._clusters, config.raster == "m", config.swizzle, config.serpentine, *more)
+
+    def _workspace(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Sums and flags for a launch on the current stream."""
+        import torch
+
+        stream = torch.cuda.current_stream(device).cuda_stream
+        found = self.workspaces.get(stream)
+        if found is None:
+            config = self.config
+            assert isinstance(config.consumers, int)
+            ctas = self.clusters * config.cluster_size
+            sums = torch.empty(ctas * config.tile_m * config.tile_n, dtype=torch.float32, device=device)
+            flags = torch.zeros(ctas * config.consumers, dtype=torch.int32, device=device)
+            found = self.workspaces[stream] = sums, flags
+        return found
 
     def ctas(self, problem: GemmProblem) -> int:
         """CTAs of a launch."""
         config = self.config
-        tiles_m = ceil(problem.m / (config.tile_m * config.cluster_m))
-        tiles_n = ceil(problem.n / (config.tile_n * config.cluster_n))
+        m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+        tiles_m = ceil(m / (config.tile_m * config.cluster_m))
+        tiles_n = ceil(n / (config.tile_n * config.cluster_n))
         return config.cluster_size * min(self._clusters, tiles_m * tiles_n)
 
     @property

@@ -18,6 +18,7 @@ from hopper_gemm.kernel.meter import Meter
 from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Operand, smem_layout
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.reduction import Reduction, meet
+from hopper_gemm.kernel.stream_k import String, Workspace
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import Footprint
@@ -119,7 +120,7 @@ class HopperGemm:
             serpentine: 1 to walk every other group backwards.
             stream: where to launch.
         """
-        self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, None)
+        self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream)
 
     @cute.jit
     def _launch(
@@ -132,7 +133,9 @@ class HopperGemm:
         swizzle: Int32,
         serpentine: Int32,
         stream: cuda.CUstream,
-        readings: cute.Tensor | None,
+        readings: cute.Tensor | None = None,
+        sums: cute.Tensor | None = None,
+        flags: cute.Tensor | None = None,
     ) -> None:
         config, shares = self.config, self.footprint
         if cutlass.const_expr(config.swap_ab):
@@ -174,6 +177,8 @@ class HopperGemm:
             map_a,
             map_b,
             readings,
+            sums,
+            flags,
         ).launch(
             grid=(config.cluster_m, config.cluster_n, raster.clusters * config.split_k),
             block=(shares.threads, 1, 1),
@@ -200,6 +205,8 @@ class HopperGemm:
         map_a: GridConstant[TensorMap],
         map_b: GridConstant[TensorMap],
         readings: cute.Tensor | None,
+        sums: cute.Tensor | None,
+        flags: cute.Tensor | None,
     ) -> None:
         """The device side; see the class."""
         config, shares = self.config, self.footprint
@@ -245,14 +252,18 @@ class HopperGemm:
                     loads = self._tma_loads(
                         ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
                     )
-                    self._load(loads, place, raster, k_first, k_tiles, readings)
+                    if cutlass.const_expr(config.stream_k):
+                        self._load_string(loads, place, raster, k_tiles)
+                    else:
+                        self._load(loads, place, raster, k_first, k_tiles, readings)
             else:
                 if cutlass.const_expr(registers.moved):
                     cute.arch.setmaxregister_increase(registers.consumer)
                 consumer = warpgroup_index - 1
                 inputs = mma, shared_a, shared_b
                 outputs = storage.c, layout_c, atom_c, tensor_c
-                self._multiply(ring, place, consumer, inputs, outputs, raster, k_tiles, None, readings)
+                workspace = sums, flags
+                self._multiply(ring, place, consumer, inputs, outputs, raster, k_tiles, None, readings, workspace)
         else:
             loads = self._tma_loads(ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b)
             inputs = mma, shared_a, shared_b
@@ -356,6 +367,7 @@ class HopperGemm:
         k_tiles: Int32,
         loads: Loads | None,
         readings: cute.Tensor | None,
+        workspace: tuple[cute.Tensor | None, cute.Tensor | None] = (None, None),
     ) -> None:
         """Consumer, and its own loader where ``loads`` is given. By a warpgroup.
 
@@ -370,6 +382,7 @@ class HopperGemm:
             k_tiles: stages of a tile.
             loads: what it loads by itself, or None.
             readings: where a metered kernel writes, or None.
+            workspace: sums and flags of stream-K, or None.
         """
         config, shares = self.config, self.footprint
         mma, shared_a, shared_b = inputs
@@ -396,6 +409,10 @@ class HopperGemm:
             epilogue = DirectEpilogue.of(place.thread % hopper.WARPGROUP_THREADS, tensor_c, shares.share_n, self.dtype)
         chunk_rows = shares.share_m // hopper.WGMMA_M
         chunk_columns = shares.share_n // shares.chunk_n
+        if cutlass.const_expr(config.stream_k):
+            at = consumer_m, consumer_n
+            self._multiply_string(ring, place, consumer, at, share, epilogue, raster, k_tiles, *workspace)
+            return
         state = STATES[config.ring_state].first(config.stages, phase=0)
         index = Int32(place.cluster)
         stride = raster.clusters
@@ -463,6 +480,78 @@ class HopperGemm:
         if cutlass.const_expr(self.metered):
             if (consumer == 0) & (place.thread % hopper.WARPGROUP_THREADS == 0):
                 meter.write(readings, 1)
+
+    @cute.jit
+    def _load_string(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
+        """Producer of stream-K. By one warp."""
+        config = self.config
+        string = String.of(raster, k_tiles)
+        state = STATES[config.ring_state].first(config.stages, phase=1)
+        index, at, end = Int32(place.cluster), string.start(place.cluster), string.start(place.cluster + 1)
+        while string.more(index, at, end):
+            tile, first, count = string.piece(index, at, end)
+            at = cutlass.select_(index < string.whole, at, at + count)
+            index = index + raster.clusters
+            cluster_tile_m, cluster_tile_n = raster.tile(tile)
+            tile_m = cluster_tile_m * config.cluster_m + place.rank_m
+            tile_n = cluster_tile_n * config.cluster_n + place.rank_n
+            peek = config.peeks("producer")
+            state, _ = load_tile(loads, state, tile_m, tile_n, first, count, peek, self._unroll, Meter.start(False))
+
+    @cute.jit
+    def _multiply_string(
+        self,
+        ring: Ring,
+        place: Place,
+        consumer: Int32,
+        at_consumer: tuple[Int32 | int, Int32 | int],
+        share: Share,
+        epilogue: Epilogue | DirectEpilogue,
+        raster: Raster,
+        k_tiles: Int32,
+        sums: cute.Tensor,
+        flags: cute.Tensor,
+    ) -> None:
+        """Consumer of stream-K. By a warpgroup."""
+        config, shares = self.config, self.footprint
+        chunk_rows, chunk_columns = shares.share_m // hopper.WGMMA_M, shares.share_n // shares.chunk_n
+        flat = cute.make_tensor(share.accumulators.iterator, cute.make_layout(cute.size(share.accumulators)))
+        cta = place.rank_m + place.rank_n * config.cluster_m
+        workspace = Workspace.of(
+            sums,
+            flags,
+            cute.size(share.accumulators),
+            cta * config.consumers + consumer,
+            config.cluster_size * config.consumers,
+            place.thread % hopper.WARPGROUP_THREADS,
+            consumer + 1,
+        )
+        string = String.of(raster, k_tiles)
+        state = STATES[config.ring_state].first(config.stages, phase=0)
+        index, at, end = Int32(place.cluster), string.start(place.cluster), string.start(place.cluster + 1)
+        while string.more(index, at, end):
+            tile, first, count = string.piece(index, at, end)
+            at = cutlass.select_(index < string.whole, at, at + count)
+            index = index + raster.clusters
+            cluster_tile_m, cluster_tile_n = raster.tile(tile)
+            tile_m = cluster_tile_m * config.cluster_m + place.rank_m
+            tile_n = cluster_tile_n * config.cluster_n + place.rank_n
+            peek = config.peeks("consumer")
+            state, _ = multiply_tile(
+                ring, state, share, count, config.stagger, peek, self._unroll, None, None, Meter.start(False)
+            )
+            if first > 0:
+                workspace.leave(place.cluster, flat)
+            else:
+                other, added = place.cluster + 1, count
+                while added < k_tiles:
+                    workspace.add(other, flat)
+                    added = added + cutlass.min(string.start(other + 1) - string.start(other), k_tiles - added)
+                    other = other + 1
+                row = tile_m * (config.tile_m // hopper.WGMMA_M) + at_consumer[0] * chunk_rows
+                column = tile_n * (config.tile_n // shares.chunk_n) + at_consumer[1] * chunk_columns
+                epilogue.store_tile(share.accumulators, chunk_rows, chunk_columns, row, column)
+        epilogue.wait_reads(0)
 
     def _tma_loads(
         self,
@@ -571,6 +660,32 @@ class HopperGemm:
         )
         stores = thread // hopper.WARP_THREADS == 0
         return Epilogue(atom, copy, values, registers, boxes, global_boxes, buffers, consumer + 1, stores)
+
+
+class StreamKGemm(HopperGemm):
+    """The same kernel with a workspace for sums that pass from cluster to cluster; see
+    :mod:`hopper_gemm.kernel.stream_k`."""
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        clusters: Int32,
+        along_m: Int32,
+        swizzle: Int32,
+        serpentine: Int32,
+        stream: cuda.CUstream,
+        sums: cute.Tensor,
+        flags: cute.Tensor,
+    ) -> None:
+        """Launch.
+
+        ``sums`` is fp32, (resident CTAs x tile_m x tile_n); ``flags`` is int32, (resident CTAs x consumers), zero
+        before and after. Clusters must all be resident at once. The rest is as without stream-K.
+        """
+        self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, None, sums, flags)
 
 
 class MeteredGemm(HopperGemm):

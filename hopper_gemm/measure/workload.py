@@ -74,8 +74,10 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
     def empty() -> torch.Tensor:
         return torch.empty(problem.m, problem.n, device="cuda", dtype=dtype)
 
-    of_a, of_b = problem.layouts
-    sets = tuple(Operands(operand(problem.m, of_a), operand(problem.n, of_b), empty(), empty()) for _ in range(count))
+    sets = tuple(
+        Operands(operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1]), empty(), empty())
+        for _ in range(count)
+    )
     return Workload(problem, sets, fp32_product(sets[0]), seed, data)
 
 

@@ -50,6 +50,7 @@ class GemmConfig:
         arrivals: who arrives on a barrier: one lane of each ``"warp"``, or every ``"thread"``.
         full_barriers: full barriers of a stage: 1 for A and B together, 2 for one each.
         split_k: CTAs, a cluster of them, among which k is divided; they add up their parts in a fixed order.
+        stream_k: cut the tiles of the last, partly filled wave along k, an equal stretch for every cluster.
         swap_ab: compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, and
             the others along m. So that few rows of C ride on wgmma's n, which may be as little as 8.
         l2_promotion: bytes that the L2 fetches from DRAM at least for a TMA load: 0 (no more than is asked), 64, 128
@@ -89,6 +90,7 @@ class GemmConfig:
     l2_promotion: int = 128
     split_k: int = 1
     swap_ab: bool = False
+    stream_k: bool = False
 
     def __post_init__(self) -> None:
         words = {"stages": "max", "consumers": "auto", "epi_n": "auto", "epi_buffers": "max"}
@@ -105,7 +107,7 @@ class GemmConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
-        for name in ("serpentine", "persistent", "unroll", "swap_ab"):
+        for name in ("serpentine", "persistent", "unroll", "swap_ab", "stream_k"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false but got {getattr(self, name)!r}")
         if not isinstance(self.peek, bool) and self.peek not in SIDES:

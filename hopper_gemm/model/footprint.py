@@ -28,6 +28,10 @@ WIDE_CHUNK = 64
 WIDE_CHUNK_REGISTERS = 16
 """A wide chunk's packed pairs need this many more registers."""
 
+STREAM_K_REGISTERS, STREAM_K_MARGIN = 16, 8
+"""Stream-K keeps its place in the string, and addresses of the workspace, in so many more; and the roomier split is
+taken where it would be as close as the margin."""
+
 SMEM_SLACK = 1024
 """Bytes kept back for the barriers and for the alignment of the buffers."""
 
@@ -86,8 +90,14 @@ class Footprint:
     def registers(self) -> RegisterSplit:
         """Registers per thread of the producer and of a consumer: the first split that holds the accumulators."""
         splits = register_splits(self.config)
-        spare = SPARE_REGISTERS + (WIDE_CHUNK_REGISTERS if self.chunk_n == WIDE_CHUNK else 0)
+        wide, streamed = self.chunk_n == WIDE_CHUNK, self.config.stream_k
+        spare = self.spare_registers + WIDE_CHUNK_REGISTERS * wide + STREAM_K_MARGIN * streamed
         return next((split for split in splits if self.accumulators <= split.consumer - spare), splits[-1])
+
+    @property
+    def spare_registers(self) -> int:
+        """Registers that a consumer needs beside its accumulators."""
+        return SPARE_REGISTERS + (STREAM_K_REGISTERS if self.config.stream_k else 0)
 
     @property
     def threads(self) -> int:
@@ -263,7 +273,7 @@ def _divides(config: GemmConfig) -> bool:
 
 def accumulators_fit(shares: Footprint) -> bool:
     """Whether a consumer's registers hold its accumulators and what it needs beside them."""
-    return shares.accumulators + SPARE_REGISTERS <= register_splits(shares.config)[-1].consumer
+    return shares.accumulators + shares.spare_registers <= register_splits(shares.config)[-1].consumer
 
 
 def _buffers_that_fit(config: GemmConfig) -> int:

@@ -15,7 +15,6 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
 from hopper_gemm.model.footprint import (
     REGISTER_SPLITS,
-    SPARE_REGISTERS,
     Footprint,
     accumulators_fit,
     footprint,
@@ -168,6 +167,19 @@ def _split_k(shares: Footprint) -> str | None:
     return None
 
 
+def _stream_k(shares: Footprint) -> str | None:
+    config = shares.config
+    if not config.stream_k:
+        return None
+    if config.schedule != "cooperative" or not config.persistent or config.split_k > 1:
+        return "stream_k cuts the last wave of a persistent launch: take schedule cooperative, persistent, split_k 1"
+    if config.cluster_size > 2:
+        return "stream_k waits for clusters that must all be resident: take a cluster of two at most"
+    if config.loads != "tma":
+        return 'stream_k starts within a tile, which loads "cp_async" cannot; take loads tma'
+    return None
+
+
 def _swap_ab(shares: Footprint) -> str | None:
     if shares.config.swap_ab and shares.config.stores == "direct":
         return 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
@@ -191,7 +203,7 @@ def _arrivals(shares: Footprint) -> str | None:
 def _registers(shares: Footprint) -> str | None:
     if accumulators_fit(shares):
         return None
-    room = shares.registers.consumer - SPARE_REGISTERS
+    room = shares.registers.consumer - shares.spare_registers
     return (
         f"{shares.accumulators} accumulator registers per thread exceed the {room} that {shares.config.consumers} "
         "consumers leave; take a smaller tile or more consumers"
@@ -290,6 +302,7 @@ RULES = (
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
+    Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
     Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
     Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),

@@ -143,6 +143,25 @@ def test_k_divided_among_the_ctas_of_a_cluster_gives_the_same_bits_in_every_run(
     assert wrong([case for case in cases if is_legal(case.config, case.problem)]) == []
 
 
+def test_a_last_wave_cut_along_k_gives_the_same_bits_in_every_run(wrong):
+    """Rests of 1 tile, of a few, of nearly a wave; k of one stage, of fewer than a stretch, and of many."""
+    cases = [
+        Case(GemmConfig(tile_m=tile_m, tile_n=tile_n, cluster_n=cluster, stream_k=True, stagger=stagger), problem, 5)
+        for tile_m, tile_n in ((64, 64), (128, 128), (256, 128), (192, 192))
+        for cluster in (1, 2)
+        for stagger in (0, 1)
+        for problem in (
+            LONG,
+            GemmProblem(128, 128, 8192),
+            GemmProblem(4096, 4096, 64),
+            GemmProblem(4096, 4096, 192),
+            GemmProblem(3000, 2504, 4104),
+            GemmProblem(4096, 8192, 1024),
+        )
+    ]
+    assert wrong(cases) == []
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_more_tiles_than_ctas_and_fewer_stages_of_k_than_slots(wrong, variant):
     """The ring runs on from tile to tile, with a tile's stages fewer than, equal to and more than its slots."""

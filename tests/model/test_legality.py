@@ -79,6 +79,11 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"split_k": 4, "tile_m": 128}, None),
         ({"split_k": 4, "tile_m": 128, "cluster_m": 2}, "split_k"),
         ({"split_k": 8, "tile_m": 128, "epi_n": 64}, "split_k"),
+        ({"stream_k": True, "cluster_n": 2}, None),
+        ({"stream_k": True, "cluster_n": 4}, "stream_k"),
+        ({"stream_k": True, "persistent": False}, "stream_k"),
+        ({"stream_k": True, "loads": "cp_async"}, "stream_k"),
+        ({"stream_k": True, "tile_n": 208}, "registers"),
         ({"swap_ab": True, "tile_m": 64, "tile_n": 8}, None),
         ({"swap_ab": True, "stores": "direct"}, "swap_ab"),
         ({"unroll": True}, None),
@@ -170,13 +175,14 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 l2_promotion=rarely(128, 0, 64, 256),
                 split_k=split_k,
                 swap_ab=rarely(False, True),
+                stream_k=split_k == 1 and rarely(False, True),
             )
         )
     return found
 
 
 def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
-    legal = [config for config in drawn_configs(4000, seed=3) if is_legal(config)]
+    legal = [config for config in drawn_configs(6000, seed=3) if is_legal(config)]
     assert len(legal) > 300
     for config in legal:
         shares = footprint(config)
