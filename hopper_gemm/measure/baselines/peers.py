@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -76,12 +78,25 @@ class Quack:
         def launch(operands: Operands) -> None:
             gemm(operands.a, operands.b.t(), out=operands.theirs, tuned=True)
 
-        launch(workload.sets[0])
+        with _children_allowed():
+            launch(workload.sets[0])
         return (Candidate(launch),)
 
     def restore(self, workload: Workload, recipe: Any) -> Candidate:
         """Tuned again, or as its cache remembers it."""
         return self.candidates(workload)[0]
+
+
+@contextmanager
+def _children_allowed() -> Iterator[None]:
+    """quack compiles in processes of its own, which multiprocessing refuses to daemons, as measuring children are."""
+    config: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    before = config.get("daemon")
+    config["daemon"] = False
+    try:
+        yield
+    finally:
+        config["daemon"] = before
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
