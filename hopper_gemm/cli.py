@@ -359,6 +359,85 @@ def counters(
 
 @app.command()
 @plain_errors
+def compare(
+    sizes: Annotated[
+        list[int] | None, typer.Argument(metavar="M N K", help="Problems, one after the other, instead of a list.")
+    ] = None,
+    shapes: Annotated[
+        Path | None, typer.Option(help="A list of problems, as TOML. Default: sweeps/shapes/suite.toml.")
+    ] = None,
+    against: Annotated[
+        str, typer.Option(help="Baselines, with commas: cublas, cublaslt, triton, quack.")
+    ] = "cublas,cublaslt",
+    regime: Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")] = "burst",
+    config: Annotated[
+        str, typer.Option(help="tuned: the best known; auto: what matmul picks for a problem nobody tuned.")
+    ] = "tuned",
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Tuned table. Default: the recorded one of this kind of GPU.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/compare-<list>.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many results; the rest can follow later.")
+    ] = None,
+    host: Annotated[bool, typer.Option("--host", help="Only the host time of a launch.")] = False,
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    as_json: Json = False,
+) -> None:
+    """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
+    from hopper_gemm.tables.compare import PAGE
+    from hopper_gemm.tables.places import shown
+    from hopper_gemm.tuning.compare import Comparison, host_times
+
+    if host:
+        times = host_times(_one_gpu(gpus))
+        if as_json:
+            print(json.dumps(times))
+        else:
+            print("\n".join(f"{name:20} {us:6.2f} us of the host a launch" for name, us in times.items()))
+        return
+    comparison = Comparison.prepare(
+        shapes,
+        sizes or (),
+        against=against,
+        regime=regime,
+        config=config,
+        recorded=recorded,
+        out=out,
+        gpu=_one_gpu(gpus),
+        processes=processes,
+    )
+    (_stderr if as_json else print)(comparison.opening)
+
+    def watch(cell: Any, result: Any, done: int, total: int) -> None:
+        figures = result.figures
+        found = (
+            f"{figures['speedup']:.3f}x [{figures['speedup_low']:.3f}, {figures['speedup_high']:.3f}], "
+            f"{figures['time_us']:.1f} us against {figures['theirs_us']:.1f}"
+            if result.status == "ok"
+            else f"{result.status.replace('_', ' ')}: {result.reason}"
+        )
+        _stderr(f"{done}/{total} {cell}: {found}")
+
+    try:
+        comparison.run(watch, limit)
+    except KeyboardInterrupt:
+        fail(f"stopped; what was measured is in {comparison.out}, run the same command to go on", INTERRUPTED)
+    for name, reason in comparison.missing.items():
+        _stderr(f"without {name}: {reason}")
+    if as_json:
+        print(json.dumps(comparison.summary()))
+        return
+    page = comparison.out / PAGE
+    print(f"\n{page.read_text() if page.is_file() else 'nothing was measured'}")
+    print(f"Written to {shown(comparison.out)}")
+
+
+@app.command()
+@plain_errors
 def doctor(as_json: Json = False) -> None:
     """What is here, what is missing, what to do."""
     from hopper_gemm.doctor import examine

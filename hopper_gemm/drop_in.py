@@ -6,6 +6,7 @@ The module is not called ``matmul``: importing it would put the module where the
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import problem_reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.tuned import TunedEntry, nearest, read_tuned, recorded_tables
+from hopper_gemm.tables.tuned import TunedEntry, pick, read_tuned, recorded_tables
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -24,7 +25,8 @@ def matmul(
 ) -> torch.Tensor:
     """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`.
 
-    The first call for a config compiles its kernel (about a second) unless the store holds it.
+    The first call for a config compiles its kernel (about a second) unless the store holds it. Later calls with
+    the same shapes and strides look it up and launch.
 
     Args:
         a: (m, k), bf16 or fp16, k contiguous (row-major; a row pitch is fine).
@@ -45,15 +47,67 @@ def matmul(
         >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
-    problem = _problem(a, b)
     if out is None:
-        out = torch.empty(problem.m, problem.n, device=a.device, dtype=a.dtype)
+        key: Any = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(), config)
+        known = _known.get(key)
+        if known is None or (a.data_ptr() | b.data_ptr()) & _MISALIGNED:
+            problem = _problem(a, b)
+            out = torch.empty(problem.m, problem.n, device=a.device, dtype=a.dtype)
+            known = _remember(key, a, out, problem, config)
+        else:
+            out = a.new_empty((a.shape[0], b.shape[1]))
+    else:
+        key = (
+            a.shape,
+            a.stride(),
+            a.dtype,
+            a.get_device(),
+            b.shape,
+            b.stride(),
+            b.dtype,
+            b.get_device(),
+            out.shape,
+            out.stride(),
+            out.dtype,
+            out.get_device(),
+            config,
+        )
+        known = _known.get(key)
+        if known is None or (a.data_ptr() | b.data_ptr() | out.data_ptr()) & _MISALIGNED:
+            known = _remember(key, a, out, _problem(a, b), config)
+    kernel, device = known
+    if device is None or device == torch.cuda.current_device():
+        kernel(a, b.t(), out)
+    else:
+        with torch.cuda.device(device):
+            kernel(a, b.t(), out)
+    return out
+
+
+_MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
+"""Bits of an address that must be 0."""
+
+_KNOWN_MOST = 4096
+"""Remembered at once; when there are more, all are forgotten."""
+
+_known: dict[Any, tuple[LoadedKernel, int | None]] = {}
+"""What passed every check, by all that the checks look at: shapes, strides, types, devices, config; not addresses. The
+kernel to launch, and the device that must be current; None on a host that has only one."""
+
+
+def _remember(
+    key: Any, a: torch.Tensor, out: torch.Tensor, problem: GemmProblem, config: GemmConfig | None
+) -> tuple[LoadedKernel, int | None]:
+    """Do the checks that are left, load the kernel, and spare later calls both."""
     _check_out(out, a, problem)
     _check_device(a.device)
-    with torch.cuda.device(a.device):
-        kernel = _kernel(config, problem, a.device.index)
-        kernel(a, b.t(), out)
-    return out
+    index = a.get_device()
+    with torch.cuda.device(index):
+        kernel = _kernel(config, problem, index)
+    if len(_known) >= _KNOWN_MOST:
+        _known.clear()
+    _known[key] = known = (kernel, index if torch.cuda.device_count() > 1 else None)
+    return known
 
 
 def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
@@ -121,8 +175,7 @@ def _kernel(config: GemmConfig | None, problem: GemmProblem, device: int) -> Loa
 
 def default_config(problem: GemmProblem) -> GemmConfig:
     """The recorded best config of the most similar tuned problem; the kernel's default where nothing is recorded."""
-    entry = nearest(_tuned(), problem)
-    return GemmConfig() if entry is None else entry.config
+    return pick(_tuned(), problem).config
 
 
 @lru_cache(maxsize=1)

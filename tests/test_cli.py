@@ -61,6 +61,10 @@ def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
         (["table", RECORDED, "--format", "pdf"], 2, "format must be md, csv or html but got 'pdf'"),
         (["table", RECORDED, "--problem", "1x2x3"], 2, "has no such problem and regime; it has 4096x4096x4096 burst"),
         (["check", "--from", "nowhere.json"], None, None),
+        (["compare", "--against", "mkl"], 2, "--against must be among cublas, cublaslt, triton, quack but got 'mkl'"),
+        (["compare", "4096", "4096"], 2, "problems are M N K, one after the other, but got 2 numbers"),
+        (["compare", "--shapes", "nowhere.toml"], 2, "nowhere.toml does not exist; lists of problems lie in"),
+        (["compare", "--shapes", "sweeps/shapes/drawn.toml", "--regime", "steady"], 2, "no problem of drawn is marked"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -77,11 +81,17 @@ def test_bad_input_is_told_in_one_line_with_the_mend(arguments, code, message):
 
 
 def test_cuda_without_a_gpu_is_exit_code_3(no_gpu):
-    for arguments in (["sweep", SEED, "--backend", "cuda"], ["check"]):
+    replay, measured = "use --backend replay", "a comparison is measured on an H100 or H200"
+    for arguments, mend in (
+        (["sweep", SEED, "--backend", "cuda"], replay),
+        (["check"], replay),
+        (["compare"], measured),
+        (["compare", "--host"], measured),
+    ):
         done = run(*arguments)
         assert done.returncode == 3
         assert len(done.stderr.splitlines()) == 1
-        assert "use --backend replay" in done.stderr
+        assert mend in done.stderr
 
 
 @pytest.fixture

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 import hopper_gemm
+from hopper_gemm import drop_in
 from hopper_gemm.drop_in import default_config
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 
@@ -53,3 +57,100 @@ def test_out_must_fit():
 def test_the_default_config_can_run_any_problem_that_any_config_can(sizes):
     problem = GemmProblem(*sizes)
     assert reasons(default_config(problem), problem) == []
+
+
+class Launches:
+    """Stands in for a GPU: every check but that of the device is made, and launches are noted."""
+
+    def __init__(self, monkeypatch, devices: int = 1, current: int = -1) -> None:
+        self.made, self.entered, self.loaded = [], [], []
+        self.current = current
+        monkeypatch.setattr(drop_in, "_known", {})
+        monkeypatch.setattr(drop_in, "_check_device", lambda device: None)
+        monkeypatch.setattr(drop_in, "_kernel", self._kernel)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "device", self._device)
+
+    def _kernel(self, config, problem, device):
+        self.loaded.append((config, problem))
+        return lambda a, b, out: self.made.append((problem, b.shape, out))
+
+    @contextmanager
+    def _device(self, index):
+        self.entered.append(index)
+        yield
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    return Launches(monkeypatch)
+
+
+def test_a_second_call_with_the_same_shapes_checks_and_loads_nothing(launches, monkeypatch):
+    a, b, out = matrix(16, 24), matrix(8, 24).t(), matrix(16, 8)
+    assert hopper_gemm.matmul(a, b, out=out) is out
+    monkeypatch.setattr(drop_in, "_problem", None)
+    monkeypatch.setattr(drop_in, "_check_out", None)
+    others = matrix(16, 24), matrix(8, 24).t(), matrix(16, 8)
+    assert hopper_gemm.matmul(*others[:2], out=others[2]) is others[2]
+    assert launches.loaded == [(None, GemmProblem(16, 8, 24))]
+    assert [(problem, shape) for problem, shape, _ in launches.made] == [(GemmProblem(16, 8, 24), (8, 24))] * 2
+    assert launches.made[1][2] is others[2]
+
+
+def test_an_output_that_is_not_given_is_made_each_time(launches):
+    a, b = matrix(16, 24), matrix(8, 24).t()
+    first, second = hopper_gemm.matmul(a, b), hopper_gemm.matmul(a, b)
+    assert first.shape == second.shape == (16, 8)
+    assert first.dtype == second.dtype == a.dtype
+    assert first.data_ptr() != second.data_ptr()
+    assert len(launches.loaded) == 1
+
+
+@pytest.mark.parametrize("out", [None, matrix(16, 16)], ids=["made", "given"])
+def test_what_differs_in_anything_is_checked_again_and_refused_as_ever(launches, out):
+    """After a good call with the same shapes: other strides, types, addresses."""
+    a, b = matrix(16, 16), matrix(16, 16).t()
+    hopper_gemm.matmul(a, b, out=out)
+    with pytest.raises(ValueError, match=r"use a = a\.contiguous"):
+        hopper_gemm.matmul(matrix(16, 16).t(), b, out=out)
+    with pytest.raises(ValueError, match=r"use b = b.t\(\).contiguous"):
+        hopper_gemm.matmul(a, matrix(16, 16), out=out)
+    with pytest.raises(TypeError, match=r"got torch.bfloat16 and torch.float16"):
+        hopper_gemm.matmul(a, matrix(16, 16, torch.float16).t(), out=out)
+    shifted = torch.zeros(16 * 16 + 1, dtype=torch.bfloat16)[1:].view(16, 16)
+    with pytest.raises(ValueError, match=r"a must start, and have its rows, at multiples of 16 bytes"):
+        hopper_gemm.matmul(shifted, b, out=out)
+    with pytest.raises(ValueError, match=r"b.t\(\) must start"):
+        hopper_gemm.matmul(a, shifted.t(), out=out)
+    with pytest.raises(ValueError, match="out must start"):
+        hopper_gemm.matmul(a, b, out=shifted)
+    with pytest.raises(ValueError, match=r"out must be \(16, 16\)"):
+        hopper_gemm.matmul(a, b, out=matrix(16, 16, torch.float16))
+    assert len(launches.made) == 1
+
+
+def test_a_config_is_part_of_what_is_remembered(launches):
+    a, b = matrix(16, 16), matrix(16, 16).t()
+    for config in (None, GemmConfig(), GemmConfig(tile_m=128), GemmConfig()):
+        hopper_gemm.matmul(a, b, config=config)
+    assert [config for config, _ in launches.loaded] == [None, GemmConfig(), GemmConfig(tile_m=128)]
+
+
+def test_among_several_gpus_that_of_the_matrices_is_made_current_where_it_is_not(monkeypatch):
+    launches = Launches(monkeypatch, devices=2, current=-1)
+    a, b = matrix(16, 16), matrix(16, 16).t()
+    hopper_gemm.matmul(a, b)
+    hopper_gemm.matmul(a, b)
+    assert launches.entered == [-1], "only while the kernel was loaded"
+    launches.current = 1
+    hopper_gemm.matmul(a, b)
+    assert launches.entered == [-1, -1]
+
+
+def test_what_is_remembered_has_a_bound(launches, monkeypatch):
+    monkeypatch.setattr(drop_in, "_KNOWN_MOST", 4)
+    for m in range(1, 20):
+        hopper_gemm.matmul(matrix(m, 16), matrix(16, 16).t())
+        assert len(drop_in._known) <= 4

@@ -45,9 +45,19 @@ class Arm:
     launches: int
 
 
-def make_arm(launch: Launch, workload: Workload, warm_seconds: float, timed_seconds: float) -> Arm:
-    """Capture a side. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the figures."""
-    seconds = _seconds_per_launch(launch, workload)
+def make_arm(
+    launch: Launch, workload: Workload, warm_seconds: float, timed_seconds: float, seconds: float | None = None
+) -> Arm:
+    """Capture a side. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the figures.
+
+    Args:
+        launch: what runs.
+        workload: on which matrices, set after set.
+        warm_seconds: of the graph that warms up.
+        timed_seconds: of the graph that is timed.
+        seconds: of one launch, where that is known; measured if None.
+    """
+    seconds = seconds_per_launch(launch, workload) if seconds is None else seconds
     warm, timed = (max(2, ceil(span / seconds)) for span in (warm_seconds, timed_seconds))
     return Arm(_capture(launch, workload, warm), _capture(launch, workload, timed), timed)
 
@@ -76,7 +86,8 @@ class Clock:
         return float((spans[:, 0] / spans[:, 1]).median() * 1000) if len(spans) else float("nan")
 
 
-def _seconds_per_launch(launch: Launch, workload: Workload) -> float:
+def seconds_per_launch(launch: Launch, workload: Workload) -> float:
+    """Roughly, launched one by one: of a short kernel this is the host's time."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for operands in workload.sets:
         launch(operands)

@@ -1,7 +1,8 @@
-"""One config on one problem in one regime: checked, timed against cuBLAS, checked again."""
+"""One config on one problem in one regime: checked, timed against cuBLAS or another baseline, checked again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -10,6 +11,8 @@ import torch
 
 from hopper_gemm.build.loader import LoadedKernel, load
 from hopper_gemm.measure.arms import Arm, Clock, Launch, cublas_launch, kernel_launch, make_arm
+from hopper_gemm.measure.baselines.base import Baseline
+from hopper_gemm.measure.baselines.choose import Chosen, GpuStopwatch, choose
 from hopper_gemm.measure.correctness import Correctness, check, poison
 from hopper_gemm.measure.device import DeviceInfo, Telemetry
 from hopper_gemm.measure.regimes import Burst, Protocol, Steady, Timing, time_burst, time_steady
@@ -25,7 +28,7 @@ TRIES = 3
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of a config that works.
+    """What was measured of a config that works. Where it was held against another baseline, that one stands for cuBLAS.
 
     Args:
         ratio: speedup over cuBLAS.
@@ -81,6 +84,7 @@ class Bench:
     _workload: Workload | None = None
     _checked: Workload | None = None
     _baselines: dict[Protocol, Arm] = field(default_factory=dict)
+    _rivals: dict[tuple[str, Protocol], tuple[Arm, Chosen]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device.sms)
@@ -97,18 +101,30 @@ class Bench:
             process: number of this process, noted with each pair.
             data: what the matrices hold while they are timed.
         """
-        checked, workload = self._prepare(problem, data)
-        kernel = load(config, problem, self.store)
-        before = self._check(kernel, checked)
-        if not before.ok:
-            return Outcome("wrong_result", before.reason or "")
-        poison(workload.sets[0].ours)
-        arm = self._arm(kernel_launch(kernel), protocol)
-        outcome = self._compare(arm, self._baseline(protocol), protocol, process, before)
-        after = check(workload.sets[0].ours, workload.reference, problem.k)
-        if not after.ok:
-            return Outcome("wrong_result", f"after timing: {after.reason}")
-        return outcome
+        return self._cell(config, problem, protocol, process, data, lambda: self._baseline(protocol))
+
+    def versus(
+        self, config: GemmConfig, problem: GemmProblem, protocol: Protocol, baseline: Baseline, process: int = 0
+    ) -> tuple[Outcome, Chosen | None]:
+        """Measure one config against a baseline, on normal data.
+
+        Args:
+            config: a legal config.
+            problem: what to multiply.
+            protocol: how to time; its type says in which regime.
+            baseline: the best of its candidates is chosen when it is first met with a problem and a protocol.
+            process: number of this process, noted with each pair.
+
+        Returns:
+            The outcome, its figures of cuBLAS being those of the baseline; and what the baseline ran, None where our
+            product was wrong and it was not asked.
+
+        Raises:
+            BaselineError: the baseline cannot run the problem.
+        """
+        outcome = self._cell(config, problem, protocol, process, "normal", lambda: self._rival(baseline, protocol)[0])
+        _, chosen = self._rivals.get((baseline.name, protocol), (None, None))
+        return outcome, chosen
 
     def control(self, problem: GemmProblem, protocol: Protocol, process: int = 0, data: str = "normal") -> Outcome:
         """cuBLAS against itself by the same protocol on the same data: the noise floor of the run."""
@@ -117,10 +133,32 @@ class Bench:
 
     # -----------------------------------------------------------------------------------------
 
+    def _cell(
+        self,
+        config: GemmConfig,
+        problem: GemmProblem,
+        protocol: Protocol,
+        process: int,
+        data: str,
+        theirs: Callable[[], Arm],
+    ) -> Outcome:
+        checked, workload = self._prepare(problem, data)
+        kernel = load(config, problem, self.store)
+        before = self._check(kernel, checked)
+        if not before.ok:
+            return Outcome("wrong_result", before.reason or "")
+        poison(workload.sets[0].ours)
+        arm = self._arm(kernel_launch(kernel), protocol)
+        outcome = self._compare(arm, theirs(), protocol, process, before)
+        after = check(workload.sets[0].ours, workload.reference, problem.k)
+        if not after.ok:
+            return Outcome("wrong_result", f"after timing: {after.reason}")
+        return outcome
+
     def _prepare(self, problem: GemmProblem, data: str) -> tuple[Workload, Workload]:
         """The matrices to check on and those to time on: the same where the data is normal."""
         if self._workload is None or (self._workload.problem, self._workload.data) != (problem, data):
-            self._checked, self._workload, self._baselines = None, None, {}
+            self._checked, self._workload, self._baselines, self._rivals = None, None, {}, {}
             torch.cuda.empty_cache()
             self._workload = make_workload(problem, self.device.l2_bytes, self.seed, data)
             normal = data == "normal"
@@ -132,6 +170,15 @@ class Bench:
         if protocol not in self._baselines:
             self._baselines[protocol] = self._arm(cublas_launch, protocol)
         return self._baselines[protocol]
+
+    def _rival(self, baseline: Baseline, protocol: Protocol) -> tuple[Arm, Chosen]:
+        key = baseline.name, protocol
+        if key not in self._rivals:
+            assert self._workload is not None
+            watch = GpuStopwatch(self._workload, protocol, self._clock, self.device.uuid)
+            best, chosen = choose(baseline.candidates(self._workload), watch)
+            self._rivals[key] = self._arm(best.launch, protocol), chosen
+        return self._rivals[key]
 
     def _arm(self, launch: Launch, protocol: Protocol) -> Arm:
         assert self._workload is not None

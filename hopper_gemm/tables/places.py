@@ -25,6 +25,11 @@ def ladder_file() -> Path:
     return results_root().parent / "sweeps" / "ladder.toml"
 
 
+def suite_file() -> Path:
+    """The problems that the kernel is judged by, in a checkout."""
+    return results_root().parent / "sweeps" / "shapes" / "suite.toml"
+
+
 def shown(path: Path) -> str:
     """A path as results and messages show it: from the checkout on, where it lies in one."""
     root = results_root().parent

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
@@ -91,6 +91,51 @@ def nearest(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "
         return entry.regime != regime, entry.problem.dtype != problem.dtype, octaves
 
     return min(entries, key=distance, default=None)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A config for a problem, and where it comes from.
+
+    Args:
+        config: resolved.
+        how: ``"tuned"``: for this very problem and regime; ``"nearest"``: for the most similar one that was tuned;
+            ``"default"``: nothing was.
+        entry: of the tuned table; None for the default.
+    """
+
+    config: GemmConfig
+    how: Literal["tuned", "nearest", "default"]
+    entry: TunedEntry | None = None
+
+    @property
+    def tuned_on(self) -> str:
+        """The problem and the regime it was tuned for; empty for the default."""
+        return "" if self.entry is None else f"{self.entry.problem} {self.entry.regime}"
+
+
+def pick(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
+    """What a user is served who names no config: the entry of the most similar problem, tuned in burst where there is
+    one; the kernel's default from an empty table."""
+    entry = nearest(entries, problem)
+    if entry is None:
+        return Pick(resolve(GemmConfig()), "default")
+    same = (entry.problem, entry.regime) == (problem, "burst")
+    return Pick(entry.config, "tuned" if same else "nearest", entry)
+
+
+def best_known(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str) -> Pick:
+    """The entry of this very problem and regime; what :func:`pick` gives where there is none."""
+    entries = list(entries)
+    for entry in entries:
+        if (entry.problem, entry.regime) == (problem, regime):
+            return Pick(entry.config, "tuned", entry)
+    return pick(entries, problem)
+
+
+def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
+    """What :func:`pick` would give had nobody tuned the problem."""
+    return pick((entry for entry in entries if entry.problem != problem), problem)
 
 
 def recorded_tables() -> dict[str, Path]:

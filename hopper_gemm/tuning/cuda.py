@@ -73,7 +73,7 @@ class CudaBackend:
         """The A/A control, timed as any cell; the first of a problem also learns cuBLAS's kernel."""
         protocol = self._protocols[point.regime]
         reply = self._child.ask(
-            Request("control", point.problem, protocol=protocol, data=point.data), _allowed(protocol)
+            Request("control", point.problem, protocol=protocol, data=point.data), allowed(protocol)
         )
         return _answer(reply)
 
@@ -81,7 +81,7 @@ class CudaBackend:
         """Compile (or wait for it), check, time."""
         protocol = self._protocols[point.regime]
         request = Request("cell", point.problem, point.config, protocol, data=point.data)
-        return self._measured(point, lambda: self._child.ask(request, _allowed(protocol)))
+        return self._measured(point, lambda: self._child.ask(request, allowed(protocol)))
 
     def final(self, point: Point) -> Answer:
         """Measure again, each time in a process that has measured nothing before."""
@@ -94,7 +94,7 @@ class CudaBackend:
             for process in range(final.processes):
                 self._child.close()
                 request = Request("cell", point.problem, point.config, protocol, process, point.data)
-                reply = self._child.ask(request, _allowed(protocol))
+                reply = self._child.ask(request, allowed(protocol))
                 if reply.kind != "answer" or reply.value.figures is None:
                     return reply
                 outcomes.append(reply.value.figures)
@@ -134,7 +134,7 @@ class CudaBackend:
         return self._cublas[point.problem]
 
 
-def _allowed(protocol: Protocol) -> float:
+def allowed(protocol: Protocol) -> float:
     """Seconds within which an answer must come, repeats included."""
     each = (
         protocol.rest + protocol.warm + protocol.timed

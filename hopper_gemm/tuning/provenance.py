@@ -40,10 +40,15 @@ def provenance(spec: SweepSpec, source: str, about: dict[str, Any]) -> dict[str,
         **({"skipped": refused_by_rule(points(spec))} if spec.skip_illegal else {}),
         "spec_digest": spec.digest,
         "commit": commit(),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": versions(),
         "noise": {},
         **about,
     }
+
+
+def versions(*more: str) -> dict[str, str | None]:
+    """Of Python, of the packages that figures depend on, and of more packages; None where one is missing."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *more)}}
 
 
 def commit() -> str | None:

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from hopper_gemm.measure import bench as room
+from hopper_gemm.measure.baselines.base import Candidate
 from hopper_gemm.measure.bench import Bench, Outcome
+from hopper_gemm.measure.correctness import check
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.regimes import Burst
 from hopper_gemm.measure.workload import Operands, Workload, filled, fp32_product
@@ -72,3 +74,65 @@ def test_a_kernel_that_is_right_only_for_zeros_is_found_out_on_any_data(timed, m
     (outcome,) = measured(monkeypatch, always_zero, data)
     assert outcome.status == "wrong_result"
     assert not timed
+
+
+class Doubling:
+    """A baseline of two candidates, of which the first is wrong."""
+
+    name = "doubling"
+    seconds = 1.0
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def missing(self):
+        return None
+
+    def candidates(self, workload):
+        self.asked += 1
+
+        def wrong(operands):
+            operands.theirs.zero_()
+
+        def twice(operands):
+            right(operands.a, operands.b, operands.theirs)
+
+        return [Candidate(wrong, "wrong"), Candidate(twice, "right", "recipe")]
+
+
+def duel(monkeypatch, kernel, baseline, *problems):
+    monkeypatch.setattr(room, "load", lambda config, problem, store: kernel)
+    monkeypatch.setattr(room, "GpuStopwatch", CpuWatch)
+    bench = Bench(DeviceInfo(**dict.fromkeys(DeviceInfo.__dataclass_fields__, 0)))
+    return [bench.versus(GemmConfig(), problem, Burst(), baseline) for problem in problems]
+
+
+class CpuWatch:
+    """All candidates are equally fast; products are checked as they are on the GPU."""
+
+    def __init__(self, workload, protocol, clock, uuid) -> None:
+        self._workload = workload
+
+    def glance(self, candidate):
+        return 1.0
+
+    short = again = glance
+
+    def rel_err(self, candidate):
+        first = self._workload.sets[0]
+        candidate.launch(first)
+        return check(candidate.product(first), self._workload.reference, 64).rel_err
+
+
+def test_a_baseline_is_timed_with_the_candidate_that_was_chosen_and_chosen_once_for_a_problem(timed, monkeypatch):
+    baseline = Doubling()
+    outcomes = duel(monkeypatch, right, baseline, PROBLEM, PROBLEM, GemmProblem(64, 64, 64, "fp16"))
+    assert [outcome.status for outcome, _ in outcomes] == ["ok"] * 3
+    assert {(chosen.label, chosen.recipe, chosen.of) for _, chosen in outcomes} == {("right", "recipe", 2)}
+    assert baseline.asked == 2
+
+
+def test_a_baseline_is_not_asked_where_our_own_product_is_wrong(timed, monkeypatch):
+    baseline = Doubling()
+    ((outcome, chosen),) = duel(monkeypatch, always_zero, baseline, PROBLEM)
+    assert (outcome.status, chosen, baseline.asked) == ("wrong_result", None, 0)

@@ -1,0 +1,19 @@
+"""The libraries that a kernel of ours is held against, each optional but cuBLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hopper_gemm.measure.baselines.base import Baseline
+from hopper_gemm.measure.baselines.cublas import Cublas
+from hopper_gemm.measure.baselines.cublaslt import CublasLt
+from hopper_gemm.measure.baselines.peers import Quack, Triton
+
+BASELINES: dict[str, Baseline] = {one.name: one for one in (Cublas(), CublasLt(), Triton(), Quack())}
+"""By name, in the order of a table's columns."""
+
+
+def missing(names: Iterable[str]) -> dict[str, str]:
+    """Of the named baselines those that cannot be asked here, with the reason."""
+    reasons = {name: BASELINES[name].missing() for name in names}
+    return {name: reason for name, reason in reasons.items() if reason is not None}

@@ -1,0 +1,68 @@
+"""What a kernel of ours is held against: one interface for every library that multiplies matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hopper_gemm.measure.arms import Launch
+from hopper_gemm.measure.workload import Operands, Workload
+
+
+class BaselineError(RuntimeError):
+    """A baseline has nothing that runs the problem; the message says why."""
+
+
+def written(operands: Operands) -> torch.Tensor:
+    """Where a baseline writes unless it says otherwise."""
+    return operands.theirs
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way in which a baseline can run a problem.
+
+    Args:
+        launch: runs it on a set of matrices, on torch's current stream.
+        label: what tells it from the baseline's others, in the baseline's own words; empty where it has only one.
+        recipe: makes it again in another process, by :meth:`Baseline.restore`; picklable.
+        product: where the last launch on a set has left its product.
+    """
+
+    launch: Launch
+    label: str = ""
+    recipe: Any = None
+    product: Callable[[Operands], torch.Tensor] = written
+
+
+class Baseline(Protocol):
+    """A library that multiplies matrices, and how it is asked.
+
+    Where it offers several ways, all are candidates, and our clock chooses among them, not the library: see
+    :mod:`hopper_gemm.measure.baselines.choose`.
+    """
+
+    name: str
+    """On the command line and in results."""
+
+    seconds: float
+    """Allowance for making the candidates of a problem and choosing among them."""
+
+    def missing(self) -> str | None:
+        """Why it cannot be asked here, with the mend; None where it can."""
+        ...
+
+    def candidates(self, workload: Workload) -> Sequence[Candidate]:
+        """Every way in which it can run the problem; at least one.
+
+        Raises:
+            BaselineError: it cannot run the problem.
+        """
+        ...
+
+    def restore(self, workload: Workload, recipe: Any) -> Candidate:
+        """The candidate that a recipe is of, for a workload of the same problem."""
+        ...

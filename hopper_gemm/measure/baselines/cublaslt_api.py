@@ -1,0 +1,293 @@
+"""As much of cuBLASLt's C interface as one matrix product takes, by ctypes on the library that torch brings.
+
+Names, numbers and sizes are those of ``cublasLt.h`` (CUDA 12 and 13; enums by value). Every call is checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MAPS = Path("/proc/self/maps")
+SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
+
+COMPUTE_32F = 68
+TYPES = {"fp32": 0, "fp16": 2, "bf16": 14}
+"""``cudaDataType``."""
+
+COLUMN_MAJOR, ROW_MAJOR = 0, 1
+LAYOUT_ORDER = 1
+DESC_TRANSA, DESC_TRANSB = 3, 4
+PREFERENCE_WORKSPACE = 1
+
+ALGO_FIELDS: dict[str, tuple[int, type[ctypes._SimpleCData[int]]]] = {
+    "id": (0, c_int32),
+    "tile": (1, c_uint32),
+    "split_k": (2, c_int32),
+    "reduction": (3, c_uint32),
+    "swizzle": (4, c_uint32),
+    "custom": (5, c_uint32),
+    "stages": (6, c_uint32),
+    "inner": (7, ctypes.c_uint16),
+    "cluster": (8, ctypes.c_uint16),
+}
+"""Attributes of an algorithm: ``cublasLtMatmulAlgoConfigAttributes_t`` and the type of each."""
+
+STATUSES = {
+    1: "not initialised",
+    3: "allocation failed",
+    7: "invalid value",
+    8: "architecture mismatch",
+    11: "mapping error",
+    13: "execution failed",
+    14: "internal error",
+    15: "not supported",
+    16: "licence error",
+}
+
+
+class Algo(ctypes.Structure):
+    """``cublasLtMatmulAlgo_t``: opaque, and valid in any process with the same version of the library."""
+
+    _fields_ = (("data", c_uint64 * 8),)
+
+
+class HeuristicResult(ctypes.Structure):
+    """``cublasLtMatmulHeuristicResult_t``; the rest means something only where ``state`` is 0."""
+
+    _fields_ = (
+        ("algo", Algo),
+        ("workspace_bytes", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
+
+
+class CublasLtError(RuntimeError):
+    """A call of the library failed; the message names it and its status."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A matrix in memory.
+
+    Args:
+        rows, cols: of the matrix.
+        pitch: elements from one column to the next, or from one row to the next in row-major order.
+        order: :data:`COLUMN_MAJOR` or :data:`ROW_MAJOR`.
+    """
+
+    rows: int
+    cols: int
+    pitch: int
+    order: int
+
+
+class Library:
+    """The library in this process, with a handle on the current CUDA device once :meth:`plan` is first called.
+
+    Args:
+        shared: the loaded library, or a stand-in.
+    """
+
+    def __init__(self, shared: Any) -> None:
+        self._shared = shared
+        self._handle: c_void_p | None = None
+        shared.cublasLtGetVersion.restype = c_size_t
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(shared, name)
+            function.restype, function.argtypes = c_int, list(arguments)
+
+    @property
+    def version(self) -> str:
+        """Such as ``13.1.0``."""
+        number = int(self._shared.cublasLtGetVersion())
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def plan(self, dtype: str, a: Layout, transpose_a: bool, b: Layout, transpose_b: bool, d: Layout) -> Plan:
+        """A product D = op(A) op(B) with fp32 accumulation, all three of one type."""
+        if self._handle is None:
+            handle = c_void_p()
+            self.call("cublasLtCreate", byref(handle))
+            self._handle = handle
+        return Plan(self, self._handle, dtype, (a, b, d), (transpose_a, transpose_b))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function.
+
+        Raises:
+            CublasLtError: it returned anything but success.
+        """
+        status = getattr(self._shared, name)(*arguments)
+        if status:
+            raise CublasLtError(f"{name}: {STATUSES.get(status, 'unknown status')} ({status})")
+
+    def algo_fields(self, algo: Algo) -> dict[str, int]:
+        """An algorithm's attributes by the names of :data:`ALGO_FIELDS`; those that it does not tell are left out."""
+        fields = {}
+        for name, (attribute, kind) in ALGO_FIELDS.items():
+            value, written = kind(), c_size_t()
+            arguments = (byref(algo), attribute, byref(value), ctypes.sizeof(value), byref(written))
+            if not self._shared.cublasLtMatmulAlgoConfigGetAttribute(*arguments):
+                fields[name] = int(value.value)
+        return fields
+
+
+class Plan:
+    """A described product: its descriptors live as long as this does.
+
+    Args:
+        library: whose.
+        handle: its.
+        dtype: a name of :data:`TYPES`.
+        layouts: of A, B and D.
+        transposed: whether A and B are.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        handle: c_void_p,
+        dtype: str,
+        layouts: tuple[Layout, Layout, Layout],
+        transposed: tuple[bool, bool],
+    ) -> None:
+        self._library, self._handle = library, handle
+        self._freed_with_self: list[tuple[str, c_void_p]] = []
+        weakref.finalize(self, _free, library, self._freed_with_self).atexit = False
+        self._one, self._zero = c_float(1.0), c_float(0.0)
+        self._desc = self._made("cublasLtMatmulDesc", COMPUTE_32F, TYPES["fp32"])
+        for attribute, flag in zip((DESC_TRANSA, DESC_TRANSB), transposed, strict=True):
+            self._set("cublasLtMatmulDesc", self._desc, attribute, c_int32(int(flag)))
+        self._layouts = [self._layout(dtype, layout) for layout in layouts]
+
+    def heuristics(self, workspace_bytes: int, count: int) -> list[HeuristicResult]:
+        """Up to so many algorithms, as the library ranks them.
+
+        Args:
+            workspace_bytes: the most that an algorithm may use.
+            count: the most that are asked for.
+
+        Raises:
+            CublasLtError: none fits.
+        """
+        preference = self._made("cublasLtMatmulPreference")
+        self._set("cublasLtMatmulPreference", preference, PREFERENCE_WORKSPACE, c_uint64(workspace_bytes))
+        results, returned = (HeuristicResult * count)(), c_int()
+        a, b, d = self._layouts
+        arguments = (self._handle, self._desc, a, b, d, d, preference, count, results, byref(returned))
+        self._library.call("cublasLtMatmulAlgoGetHeuristic", *arguments)
+        return [result for result in results[: returned.value] if result.state == 0]
+
+    def run(self, algo: Algo, a: int, b: int, d: int, workspace: int, workspace_bytes: int, stream: int) -> None:
+        """Launch an algorithm.
+
+        Args:
+            algo: of :meth:`heuristics`.
+            a, b, d: device addresses.
+            workspace: device address, aligned to 256 bytes.
+            workspace_bytes: its size.
+            stream: a ``cudaStream_t``.
+        """
+        layout_a, layout_b, layout_d = self._layouts
+        self._library.call(
+            "cublasLtMatmul",
+            self._handle,
+            self._desc,
+            byref(self._one),
+            a,
+            layout_a,
+            b,
+            layout_b,
+            byref(self._zero),
+            d,
+            layout_d,
+            d,
+            layout_d,
+            byref(algo),
+            workspace,
+            workspace_bytes,
+            stream,
+        )
+
+    def _layout(self, dtype: str, layout: Layout) -> c_void_p:
+        made = self._made("cublasLtMatrixLayout", TYPES[dtype], layout.rows, layout.cols, layout.pitch)
+        self._set("cublasLtMatrixLayout", made, LAYOUT_ORDER, c_int32(layout.order))
+        return made
+
+    def _made(self, name: str, *arguments: Any) -> c_void_p:
+        made = c_void_p()
+        self._library.call(f"{name}Create", byref(made), *arguments)
+        self._freed_with_self.append((name, made))
+        return made
+
+    def _set(self, name: str, made: c_void_p, attribute: int, value: Any) -> None:
+        self._library.call(f"{name}SetAttribute", made, attribute, byref(value), ctypes.sizeof(value))
+
+
+def _free(library: Library, descriptors: list[tuple[str, c_void_p]]) -> None:
+    for name, made in descriptors:
+        library.call(f"{name}Destroy", made)
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cublasLtCreate": (POINTER(c_void_p),),
+    "cublasLtMatmulDescCreate": (POINTER(c_void_p), c_int, c_int),
+    "cublasLtMatmulDescDestroy": (c_void_p,),
+    "cublasLtMatmulDescSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "cublasLtMatrixLayoutCreate": (POINTER(c_void_p), c_int, c_uint64, c_uint64, c_int64),
+    "cublasLtMatrixLayoutDestroy": (c_void_p,),
+    "cublasLtMatrixLayoutSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "cublasLtMatmulPreferenceCreate": (POINTER(c_void_p),),
+    "cublasLtMatmulPreferenceDestroy": (c_void_p,),
+    "cublasLtMatmulPreferenceSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "cublasLtMatmulAlgoGetHeuristic": (
+        *(c_void_p,) * 7,
+        c_int,
+        POINTER(HeuristicResult),
+        POINTER(c_int),
+    ),
+    "cublasLtMatmulAlgoConfigGetAttribute": (POINTER(Algo), c_int, c_void_p, c_size_t, POINTER(c_size_t)),
+    "cublasLtMatmul": (*(c_void_p,) * 12, POINTER(Algo), c_void_p, c_size_t, c_void_p),
+}
+
+
+@cache
+def library() -> Library:
+    """The library that torch uses in this process, else one that the loader finds.
+
+    Raises:
+        OSError: there is none.
+    """
+    return Library(load(_mapped(MAPS.read_text() if MAPS.is_file() else "")))
+
+
+def load(mapped: str | None, dll: Callable[[str], Any] = ctypes.CDLL) -> Any:
+    """Load the library.
+
+    Args:
+        mapped: file that the process has loaded already, if any.
+        dll: what loads.
+
+    Raises:
+        OSError: none of the known names can be loaded.
+    """
+    for name in filter(None, (mapped, *SONAMES)):
+        try:
+            return dll(name)
+        except OSError:
+            continue
+    raise OSError(f"none of {', '.join(SONAMES)} can be loaded; install a torch with CUDA, which brings it")
+
+
+def _mapped(maps: str) -> str | None:
+    """The library's file among the files that a process has mapped, in the form of ``/proc/self/maps``."""
+    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if "libcublasLt.so" in line)
+    return next((path for path in paths if not path.endswith("(deleted)")), None)

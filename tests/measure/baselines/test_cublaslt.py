@@ -1,0 +1,131 @@
+"""Both orders describe the same product of the same memory, whatever the layouts; checked against torch on a CPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hopper_gemm.measure.baselines import cublaslt as room
+from hopper_gemm.measure.baselines.base import BaselineError
+from hopper_gemm.measure.baselines.cublaslt import CublasLt
+from hopper_gemm.measure.baselines.cublaslt_api import COLUMN_MAJOR, Algo, CublasLtError, HeuristicResult
+from hopper_gemm.measure.workload import Operands, Workload
+from hopper_gemm.model.problem import GemmProblem
+
+M, N, K = 24, 40, 16
+
+
+def read(memory: torch.Tensor, layout) -> torch.Tensor:
+    """The matrix that a layout sees in memory."""
+    strides = (1, layout.pitch) if layout.order == COLUMN_MAJOR else (layout.pitch, 1)
+    return memory.as_strided((layout.rows, layout.cols), strides)
+
+
+class FakePlan:
+    """Computes on the CPU what the layouts say; addresses are looked up among the tensors."""
+
+    def __init__(self, memory, a, transpose_a, b, transpose_b, d) -> None:
+        self._memory, self._layouts, self._flags = memory, (a, b, d), (transpose_a, transpose_b)
+
+    def heuristics(self, workspace_bytes, count):
+        results = [HeuristicResult() for _ in range(2)]
+        for number, result in enumerate(results):
+            result.algo.data[0] = number + 1
+        return results
+
+    def run(self, algo, a, b, d, workspace, workspace_bytes, stream):
+        left, right, out = (
+            read(self._memory[address], layout) for address, layout in zip((a, b, d), self._layouts, strict=True)
+        )
+        left, right = (x.t() if flag else x for x, flag in zip((left, right), self._flags, strict=True))
+        out.copy_(left @ right)
+
+
+class FakeLibrary:
+    def __init__(self, memory, refuse: tuple[str, ...] = ()) -> None:
+        self._memory, self.plans, self._refuse = memory, [], list(refuse)
+
+    def plan(self, dtype, a, transpose_a, b, transpose_b, d):
+        if d.order != COLUMN_MAJOR and "AB" in self._refuse:
+            raise CublasLtError("cublasLtMatmulAlgoGetHeuristic: not supported (15)")
+        if d.order == COLUMN_MAJOR and "BA" in self._refuse:
+            raise CublasLtError("cublasLtMatmulAlgoGetHeuristic: not supported (15)")
+        self.plans.append((dtype, a, transpose_a, b, transpose_b, d))
+        return FakePlan(self._memory, a, transpose_a, b, transpose_b, d)
+
+    def algo_fields(self, algo):
+        return {"id": algo.data[0], "tile": 0, "split_k": 4}
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """A baseline over a fake library, and the workload it is asked about."""
+    monkeypatch.setattr(room, "_workspace", lambda: torch.empty(16, dtype=torch.uint8))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+
+    def made(refuse=(), by_rows=(True, True)):
+        def full(rows, cols, rowwise):
+            return torch.randn(rows, cols) if rowwise else torch.randn(cols, rows).t()
+
+        operands = Operands(full(M, K, by_rows[0]), full(N, K, by_rows[1]), torch.zeros(M, N), torch.zeros(M, N))
+        workload = Workload(GemmProblem(M, N, K), (operands,), operands.a @ operands.b.t(), 0)
+        memory = {matrix.data_ptr(): matrix for matrix in (operands.a, operands.b, operands.theirs)}
+        library = FakeLibrary(memory, refuse)
+        return CublasLt(lambda: library), workload, library
+
+    return made
+
+
+@pytest.mark.parametrize("by_rows", [(True, True), (True, False), (False, True), (False, False)], ids=str)
+def test_every_candidate_of_both_orders_writes_the_row_major_product(make, by_rows):
+    baseline, workload, _ = make(by_rows=by_rows)
+    first = workload.sets[0]
+    candidates = baseline.candidates(workload)
+    assert [candidate.label.split()[0] for candidate in candidates] == ["AB", "AB", "BA", "BA"]
+    for candidate in candidates:
+        first.theirs.zero_()
+        candidate.launch(first)
+        torch.testing.assert_close(candidate.product(first), workload.reference)
+
+
+def test_the_second_order_is_what_torch_asks_of_blas_with_k_contiguous(make):
+    """TN with n and m swapped: every operand column-major, the first one transposed."""
+    baseline, workload, library = make()
+    baseline.candidates(workload)
+    _, a, transpose_a, b, transpose_b, d = library.plans[1]
+    assert (transpose_a, transpose_b) == (True, False)
+    assert {layout.order for layout in (a, b, d)} == {COLUMN_MAJOR}
+    assert [(layout.rows, layout.cols, layout.pitch) for layout in (a, b, d)] == [(K, N, K), (K, M, K), (N, M, N)]
+
+
+def test_a_label_names_the_order_and_what_is_set(make):
+    baseline, workload, _ = make()
+    assert baseline.candidates(workload)[0].label == "AB id=1 split_k=4"
+
+
+def test_a_recipe_gives_the_same_candidate_again(make):
+    baseline, workload, _ = make()
+    chosen = baseline.candidates(workload)[3]
+    again = baseline.restore(workload, chosen.recipe)
+    assert (again.label, again.recipe) == (chosen.label, chosen.recipe)
+    assert Algo.from_buffer_copy(again.recipe.algo).data[0] == 2
+
+
+def test_an_order_that_the_library_refuses_leaves_the_other(make):
+    baseline, workload, _ = make(refuse=("AB",))
+    assert {candidate.label.split()[0] for candidate in baseline.candidates(workload)} == {"BA"}
+
+
+def test_no_algorithm_at_all_is_said_with_both_reasons(make):
+    baseline, workload, _ = make(refuse=("AB", "BA"))
+    with pytest.raises(BaselineError, match=r"cuBLASLt has no algorithm: AB: .*not supported.*; BA: "):
+        baseline.candidates(workload)
+
+
+def test_a_library_that_cannot_be_loaded_is_missing_with_the_reason():
+    def find():
+        raise OSError("none of libcublasLt.so.13 can be loaded")
+
+    assert CublasLt(find).missing() == "cuBLASLt cannot be used: none of libcublasLt.so.13 can be loaded"
