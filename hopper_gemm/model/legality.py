@@ -30,6 +30,7 @@ EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
 LEAST_SPAN = 16
 SPLIT_K = (1, 2, 4, 8)
+STREAM_K_BOXES = 4
 L2_PROMOTIONS = (0, 64, 128, 256)
 WGMMA_N_MAX_OF_THREE = 200
 
@@ -173,6 +174,11 @@ def _stream_k(shares: Footprint) -> str | None:
         return None
     if config.schedule != "cooperative" or not config.persistent or config.split_k > 1:
         return "stream_k cuts the last wave of a persistent launch: take schedule cooperative, persistent, split_k 1"
+    boxes = ELEMENT_BYTES * config.tile_k // shares.swizzle_bytes
+    if boxes > STREAM_K_BOXES:
+        return (
+            f"stream_k's producer has registers for {STREAM_K_BOXES} boxes of a stage but got {boxes}; change k_depth"
+        )
     if config.cluster_size > 2:
         return "stream_k waits for clusters that must all be resident: take a cluster of two at most"
     if config.loads != "tma":

@@ -81,6 +81,7 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"split_k": 8, "tile_m": 128, "epi_n": 64}, "split_k"),
         ({"stream_k": True, "cluster_n": 2}, None),
         ({"stream_k": True, "cluster_n": 4}, "stream_k"),
+        ({"stream_k": True, "k_depth": 5, "stages": 2}, "stream_k"),
         ({"stream_k": True, "persistent": False}, "stream_k"),
         ({"stream_k": True, "loads": "cp_async"}, "stream_k"),
         ({"stream_k": True, "tile_n": 208}, "registers"),
