@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.places import results_root
 from hopper_gemm.tables.trials import ResultsError, read_json, write_json
@@ -116,8 +117,8 @@ class Pick:
 
 def pick(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
     """What a user is served who names no config: the entry of the most similar problem, tuned in burst where there is
-    one; the kernel's default from an empty table."""
-    entry = nearest(entries, problem)
+    one, among those whose config can run this one; the kernel's default where there is none."""
+    entry = nearest((entry for entry in entries if is_legal(entry.config, problem)), problem)
     if entry is None:
         return Pick(resolve(GemmConfig()), "default")
     same = (entry.problem, entry.regime) == (problem, "burst")
