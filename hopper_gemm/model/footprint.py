@@ -82,6 +82,13 @@ class Footprint:
         return self.share_m // hopper.WGMMA_M * self.config.k_depth
 
     @property
+    def wgmma_waits(self) -> int:
+        """Waits for wgmma in the code: the fence before a stage's group, the stagger's wait and the drain, for each
+        copy of the loop's body. More of them means that the compiler serialised wgmma (C7510 and its kin)."""
+        bodies = 2 * _int(self.config.stages) - 1 if self.config.unroll else 1
+        return 2 * bodies + 1
+
+    @property
     def accumulators(self) -> int:
         """Accumulator registers of one consumer thread."""
         return self.share_m * self.share_n // hopper.WARPGROUP_THREADS

@@ -62,7 +62,7 @@ COLUMNS = (
     Column("regime", "text", "burst or steady"),
     *(Column(name, _kind(_RESOLVED[name]), f"kernel parameter {name}, resolved") for name in FIELDS),
     Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items())),
-    Column("reason", "text", "why the status is not ok; empty otherwise"),
+    Column("reason", "text", "why the status is not ok; or, where it is, that the compiler serialised wgmma"),
     Column("speedup", "number", "cuBLAS time over our time, median of the pairs; above 1 we are faster"),
     Column("speedup_low", "number", "lower end of the 95 % bootstrap interval"),
     Column("speedup_high", "number", "upper end of the 95 % bootstrap interval"),

@@ -120,7 +120,8 @@ class CudaBackend:
             return Answer(built.status, built.reason, known)
         name = self._cublas_kernel(point)
         answer = _answer(ask())
-        return replace(answer, figures={**answer.figures, **known, "cublas_kernel": name})
+        reason = answer.reason or _remark(built, point)
+        return replace(answer, reason=reason, figures={**answer.figures, **known, "cublas_kernel": name})
 
     def _cublas_kernel(self, point: Point) -> str:
         """Learnt once for each problem, in a process of its own since the profiler slows what comes after it."""
@@ -142,6 +143,14 @@ def allowed(protocol: Protocol) -> float:
         else protocol.settle + protocol.window
     )
     return RUN_SECONDS + 3 * 2 * protocol.pairs * each * 1.5
+
+
+def _remark(built: Built, point: Point) -> str:
+    """What a measured kernel's row should say beside its figures, if anything."""
+    most = footprint(point.config).wgmma_waits
+    if built.report is None or built.report.wgmma_waits <= most:
+        return ""
+    return f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"
 
 
 def _report(built: Built) -> dict[str, Any]:

@@ -17,8 +17,6 @@ from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES, drawn_configs
 
 DRAWN = 300
 PROBLEM = GemmProblem(4096, 4096, 4096)
-WAITS = 3
-"""wgmma waits in the code: the fence before a stage's group, the stagger's wait, the drain. More means serialised."""
 
 
 def grid() -> list[GemmConfig]:
@@ -69,7 +67,7 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
         stores = shares.chunks if shares.config.stores == "tma" else 0
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
-            and (unrolled or report.wgmma_waits <= WAITS)
+            and report.wgmma_waits <= shares.wgmma_waits
             and report.tma_stores == stores
             and (report.tma_loads >= 2) == by_tma
         )
