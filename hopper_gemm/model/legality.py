@@ -30,7 +30,9 @@ EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
 LEAST_SPAN = 16
 SPLIT_K = (1, 2, 4, 8)
-STREAM_K_BOXES = 4
+STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
+COPIED_ROWS = 384
+UNROLL_ACCUMULATORS = 160
 L2_PROMOTIONS = (0, 64, 128, 256)
 WGMMA_N_MAX_OF_THREE = 200
 
@@ -137,6 +139,11 @@ def _loads(shares: Footprint) -> str | None:
         return f'loads "cp_async" come from a producer warpgroup; {config.schedule} has none, take cooperative'
     if config.cluster_size > 1:
         return 'loads "cp_async" cannot multicast; take cluster 1x1'
+    if config.tile_m + config.tile_n > COPIED_ROWS:
+        return (
+            f'loads "cp_async" copy at most {COPIED_ROWS} rows of A and B a stage but got '
+            f"{config.tile_m + config.tile_n}; take a smaller tile"
+        )
     if config.full_barriers > 1:
         return 'loads "cp_async" land in order and need one full barrier; take full_barriers = 1'
     return None
@@ -145,9 +152,17 @@ def _loads(shares: Footprint) -> str | None:
 def _unroll(shares: Footprint) -> str | None:
     config = shares.config
     assert isinstance(config.stages, int)
-    if not config.unroll or config.stages <= UNROLL_MAX:
+    if not config.unroll:
         return None
-    return f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or do not unroll"
+    if config.stages > UNROLL_MAX:
+        return (
+            f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or do not unroll"
+        )
+    if shares.accumulators > UNROLL_ACCUMULATORS:
+        return (
+            f"an unrolled loop leaves {UNROLL_ACCUMULATORS} accumulators but got {shares.accumulators}; do not unroll"
+        )
+    return None
 
 
 def _split_k(shares: Footprint) -> str | None:
@@ -179,6 +194,8 @@ def _stream_k(shares: Footprint) -> str | None:
         return (
             f"stream_k's producer has registers for {STREAM_K_BOXES} boxes of a stage but got {boxes}; change k_depth"
         )
+    if shares.chunk_n < STREAM_K_CHUNK:
+        return f"stream_k stores chunks of {STREAM_K_CHUNK} columns at least but got {shares.chunk_n}; raise epi_n"
     if config.cluster_size > 2:
         return "stream_k waits for clusters that must all be resident: take a cluster of two at most"
     if config.loads != "tma":
