@@ -108,8 +108,18 @@ def sweep(
         refused = ", ".join(f"{count} by {rule}" for rule, count in plan.refused.items()) or "none"
         skipped = f" ({plan.skipped} of them skipped)" if plan.skipped else ""
         say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}{skipped}")
+        legal = f" of {plan.legal} legal ones" if plan.open + plan.recorded < plan.legal else ""
+        say(
+            f"{plan.open + plan.recorded}{legal} get a row; timing those that are left takes {plan.minutes:.1f} minutes"
+        )
         if as_json:
-            counts = {"points": plan.total, "open": plan.open, "recorded": plan.recorded}
+            counts: dict[str, float] = {
+                "points": plan.total,
+                "legal": plan.legal,
+                "open": plan.open,
+                "recorded": plan.recorded,
+            }
+            counts["minutes"] = round(plan.minutes, 2)
             print(json.dumps({**counts, "refused": plan.refused, "skipped": plan.skipped}))
         return
     say(run.opening)

@@ -13,7 +13,7 @@ three, rounded off where two come close:
 Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, and what a launch costs.
 
 The constants were fitted to the bursts of ``results/h200/seed-table`` and ``results/h200/options``: predicted times are
-off by 4 % (root mean square), and by Spearman's rank correlation the configs of each problem there are ranked at 0.97
+off by 5 % (root mean square), and by Spearman's rank correlation the configs of each problem there are ranked at 0.97
 (4096 cubed) and 0.95 (8192 cubed) in the seed table, and at 0.96 in the options. All of these have 128 columns; beyond
 them, and for the parameters that neither study varies, the model is physics and not yet experience.
 """
