@@ -65,11 +65,13 @@ GROUP = tuple(field.name for field in fields(Group))
 
 
 def groups(trials: pd.DataFrame) -> list[tuple[Group, pd.DataFrame]]:
-    """The rows of each group, in the order of the file."""
-    return [
+    """The rows of each group: problems in the order of the file, and the groups of one problem side by side."""
+    found = [
         (Group(int(m), int(n), int(k), *rest), part)
         for (m, n, k, *rest), part in trials.groupby(list(GROUP), sort=False)
     ]
+    problems = list(dict.fromkeys((group.problem, group.dtype) for group, _ in found))
+    return sorted(found, key=lambda one: problems.index((one[0].problem, one[0].dtype)))
 
 
 def pivot(trials: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", value: str = "speedup") -> pd.DataFrame:
