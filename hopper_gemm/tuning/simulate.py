@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -170,3 +171,46 @@ def recorded_problems(folder: Path) -> list[Recorded]:
     if not games:
         raise ResultsError(f"{folder} has no problem with two configs that ran; name a recorded study")
     return games
+
+
+def summary(curve: Curve) -> dict[str, Any]:
+    """A curve in figures, ready for JSON."""
+    needed = curve.needed
+    ninety = float(np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)])
+    at = min(max(1, round(SHARE * curve.size)), curve.regret.shape[1]) - 1
+    return {
+        "problem": curve.group.label,
+        "sampler": curve.sampler,
+        "configs": curve.size,
+        "games": len(needed),
+        "median_trials": _known(float(np.median(needed))),
+        "trials_90": _known(ninety),
+        "found": curve.found(),
+        "regret": float(np.median(curve.regret[:, at])),
+    }
+
+
+def simulation_table(curves: Sequence[Curve]) -> str:
+    """One line for each problem and sampler, in GitHub's form."""
+    share = f"{SHARE:.0%}"
+    lines = [
+        f"Trials until within {WITHIN:.0%} of the recorded best.",
+        "",
+        f"| problem | configs | sampler | games | median | 90 % of games | found in {share} | behind after {share} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for curve in curves:
+        one = summary(curve)
+        most = curve.regret.shape[1]
+        median, ninety = (
+            f"over {most}" if one[name] is None else f"{one[name]:.0f}" for name in ("median_trials", "trials_90")
+        )
+        lines.append(
+            f"| {one['problem']} | {one['configs']} | {one['sampler']} | {one['games']} | {median} | {ninety} | "
+            f"{one['found']:.0%} | {one['regret']:.2%} |"
+        )
+    return "\n".join(lines)
+
+
+def _known(trials: float) -> float | None:
+    return None if np.isinf(trials) else trials

@@ -295,6 +295,8 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[InitErrorDetails]:
     if metered and isinstance(regimes, list) and "burst" in regimes:
         text = f'{metered[0]} is measured in the steady regime only; set regimes = ["steady"]'
         yield mistake(("objective",), text, objective)
+    if raw.get("race") is not None and wanted and wanted != ["speedup"]:
+        yield mistake(("race",), "drops what is slow; leave it out where energy is looked for", raw["race"])
     space, rungs = raw.get("space"), raw.get("rungs")
     if rungs and raw.get("sampler", "exhaustive") != "exhaustive":
         text = f"must be exhaustive beside rungs but got {raw['sampler']!r}; a ladder measures every rung"
@@ -340,13 +342,26 @@ def read_spec(path: Path) -> SweepSpec:
         raise SpecError(f"{path} cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}") from None
+    return checked(raw, str(path))
+
+
+def checked(raw: dict[str, Any], where: str) -> SweepSpec:
+    """A sweep from its keys.
+
+    Args:
+        raw: as TOML gives them.
+        where: what each mistake's line begins with.
+
+    Raises:
+        SpecError: it is no sweep; all mistakes at once, one line each.
+    """
     try:
         return SweepSpec(**raw)
     except ValidationError as error:
-        lines = [f"{path}: {line}" for mistake in error.errors() for line in _lines(mistake)]
+        lines = [f"{where}: {line}" for mistake in error.errors() for line in _lines(mistake)]
         raise SpecError("\n".join(lines)) from None
     except TypeError as error:
-        raise SpecError(f"{path}: {error}") from None
+        raise SpecError(f"{where}: {error}") from None
 
 
 def _lines(mistake: Any) -> list[str]:

@@ -382,6 +382,8 @@ class Sweep:
         todo = [point for point in chosen if point not in finals]
         for i, point in enumerate(todo, 1):
             answer = backend.final(point)
+            if answer.status == "illegal":  # a replay knows only the finals that were recorded
+                continue
             earlier = [other for known, other in finals.items() if known.study == point.study]
             if all(other.figures.get("speedup", 0.0) <= answer.figures.get("speedup", 0.0) for other in earlier):
                 self._tune(point, answer, about)
@@ -394,7 +396,8 @@ class Sweep:
         """Where no final is the best beyond the noise: the configs that share the first place."""
         found = {}
         for place in dict.fromkeys(point.place for point in chosen):
-            ran = [point for point in chosen if point.place == place and finals[point].status == "ok"]
+            ran = [point for point in chosen if point.place == place and point in finals]
+            ran = [point for point in ran if finals[point].status == "ok"]
             first = even([_ratio(finals[point]) for point in ran], about["noise"].get(place, 0.0))
             if len(first) > 1 and self._goal.names == ("speedup",):
                 found[place] = [str(ran[i].config) for i in first]
