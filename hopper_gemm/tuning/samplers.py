@@ -29,7 +29,7 @@ GUIDED = ("tpe", "gp", "prior")
 EARLIER = "earlier"
 """User attribute of a trial that was told from an earlier study: known, but not measured here."""
 
-CANDIDATES = 4000
+CANDIDATES = 2000
 """Of a larger space so many free configs are looked at for one proposal."""
 
 OBSERVATIONS = 400
