@@ -108,8 +108,18 @@ def sweep(
         refused = ", ".join(f"{count} by {rule}" for rule, count in plan.refused.items()) or "none"
         skipped = f" ({plan.skipped} of them skipped)" if plan.skipped else ""
         say(f"{plan.total} points: {plan.open} to measure, {plan.recorded} recorded, refused: {refused}{skipped}")
+        legal = f" of {plan.legal} legal ones" if plan.open + plan.recorded < plan.legal else ""
+        say(
+            f"{plan.open + plan.recorded}{legal} get a row; timing those that are left takes {plan.minutes:.1f} minutes"
+        )
         if as_json:
-            counts = {"points": plan.total, "open": plan.open, "recorded": plan.recorded}
+            counts: dict[str, float] = {
+                "points": plan.total,
+                "legal": plan.legal,
+                "open": plan.open,
+                "recorded": plan.recorded,
+            }
+            counts["minutes"] = round(plan.minutes, 2)
             print(json.dumps({**counts, "refused": plan.refused, "skipped": plan.skipped}))
         return
     say(run.opening)
@@ -119,6 +129,100 @@ def sweep(
     else:
         print((run.sweep.out / "table.md").read_text())
         print(f"Written to {shown(run.sweep.out)}")
+
+
+@app.command()
+@plain_errors
+def tune(
+    m: Annotated[int, typer.Argument(help="Rows of A and C.")],
+    n: Annotated[int, typer.Argument(help="Columns of B and C.")],
+    k: Annotated[int, typer.Argument(help="Depth of the product.")],
+    dtype: Annotated[str, typer.Option(help="bf16 or fp16.")] = "bf16",
+    regime: Annotated[str, typer.Option(help="burst or steady.")] = "burst",
+    budget: Annotated[
+        float | None, typer.Option(min=1, help="Seconds to search; the finals come after. Default: 60.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Configs to measure. Default: what the time allows.")
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
+    backend: Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")] = "auto",
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Recorded study to search in a replay, over what it recorded.")
+    ] = None,
+    warm_start: Annotated[
+        list[Path] | None, typer.Option(help="Results folder whose rows are told to the sampler; may be repeated.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/tune-<problem>.")
+    ] = None,
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    as_json: Json = False,
+) -> None:
+    """Find the best config for one problem and put it into the tuned table."""
+    from hopper_gemm.model.problem import GemmProblem
+    from hopper_gemm.tables.places import shown
+    from hopper_gemm.tuning.tune import prepare, verdict
+
+    run = prepare(
+        GemmProblem(m, n, k, dtype),
+        regime=regime,
+        seconds=budget,
+        trials=trials,
+        sampler=sampler,
+        backend=backend,
+        gpu=_one_gpu(gpus),
+        recorded=recorded,
+        warm_start=warm_start or [],
+        out=out,
+    )
+    (_stderr if as_json else print)(run.opening)
+    _execute(run)
+    found = verdict(run.sweep.out)
+    if as_json:
+        print(json.dumps({**found.as_dict(), "out": str(run.sweep.out)}))
+        return
+    print("\n".join(found.lines()))
+    print(f"Written to {shown(run.sweep.out)}")
+
+
+@app.command()
+@plain_errors
+def simulate(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS_DIR", help="A recorded study, such as results/h200/seed-table.")
+    ],
+    samplers: Annotated[str, typer.Option(help="Names, separated by commas.")] = "exhaustive,random,tpe,gp,prior",
+    seeds: Annotated[int, typer.Option(min=1, help="Games of each sampler.")] = 30,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials of a game. Default: a quarter of the space, at least 40.")
+    ] = None,
+    regime: Annotated[str | None, typer.Option(help="Only this regime.")] = None,
+    problem: Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md and simulation.png.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""
+    from hopper_gemm.tables.plots import regret_curves
+    from hopper_gemm.tuning.simulate import recorded_problems, simulation_table, summary
+    from hopper_gemm.tuning.simulate import simulate as simulated
+
+    games = [
+        game
+        for game in recorded_problems(results)
+        if regime in (None, game.group.regime) and problem in (None, game.group.problem)
+    ]
+    if not games:
+        fail(f"{results} has no such problem and regime; leave out --problem and --regime to see all")
+    curves = simulated(games, [name.strip() for name in samplers.split(",")], seeds, trials, _stderr)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "simulation.md").write_text(simulation_table(curves) + "\n")
+        titled: dict[str, dict[str, Any]] = {}
+        for curve in curves:
+            titled.setdefault(curve.group.title, {})[curve.sampler] = curve.regret
+        regret_curves(titled, out / "simulation.png", f"{results.name}: best so far, behind the recorded best")
+    print(json.dumps([summary(curve) for curve in curves]) if as_json else simulation_table(curves))
 
 
 @app.command()

@@ -36,9 +36,13 @@ def describe(progress: Progress) -> str:
         result = f"{figures['speedup']:.3f}x {interval} {figures['tflops']:.0f} TFLOP/s"
     else:
         result = f"{answer.status.replace('_', ' ')}: {answer.reason}"
-    best = "" if progress.best is None else f", best {progress.best:.3f}x"
+    best = "" if progress.best is None else f", best {_goal(progress)}"
     count = f"{progress.stage} {progress.done}/{progress.total}"
     return f"{count} {point.place} {point.config}: {result}{best}"
+
+
+def _goal(progress: Progress) -> str:
+    return f"{progress.best:.3f}x" if progress.goal == "speedup" else f"{progress.best:.3f} pJ/FLOP"
 
 
 def _lines() -> Watcher:
@@ -65,7 +69,7 @@ def _bar(open_points: int) -> Iterator[Watcher]:
         task = bar.add_task("compiling", total=open_points)
 
         def watch(progress: Progress) -> None:
-            best = "" if progress.best is None else f"best {progress.best:.3f}x, "
+            best = "" if progress.best is None else f"best {_goal(progress)}, "
             bar.update(task, description=f"{best}{progress.point.place}")
             if progress.stage == "sweep":
                 bar.advance(task)

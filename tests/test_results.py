@@ -31,7 +31,7 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
         (row["m"], row["data"], row["regime"], *(row[name] for name in FIELDS))
         for row in study.trials.to_dict("records")
     }
-    assert rows == asked
+    assert rows <= asked if spec.sampled else rows == asked
     ok = study.trials["status"] == "ok"
     assert study.trials.loc[ok, ["speedup", "time_us", "sm_mhz", "tensor_active", "rel_err"]].notna().all(axis=None)
     assert study.trials.loc[~ok, list(FIGURES)].isna().all(axis=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -22,7 +22,13 @@ from matplotlib.image import AxesImage
 from hopper_gemm.tables.ladder import Result, Step
 from hopper_gemm.tables.pivot import EXCEEDS, cell_text, groups, in_order
 
-_LABELS = {"speedup": "speedup over cuBLAS", "tflops": "TFLOP/s", "sm_mhz": "SM clock, MHz", "watts": "power, W"}
+_LABELS = {
+    "speedup": "speedup over cuBLAS",
+    "tflops": "TFLOP/s",
+    "sm_mhz": "SM clock, MHz",
+    "watts": "power, W",
+    "pj_per_flop": "pJ/FLOP",
+}
 
 PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
 
@@ -178,6 +184,83 @@ def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
     for axis in axes[-1]:
         axis.set_xlabel("TFLOP/s")
     figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def regret_curves(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path, title: str) -> None:
+    """How far the best so far is behind the best of all, trial by trial: the median of the games and, shaded, the
+    middle eight of ten.
+
+    Args:
+        curves: for each problem each sampler's regrets, a row for each game.
+        path: PNG to write.
+        title: above all problems.
+    """
+    across = min(2, len(curves))
+    down = -(-len(curves) // across)
+    size = (6.4 * across, 4.0 * down)
+    figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    for axis, (name, samplers) in zip(axes.flat, curves.items(), strict=False):
+        for number, (sampler, regrets) in enumerate(samplers.items()):
+            trials = np.arange(1, regrets.shape[1] + 1)
+            low, middle, high = 100 * np.quantile(np.maximum(regrets, 1e-4), [0.1, 0.5, 0.9], axis=0)
+            axis.fill_between(trials, low, high, step="post", alpha=0.15, color=f"C{number}")
+            axis.step(trials, middle, where="post", color=f"C{number}", label=sampler)
+        axis.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("trials")
+        axis.set_ylabel("behind the best, %")
+        axis.set_title(name, fontsize=10)
+        axis.legend(fontsize=8)
+    for axis in axes.flat[len(curves) :]:
+        axis.set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def search_plot(
+    rows: pd.DataFrame, varied: Sequence[str], value: str, importance: Mapping[str, Any] | None, path: Path, title: str
+) -> None:
+    """A search at a glance: its history, what its figures hang on, and a slice along each parameter.
+
+    Args:
+        rows: of one problem and regime, in the order in which they were measured.
+        varied: parameters with several values, one slice each.
+        value: figure that was looked for.
+        importance: ``evaluator`` and ``parameters``, or None where too little was measured.
+        path: PNG to write.
+        title: above all.
+    """
+    ok = rows[(rows["status"] == "ok") & rows[value].notna()].reset_index(drop=True)
+    figures = ok[value].astype(float)
+    panels = 1 + bool(importance) + len(varied)
+    across = min(4, panels)
+    down = -(-panels // across)
+    figure, axes = plt.subplots(down, across, figsize=(4 * across, 3 * down), squeeze=False, layout="constrained")
+    history, *slices = axes.flat
+    best = figures.cummin() if value == "pj_per_flop" else figures.cummax()
+    history.scatter(range(1, len(ok) + 1), figures, s=12, color="#4878a8")
+    history.step(range(1, len(ok) + 1), best, where="post", color="#b03a2e")
+    history.set_xlabel("trial")
+    history.set_title("history", fontsize=9)
+    history.set_ylabel(_LABELS.get(value, value))
+    if importance:
+        weights = slices.pop(0)
+        shares = list(importance["parameters"].items())[::-1]
+        weights.barh([name for name, _ in shares], [share for _, share in shares], color="#4878a8")
+        weights.set_title(f"importance ({importance['evaluator']})", fontsize=9)
+    for axis, name in zip(slices, varied, strict=False):
+        values = in_order(ok[name])
+        at = [values.index(one) for one in ok[name]]
+        axis.scatter(at, figures, s=12, c=range(len(ok)), cmap="Blues", edgecolors="#888888", linewidths=0.3)
+        axis.set_xticks(range(len(values)), [str(one) for one in values], fontsize=7)
+        axis.set_title(name, fontsize=9)
+    for axis in slices[len(varied) :]:
+        axis.set_visible(False)
+    figure.suptitle("\n".join(wrap(title, width=30 * across)), fontsize=10)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -143,6 +143,9 @@ def _best_lines(study: Study, group: Group, part: pd.DataFrame) -> list[str]:
             f"tensor cores {final['tensor_active']:.1f} % active{energy}.",
             "",
         ]
+    tied = study.provenance.get("even", {}).get(group.place)
+    if tied:
+        lines += [f"No unique best: {len(tied)} finals are even within the noise: " + "; ".join(tied) + ".", ""]
     return lines
 
 
@@ -207,6 +210,16 @@ def _coverage(study: Study) -> str:
     counts = study.trials["status"].value_counts()
     rows = "Coverage: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
     skipped = study.provenance.get("skipped")
+    total = study.provenance.get("points")
+    if total is not None:
+        refused = sum((skipped or {}).values())
+        copied = int(study.trials["reason"].str.startswith("same machine code").sum())
+        twins = f", {copied} of them by a twin with the same machine code" if copied else ""
+        why = f" ({_by_rule(skipped)})" if skipped else ""
+        return (
+            f"{rows}{twins}; {total} points, {total - refused} of them legal, {refused} refused{why}, "
+            f"{total - refused - len(study.trials)} not tried."
+        )
     if not skipped:
         return f"{rows}."
     return f"{rows}; {sum(skipped.values())} refused and left out: " + _by_rule(skipped) + "."

@@ -62,7 +62,7 @@ COLUMNS = (
     Column("regime", "text", "burst or steady"),
     *(Column(name, _kind(_RESOLVED[name]), f"kernel parameter {name}, resolved") for name in FIELDS),
     Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items())),
-    Column("reason", "text", "why the status is not ok; or, where it is, that the compiler serialised wgmma"),
+    Column("reason", "text", "why the status is not ok; else whose figures these are, or that wgmma was serialised"),
     Column("speedup", "number", "cuBLAS time over our time, median of the pairs; above 1 we are faster"),
     Column("speedup_low", "number", "lower end of the 95 % bootstrap interval"),
     Column("speedup_high", "number", "upper end of the 95 % bootstrap interval"),
@@ -94,6 +94,9 @@ PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}
 beside the two. No file holds them."""
 FIGURES = NAMES[NAMES.index("speedup") : NAMES.index("cublas_kernel")]
 """Columns that stand only where the status is ok."""
+
+CARRIED = (*FIGURES, "cublas_kernel", "registers", "smem_bytes", "code")
+"""What a row says of a measurement, beside its status."""
 
 KEY = ("m", "n", "k", "dtype", "layouts", "data", "regime", *FIELDS)
 """Columns that tell one row from another."""

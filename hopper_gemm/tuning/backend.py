@@ -45,8 +45,12 @@ class Backend(Protocol):
         """cuBLAS against itself on the point's problem and regime."""
         ...
 
-    def measure(self, point: Point) -> Answer:
-        """Measure a point for the sweep."""
+    def code(self, point: Point) -> str:
+        """Digest of the machine code that a point runs, waiting for its compilation; empty where it is not known."""
+        ...
+
+    def measure(self, point: Point, pairs: int | None = None) -> Answer:
+        """Measure a point for the sweep, with so many pairs or as many as the protocol says."""
         ...
 
     def final(self, point: Point) -> Answer:

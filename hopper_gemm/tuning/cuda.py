@@ -77,9 +77,16 @@ class CudaBackend:
         )
         return _answer(reply)
 
-    def measure(self, point: Point) -> Answer:
+    def code(self, point: Point) -> str:
+        """Of the compiled kernel; empty where it does not compile."""
+        built = self._pool.result(KernelId.of(point.config, point.problem))
+        return str(_report(built).get("code", "")) if built.status == "ok" else ""
+
+    def measure(self, point: Point, pairs: int | None = None) -> Answer:
         """Compile (or wait for it), check, time."""
         protocol = self._protocols[point.regime]
+        if pairs is not None:
+            protocol = replace(protocol, pairs=pairs)
         request = Request("cell", point.problem, point.config, protocol, data=point.data)
         return self._measured(point, lambda: self._child.ask(request, allowed(protocol)))
 

@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.tables.schema import SCHEMA_VERSION
-from hopper_gemm.tuning.space import points, refused_by_rule, rungs
+from hopper_gemm.tuning.space import rungs
 from hopper_gemm.tuning.spec import SweepSpec
 
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
 
 
-def provenance(spec: SweepSpec, source: str, about: dict[str, Any]) -> dict[str, Any]:
+def provenance(
+    spec: SweepSpec, source: str, about: dict[str, Any], total: int, refused: dict[str, int]
+) -> dict[str, Any]:
     """The content of ``provenance.json`` at the start of a sweep.
 
     Args:
         spec: the question.
         source: measured or replayed.
         about: what the backend says of itself; its entries win.
+        total: points of the sweep.
+        refused: points that each rule refuses.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -37,7 +41,8 @@ def provenance(spec: SweepSpec, source: str, about: dict[str, Any]) -> dict[str,
         "facet_cols": spec.table.facet_cols,
         "spec": spec.model_dump(mode="json", by_alias=True),
         **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
-        **({"skipped": refused_by_rule(points(spec))} if spec.skip_illegal else {}),
+        **({"skipped": refused} if spec.skip_illegal or spec.sampled else {}),
+        **({"points": total} if spec.sampled else {}),
         "spec_digest": spec.digest,
         "commit": commit(),
         "versions": versions(),

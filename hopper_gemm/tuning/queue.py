@@ -7,6 +7,7 @@ refuses, nor one whose row is already on disk.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from hopper_gemm.tuning.backend import Answer
+from hopper_gemm.tuning.objective import Objective
 from hopper_gemm.tuning.space import Point
 
 PLANNED = "planned"
@@ -31,6 +33,7 @@ class Asked:
 
     point: Point
     trial: optuna.Trial
+    study: optuna.Study
 
 
 class PointQueue:
@@ -44,6 +47,9 @@ class PointQueue:
             told now.
         space: all legal points of the sweep; their values are the categories, the same in every run.
         seed: of the sampler.
+        objective: the figure that trials are told.
+        whole: whether the sweep is done with these points.
+        seconds: ask for nothing more after so many.
     """
 
     def __init__(
@@ -54,18 +60,19 @@ class PointQueue:
         done: Sequence[tuple[Point, Answer]],
         space: Sequence[Point],
         seed: int,
+        objective: Objective,
+        whole: bool = True,
+        seconds: float | None = None,
     ) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._objective = objective
+        self._whole = whole
+        self._ends = None if seconds is None else time.monotonic() + seconds
+        self.finished = False
+        """Whether nothing is left that the budget allows."""
         self._points = list(points)
         self._choices = _choices(space)
         self._studies = {
-            study: optuna.create_study(
-                study_name=f"{name}/{study}",
-                storage=storage,
-                direction="maximize",
-                load_if_exists=True,
-                sampler=optuna.samplers.RandomSampler(seed=seed),
-            )
+            study: open_study(storage, f"{name}/{study}", objective, optuna.samplers.RandomSampler(seed=seed))
             for study in dict.fromkeys(point.study for point in space)
         }
         for study, handle in self._studies.items():
@@ -77,19 +84,16 @@ class PointQueue:
         for study in dict.fromkeys(point.study for point in self._points):
             handle = self._studies[study]
             for _ in range(sum(point.study == study for point in self._points)):
+                if self._ends is not None and time.monotonic() >= self._ends:
+                    self.finished = True
+                    return
                 trial = handle.ask(self._choices)
-                yield Asked(by_label[study, trial.user_attrs[PLANNED]], trial)
+                yield Asked(by_label[study, trial.user_attrs[PLANNED]], trial, handle)
+        self.finished = self._whole
 
     def tell(self, asked: Asked, answer: Answer) -> None:
-        """Record an answer. A point that did not run is pruned and infeasible, never failed: samplers do not see
-        failures and would propose the same corner for ever."""
-        study = self._studies[asked.point.study]
-        asked.trial.set_user_attr("status", answer.status)
-        if answer.status == "ok":
-            study.tell(asked.trial, answer.figures["speedup"])
-        else:
-            asked.trial.set_constraint("runs", 1.0)
-            study.tell(asked.trial, state=TrialState.PRUNED)
+        """Record an answer."""
+        tell(asked.study, asked.trial, answer, self._objective)
 
     def _plan(self, study: optuna.Study, points: list[Point]) -> None:
         """Leave exactly the open points waiting, in order; what an earlier run left in another state is closed."""
@@ -111,12 +115,34 @@ class PointQueue:
             if answer is not None:
                 self._close(study, trial, answer)
 
-    @staticmethod
-    def _close(study: optuna.Study, trial: FrozenTrial, answer: Answer) -> None:
-        if answer.status == "ok":
-            study.tell(trial.number, answer.figures["speedup"])
+    def _close(self, study: optuna.Study, trial: FrozenTrial, answer: Answer) -> None:
+        values = self._objective.values(answer.figures) if answer.status == "ok" else None
+        if values is not None:
+            study.tell(trial.number, values)
         else:
             study.tell(trial.number, state=TrialState.PRUNED)
+
+
+def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Objective) -> None:
+    """Record an answer. A point that did not run is pruned and infeasible, never failed: samplers do not see failures
+    and would propose the same corner for ever."""
+    trial.set_user_attr("status", answer.status)
+    values = objective.values(answer.figures) if answer.status == "ok" else None
+    if values is not None:
+        study.tell(trial, values)
+    else:
+        trial.set_constraint("runs", 1.0)
+        study.tell(trial, state=TrialState.PRUNED)
+
+
+def open_study(
+    storage: BaseStorage | str, name: str, objective: Objective, sampler: optuna.samplers.BaseSampler
+) -> optuna.Study:
+    """A study, taken up where it was left."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(
+        study_name=name, storage=storage, directions=objective.directions, load_if_exists=True, sampler=sampler
+    )
 
 
 def open_storage(url: str) -> BaseStorage | str:

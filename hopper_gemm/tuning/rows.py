@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.trials import config_of
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.space import Point
 
@@ -29,3 +32,9 @@ def row_of(
     if answer is not None:
         row.update(answer.figures, status=answer.status, reason=answer.reason)
     return row
+
+
+def point_of(row: Mapping[str, Any]) -> Point:
+    """The point of a row that ran, or was tried."""
+    problem = GemmProblem(int(row["m"]), int(row["n"]), int(row["k"]), row["dtype"], row["layouts"])
+    return Point(problem, row["regime"], config_of(row), data=row["data"])

@@ -49,10 +49,17 @@ class SweepRun:
             SpecError, ResultsError: the file or the folder is not what it should be.
             NoHopperError: ``backend`` is ``"cuda"`` and there is no such GPU.
         """
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)} but got {backend!r}")
+        check_backend(backend)
         spec = read_spec(spec_file)
-        found, missing = _gpu(backend, gpu)
+        return SweepRun.of(spec, backend=backend, gpu=gpu, out=out, recorded=recorded, storage=storage)
+
+    @staticmethod
+    def of(
+        spec: SweepSpec, *, backend: str, gpu: int, out: Path | None, recorded: Path | None, storage: str | None = None
+    ) -> SweepRun:
+        """The same for a question that is in no file."""
+        check_backend(backend)
+        found, missing = choose_gpu(backend, gpu)
         if found is not None:
             folder = out or local_root() / slug(found.name) / spec.name
             opening = f"Measuring {spec.name} on {found.name} into {shown(folder)}"
@@ -112,6 +119,12 @@ class SweepRun:
         return CudaBackend(self.sweep.spec, self.gpu.index)
 
 
+def check_backend(backend: str) -> None:
+    """Refuse a backend that nobody knows."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)} but got {backend!r}")
+
+
 def check_recorded(recorded: Path | None, gpu: int, everything: bool) -> list[Checked]:
     """Check the recorded best configs on a GPU.
 
@@ -156,7 +169,7 @@ def _renewed(folder: Path) -> Path:
     return folder
 
 
-def _gpu(backend: str, index: int) -> tuple[GpuId | None, str]:
+def choose_gpu(backend: str, index: int) -> tuple[GpuId | None, str]:
     """The GPU to measure on, or None and why there is none."""
     if backend == "replay":
         return None, ""

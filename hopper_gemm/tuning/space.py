@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.legality import STAGGER_MAX, reasons
+from hopper_gemm.model.legality import STAGGER_MAX, problem_reasons, reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tuning.spec import SweepSpec, fields_of
 
@@ -88,27 +89,72 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 def configs(spec: SweepSpec) -> list[GemmConfig]:
     """Every config, resolved, once: of the ladder from rung to rung, or else of the grid in the order of the file, the
     last parameter fastest."""
-    if spec.rungs:
-        return list(dict.fromkeys(rung.config for rung in rungs(spec)))
-    axes = [values if isinstance(values, list) else [values] for values in spec.space.values()]
-    grid = (_fields(dict(zip(spec.space, choice, strict=True))) for choice in product(*axes))
-    return list(dict.fromkeys(_config(spec, fields) for fields in grid))
+    return list(_refusals(spec))
 
 
 def points(spec: SweepSpec) -> list[Point]:
     """Every point: for each regime (bursts are quick and go first), problem and kind of data, every config."""
-    grid = configs(spec)
-    found = []
+    refusals = _refusals(spec)
+    found: dict[Point, None] = {}
     for regime, section, data in product(spec.regimes, spec.problems, spec.data):
         problem = section.problem()
-        for config in grid:
-            found.append(Point(problem, regime, config, "; ".join(map(str, reasons(config, problem))), data))
-    return list(dict.fromkeys(found))
+        refused = [str(reason) for reason in problem_reasons(problem)]
+        for config, why in refusals.items():
+            found[Point(problem, regime, config, "; ".join([*why, *refused]), data)] = None
+    return list(found)
+
+
+def _refusals(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
+    """Every config with the rules that refuse it, whatever the problem.
+
+    What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
+    once for each way to compile.
+    """
+    if spec.rungs:
+        return {rung.config: _why(rung.config) for rung in rungs(spec)}
+    axes = {name: values if isinstance(values, list) else [values] for name, values in spec.space.items()}
+    at_launch = [name for name in axes if name in LAUNCH_FIELDS]
+    ordered = [name for name in axes if name in _ORDER_FIELDS]
+    resolved: dict[tuple[Any, ...], GemmConfig] = {}
+    checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    found: dict[GemmConfig, tuple[str, ...]] = {}
+    for values in product(*axes.values()):
+        choice = dict(zip(axes, values, strict=True))
+        compiled = tuple((name, value) for name, value in choice.items() if name not in at_launch)
+        if compiled not in resolved:
+            resolved[compiled] = _config(spec, _fields(dict(compiled)))
+        base = resolved[compiled]
+        config = _launched(base, {name: choice[name] for name in at_launch})
+        ruled = (compiled, *((name, choice[name]) for name in at_launch if name not in ordered))
+        if ruled not in checked:
+            checked[ruled] = _why(config)
+        found.setdefault(config, checked[ruled])
+    return found
+
+
+def _launched(config: GemmConfig, launch: dict[str, Any]) -> GemmConfig:
+    """The config with other launch parameters. The spec has checked every value: to check the whole config again for
+    each of a hundred thousand would take most of the time."""
+    if not launch:
+        return config
+    other = copy(config)
+    other.__dict__.update(launch)
+    return other
+
+
+_ORDER_FIELDS = ("raster", "serpentine")
+"""Launch parameters that no rule is about."""
+
+
+def _why(config: GemmConfig) -> tuple[str, ...]:
+    return tuple(map(str, reasons(config)))
 
 
 def with_row(spec: SweepSpec, found: Sequence[Point]) -> list[Point]:
-    """The points that get a row: all of them, or only the legal ones of a sweep that skips the others."""
-    return [point for point in found if not (spec.skip_illegal and point.refused)]
+    """The points that may get a row: all of them, or only the legal ones of a sweep that skips the others, as every
+    search does."""
+    skips = spec.skip_illegal or spec.sampled
+    return [point for point in found if not (skips and point.refused)]
 
 
 def refused_by_rule(found: Sequence[Point]) -> dict[str, int]:

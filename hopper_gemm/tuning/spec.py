@@ -22,6 +22,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.tables.schema import NAMES, PAIRS
+from hopper_gemm.tuning.objective import DIRECTIONS, Objective
 
 Choice = Any
 """A value of a parameter; :class:`GemmConfig` says which are values at all."""
@@ -83,6 +84,25 @@ class FinalSection(_Section):
     steady_pairs: Count = 2
 
 
+class BudgetSection(_Section):
+    """When a search has looked long enough; no limit where nothing stands.
+
+    Args:
+        trials: configs to measure of each problem and regime, those that already have a row counted.
+        seconds: of the whole sweep, its finals left out; shared evenly among what is still to be searched.
+    """
+
+    trials: Count | None = None
+    seconds: Positive | None = None
+
+
+class RaceSection(_Section):
+    """A first look: so many pairs, and the others only where the config may still be the best."""
+
+    burst_pairs: Count = 3
+    steady_pairs: Count = 1
+
+
 class TableSection(_Section):
     """Which columns of the results span the published table, and which its facets where the picture has any."""
 
@@ -140,7 +160,14 @@ class SweepSpec(_Section):
             then holds single values, or none.
         lower_to_fit: parameters that are lowered to what the rules allow instead of being refused (``stagger``).
         skip_illegal: points that a rule refuses get no row and are only counted; for grids of which most cannot exist.
-        sampler: how the space is walked.
+        sampler: how the space is walked: every point of it, or what a search proposes; see
+            :data:`hopper_gemm.tuning.samplers.SAMPLERS`. A search gives a row only to what it measures.
+        objective: the figure that is looked for, or two of them, of which neither is given up for the other.
+        seeds: configs that guided samplers take from the model, or from earlier results, before they learn.
+        warm_start: results folders of the same kind of GPU, whose rows of the same problem are told to the sampler.
+        ahead: configs that a search asks for before the first of them is measured, so that they compile meanwhile.
+        budget: when to stop.
+        race: a first look at each config; without it each gets all its pairs.
         burst, steady: protocols.
         final: how the best is measured again.
         table: what spans the published table.
@@ -156,7 +183,13 @@ class SweepSpec(_Section):
     rungs: list[RungSection] = []
     lower_to_fit: list[Literal["stagger"]] = []
     skip_illegal: bool = False
-    sampler: Literal["exhaustive"] = "exhaustive"
+    sampler: Literal["exhaustive", "random", "tpe", "gp", "prior"] = "exhaustive"
+    objective: Annotated[list[Literal["speedup", "pj_per_flop"]], Field(min_length=1)] = ["speedup"]
+    seeds: Annotated[int, Field(ge=0)] = 4
+    warm_start: list[str] = []
+    ahead: Count = 4
+    budget: BudgetSection = BudgetSection()
+    race: RaceSection | None = None
     burst: BurstSection = BurstSection()
     steady: SteadySection = SteadySection()
     final: FinalSection = FinalSection()
@@ -167,6 +200,11 @@ class SweepSpec(_Section):
     def _is_data(cls, data: list[str]) -> list[str]:
         _refuse([f"must be among {', '.join(DATA)} but got {one!r}" for one in data if one not in DATA])
         return data
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _is_list(cls, objective: Any) -> Any:
+        return [objective] if isinstance(objective, str) else objective
 
     @field_validator("space")
     @classmethod
@@ -194,8 +232,18 @@ class SweepSpec(_Section):
 
     @property
     def digest(self) -> str:
-        """Tells this question from another under the same name."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        """Tells this question from another under the same name; how long to look for the answer is no part of it."""
+        return hashlib.sha256(self.model_dump_json(exclude={"budget"}).encode()).hexdigest()[:16]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a sampler chooses what is measured, instead of every point in turn."""
+        return self.sampler != "exhaustive"
+
+    @property
+    def looked_for(self) -> Objective:
+        """The objective as a type."""
+        return Objective(tuple(self.objective))
 
 
 def fields_of(name: str, value: Any) -> dict[str, Any]:
@@ -238,7 +286,21 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[InitErrorDetails]:
     def mistake(loc: tuple[str | int, ...], text: str, value: Any) -> InitErrorDetails:
         return InitErrorDetails(type=PydanticCustomError("value_error", "{text}", {"text": text}), loc=loc, input=value)
 
+    objective = raw.get("objective", [])
+    wanted = [objective] if isinstance(objective, str) else objective if isinstance(objective, list) else []
+    if len(wanted) > len(set(map(str, wanted))):
+        yield mistake(("objective",), f"must name each figure once but got {objective!r}", objective)
+    regimes = raw.get("regimes", ["burst"])
+    metered = [name for name in wanted if name in DIRECTIONS and name != "speedup"]
+    if metered and isinstance(regimes, list) and "burst" in regimes:
+        text = f'{metered[0]} is measured in the steady regime only; set regimes = ["steady"]'
+        yield mistake(("objective",), text, objective)
+    if raw.get("race") is not None and wanted and wanted != ["speedup"]:
+        yield mistake(("race",), "drops what is slow; leave it out where energy is looked for", raw["race"])
     space, rungs = raw.get("space"), raw.get("rungs")
+    if rungs and raw.get("sampler", "exhaustive") != "exhaustive":
+        text = f"must be exhaustive beside rungs but got {raw['sampler']!r}; a ladder measures every rung"
+        yield mistake(("sampler",), text, raw["sampler"])
     if not rungs:
         if space is None:
             yield InitErrorDetails(type="missing", loc=("space",), input=raw)
@@ -280,13 +342,26 @@ def read_spec(path: Path) -> SweepSpec:
         raise SpecError(f"{path} cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}") from None
+    return checked(raw, str(path))
+
+
+def checked(raw: dict[str, Any], where: str) -> SweepSpec:
+    """A sweep from its keys.
+
+    Args:
+        raw: as TOML gives them.
+        where: what each mistake's line begins with.
+
+    Raises:
+        SpecError: it is no sweep; all mistakes at once, one line each.
+    """
     try:
         return SweepSpec(**raw)
     except ValidationError as error:
-        lines = [f"{path}: {line}" for mistake in error.errors() for line in _lines(mistake)]
+        lines = [f"{where}: {line}" for mistake in error.errors() for line in _lines(mistake)]
         raise SpecError("\n".join(lines)) from None
     except TypeError as error:
-        raise SpecError(f"{path}: {error}") from None
+        raise SpecError(f"{where}: {error}") from None
 
 
 def _lines(mistake: Any) -> list[str]:

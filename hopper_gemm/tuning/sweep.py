@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from hopper_gemm.measure.statistics import Pair, noise_floor, speedup
+from hopper_gemm.measure.racing import even, hopeless
+from hopper_gemm.measure.statistics import Pair, Ratio, noise_floor, speedup
+from hopper_gemm.model.config import LAUNCH_FIELDS
+from hopper_gemm.model.footprint import footprint
+from hopper_gemm.tables.places import results_root, shown
 from hopper_gemm.tables.publish import publish
-from hopper_gemm.tables.schema import FIGURES, NAMES
+from hopper_gemm.tables.report import read_study
+from hopper_gemm.tables.schema import CARRIED, FIGURES, NAMES
 from hopper_gemm.tables.trials import (
     FINALS,
     PROVENANCE,
@@ -30,9 +37,11 @@ from hopper_gemm.tables.trials import (
 from hopper_gemm.tables.tuned import FILE as TUNED
 from hopper_gemm.tables.tuned import TunedEntry, write_tuned
 from hopper_gemm.tuning.backend import Answer, Backend
+from hopper_gemm.tuning.importance import importances
 from hopper_gemm.tuning.provenance import provenance
 from hopper_gemm.tuning.queue import Asked, PointQueue, open_storage
-from hopper_gemm.tuning.rows import row_of
+from hopper_gemm.tuning.rows import point_of, row_of
+from hopper_gemm.tuning.search import Earlier, Search
 from hopper_gemm.tuning.space import Point, points, refused_by_rule, with_row
 from hopper_gemm.tuning.spec import SweepSpec
 
@@ -50,7 +59,8 @@ class Progress:
         answer: the answer.
         stage: ``"sweep"`` or ``"final"``.
         done, total: points with a row, and points in all.
-        best: best speedup so far on this problem and regime.
+        best: best figure so far on this problem and regime.
+        goal: name of that figure.
     """
 
     point: Point
@@ -59,6 +69,7 @@ class Progress:
     done: int
     total: int
     best: float | None
+    goal: str = "speedup"
 
 
 Watcher = Callable[[Progress], None]
@@ -72,18 +83,32 @@ class Plan:
         total: points, refused ones included.
         refused: points that a rule refuses, by rule.
         skipped: how many of these get no row.
-        recorded: points that already have a row.
+        recorded: legal points that already have a row.
+        most: rows that the budget allows, or None where every legal point gets one.
+        each: seconds that a point takes on the GPU by its protocol, on average; compiling runs beside.
     """
 
     total: int
     refused: dict[str, int]
     skipped: int
     recorded: int
+    most: int | None = None
+    each: float = 0.0
+
+    @property
+    def legal(self) -> int:
+        """Points that can run."""
+        return self.total - sum(self.refused.values())
 
     @property
     def open(self) -> int:
         """Points to be measured."""
-        return self.total - sum(self.refused.values()) - self.recorded
+        return max(0, min(self.legal, self.legal if self.most is None else self.most) - self.recorded)
+
+    @property
+    def minutes(self) -> float:
+        """Expected time on the GPU."""
+        return self.open * self.each / 60
 
 
 class SweepError(ValueError):
@@ -108,60 +133,158 @@ class Sweep:
         self._storage = storage or str(out / JOURNAL)
         self._all = points(spec)
         self._points = with_row(spec, self._all)
+        self._legal = [point for point in self._points if not point.refused]
+        self._goal = spec.looked_for
         self._trials = AppendFile(out / TRIALS, NAMES)
         self._finals = AppendFile(out / FINALS, NAMES)
         self._samples = AppendFile(out / SAMPLES, SAMPLE_NAMES)
         self._refuse_another()
+        self._leaders: dict[str, Answer] = {}
+        self._measured: dict[tuple[Any, ...], tuple[str, Answer]] = {}
 
     def plan(self) -> Plan:
         """What there is to do."""
-        rows = self._rows(TRIALS)
-        recorded = sum(row_key(row_of(point)) in rows for point in self._points if not point.refused)
+        counts = Counter(point.study for point in self._legal)
+        trials = self.spec.budget.trials
+        seconds = [_seconds(self.spec, point.regime) for point in self._legal]
         return Plan(
             total=len(self._all),
             refused=refused_by_rule(self._all),
             skipped=len(self._all) - len(self._points),
-            recorded=recorded,
+            recorded=len(self._known()),
+            most=None if trials is None else sum(min(count, trials) for count in counts.values()),
+            each=sum(seconds) / len(seconds) if seconds else 0.0,
         )
 
-    def run(self, backend: Backend, watch: Watcher = lambda progress: None, trials: int | None = None) -> None:
-        """Measure what has no row yet, then the finals, then write the tables.
+    def run(
+        self,
+        backend: Backend,
+        watch: Watcher = lambda progress: None,
+        trials: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Measure what has no row yet, or what a sampler proposes; then the finals; then write the tables.
 
         Args:
             backend: what answers points.
             watch: told after each answer.
             trials: stop after so many points, leaving the rest for later.
+            seconds: a budget for this run, in place of the spec's.
         """
         about = self._open(backend)
         started = time.monotonic()
-        rows = self._rows(TRIALS)
-        self._write_refused(rows, about)
-        legal = [point for point in self._points if not point.refused]
-        todo = [point for point in legal if row_key(row_of(point)) not in rows][:trials]
-        done = [(point, _answer_of(rows[row_key(row_of(point))])) for point in legal if row_key(row_of(point)) in rows]
-        backend.prepare(todo)
-        best = {study: _best(done, study) for study in {point.study for point in legal}}
-        count = len(self._points) - len(todo)
-        queue = PointQueue(open_storage(self._storage), self.spec.name, todo, done, legal, self.spec.seed)
-        for asked, answer in _unless_all_crash(self._answers(queue, backend, about), len(todo)):
+        self._write_refused(about)
+        known = self._known()
+        done = [(point, known[point]) for point in self._legal if point in known]
+        for point, answer in done:
+            self._remember(point, answer, answer.figures.get("code", ""))
+        queue = self._queue(backend, about, done, trials, seconds)
+        total = (
+            len(self._points) - len(self._legal) + (queue.planned if isinstance(queue, Search) else len(self._legal))
+        )
+        count = len(self._points) - len(self._legal) + len(done)
+        for asked, answer in _unless_all_crash(self._answers(queue, backend, about), len(self._legal) - len(done)):
             self._record(self._trials, asked.point, answer, about, "sweep")
             queue.tell(asked, answer)
             count += 1
-            if answer.status == "ok":
-                best[asked.point.study] = max(answer.figures["speedup"], best[asked.point.study] or 0.0)
-            watch(Progress(asked.point, answer, "sweep", count, len(self._points), best[asked.point.study]))
-        if len(todo) + len(done) == len(legal):
+            watch(Progress(asked.point, answer, "sweep", count, total, self._best(asked.point), self._goal.names[0]))
+        if queue.finished:
             self._measure_finals(backend, about, watch)
+        if self.spec.sampled:
+            about["importance"] = importances(self.spec, self._known())
         about["seconds"] = round(about.get("seconds", 0) + time.monotonic() - started, 1)
         write_json(self.out / PROVENANCE, about)
         publish(self.out)
 
     # -----------------------------------------------------------------------------------------
 
-    def _answers(self, queue: PointQueue, backend: Backend, about: dict[str, Any]) -> Iterator[tuple[Asked, Answer]]:
+    def _queue(
+        self,
+        backend: Backend,
+        about: dict[str, Any],
+        done: list[tuple[Point, Answer]],
+        trials: int | None,
+        seconds: float | None,
+    ) -> PointQueue | Search:
+        """What says which point is next."""
+        spec, storage = self.spec, open_storage(self._storage)
+        if seconds is not None:
+            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"seconds": seconds})})
+        if spec.sampled:
+            earlier = [one for folder in spec.warm_start for one in earlier_rows(Path(folder), about["gpu"]["name"])]
+            spent = 0.0 if seconds is not None else about.get("seconds", 0.0)
+            return Search(
+                storage, spec, self._legal, done, earlier=earlier, prepare=backend.prepare, spent=spent, most=trials
+            )
+        measured = {point for point, _ in done}
+        todo = [point for point in self._legal if point not in measured]
+        allowed = len(todo) if spec.budget.trials is None else max(0, self.plan().open)
+        now = todo[: min(allowed, len(todo) if trials is None else trials)]
+        backend.prepare(now)
+        left = None if spec.budget.seconds is None else spec.budget.seconds - about.get("seconds", 0.0)
+        whole = len(now) == allowed
+        return PointQueue(storage, spec.name, now, done, self._legal, spec.seed, spec.looked_for, whole, left)
+
+    def _answers(
+        self, queue: PointQueue | Search, backend: Backend, about: dict[str, Any]
+    ) -> Iterator[tuple[Asked, Answer]]:
         for asked in queue:
             self._control(backend, asked.point, about)
-            yield asked, backend.measure(asked.point)
+            yield asked, self._answer(asked.point, backend, about)
+
+    def _answer(self, point: Point, backend: Backend, about: dict[str, Any]) -> Answer:
+        """Measure a point, unless the same machine code was measured with the same launch."""
+        code = backend.code(point)
+        twin = self._measured.get(_launch(point, code)) if code else None
+        if twin is not None:
+            label, answer = twin
+            return Answer(answer.status, f"{TWIN} {label}; not measured again", answer.figures)
+        answer = self._raced(point, backend, about)
+        self._remember(point, answer, code)
+        return answer
+
+    def _raced(self, point: Point, backend: Backend, about: dict[str, Any]) -> Answer:
+        """All pairs at once, or a first look and the others only where the point may still be the best."""
+        race = self.spec.race
+        if race is None:
+            return backend.measure(point)
+        burst = point.regime == "burst"
+        pairs = self.spec.burst.pairs if burst else self.spec.steady.pairs
+        look = race.burst_pairs if burst else race.steady_pairs
+        if look >= pairs:
+            return backend.measure(point)
+        first = backend.measure(point, look)
+        best = self._leaders.get(point.study)
+        noise = about["noise"].get(point.place, 0.0)
+        out = first.status == "ok" and best is not None and hopeless(_ratio(first), _ratio(best), noise)
+        if first.status != "ok" or not first.samples or out:
+            return first
+        rest = backend.measure(point, pairs - look)
+        return pooled(first, rest) if rest.status == "ok" else rest
+
+    def _remember(self, point: Point, answer: Answer, code: str) -> None:
+        """What later points are held against: the best, and every kernel."""
+        values = self._goal.values(answer.figures) if answer.status == "ok" else None
+        if values is not None:
+            best = self._leaders.get(point.study)
+            old = self._goal.values(best.figures) if best is not None else None
+            if old is None or self._goal.losses(values) < self._goal.losses(old):
+                self._leaders[point.study] = answer
+        if code and answer.status in ("ok", "wrong_result") and not answer.reason.startswith(TWIN):
+            self._measured.setdefault(_launch(point, code), (str(point.config), answer))
+
+    def _best(self, point: Point) -> float | None:
+        best = self._leaders.get(point.study)
+        return None if best is None else float(best.figures[self._goal.names[0]])
+
+    def _known(self) -> dict[Point, Answer]:
+        """Legal points with a row."""
+        rows = self._rows(TRIALS)
+        if not rows:
+            return {}
+        legal = set(self._legal)
+        found = {point_of(row): _answer_of(row) for row in rows.values()}
+        return {point: answer for point, answer in found.items() if point in legal}
 
     def _refuse_another(self) -> None:
         if self.out.exists() and not self.out.is_dir():
@@ -187,7 +310,7 @@ class Sweep:
             ) from None
         if not os.access(self.out, os.W_OK):
             raise ResultsError(f"{self.out} cannot be written; name another folder with --out")
-        fresh = provenance(self.spec, backend.source, described)
+        fresh = provenance(self.spec, backend.source, described, len(self._all), refused_by_rule(self._all))
         if (self.out / PROVENANCE).is_file():
             about = read_json(self.out / PROVENANCE)
             for name, of in (
@@ -209,7 +332,8 @@ class Sweep:
             return {}
         return {row_key(row): row for row in read_trials(self.out / name).to_dict("records")}
 
-    def _write_refused(self, rows: dict[tuple[str, ...], dict[str, Any]], about: dict[str, Any]) -> None:
+    def _write_refused(self, about: dict[str, Any]) -> None:
+        rows = self._rows(TRIALS)
         new = [point for point in self._points if point.refused and row_key(row_of(point)) not in rows]
         for point in new:
             self._record(self._trials, point, Answer("illegal", point.refused, {}), about, "sweep")
@@ -245,25 +369,45 @@ class Sweep:
         """The best of each problem and regime once more: the best of a sweep is otherwise its luckiest sample."""
         if not self.spec.final.best:
             return
-        finals = self._rows(FINALS)
-        trials = read_trials(self.out / TRIALS)
-        by_key = {row_key(row_of(point)): point for point in self._points}
+        finals = {point_of(row): _answer_of(row) for row in self._rows(FINALS).values()}
+        by_study: dict[str, list[tuple[Point, Answer]]] = {}
+        for point, answer in self._known().items():
+            if answer.status == "ok" and not answer.reason.startswith(TWIN):
+                by_study.setdefault(point.study, []).append((point, answer))
         chosen: list[Point] = []
-        for study in dict.fromkeys(point.study for point in self._points):
-            keys = {key for key, point in by_key.items() if point.study == study}
-            rows = [row for row in trials[trials["status"] == "ok"].to_dict("records") if row_key(row) in keys]
-            rows.sort(key=lambda row: -row["speedup"])
-            chosen += [by_key[row_key(row)] for row in rows[: self.spec.final.best]]
-        todo = [point for point in chosen if row_key(row_of(point)) not in finals]
+        for study in dict.fromkeys(point.study for point in self._legal):
+            known = by_study.get(study, [])
+            best = self._goal.best([answer.figures for _, answer in known], self.spec.final.best)
+            chosen += [known[i][0] for i in best]
+        todo = [point for point in chosen if point not in finals]
         for i, point in enumerate(todo, 1):
             answer = backend.final(point)
-            self._tune(point, answer, about)
+            if answer.status == "illegal":  # a replay knows only the finals that were recorded
+                continue
+            earlier = [other for known, other in finals.items() if known.study == point.study]
+            if all(other.figures.get("speedup", 0.0) <= answer.figures.get("speedup", 0.0) for other in earlier):
+                self._tune(point, answer, about)
             self._record(self._finals, point, answer, about, "final")
+            finals[point] = answer
             watch(Progress(point, answer, "final", i, len(todo), answer.figures.get("speedup")))
+        about["even"] = self._even(chosen, finals, about)
+
+    def _even(self, chosen: list[Point], finals: dict[Point, Answer], about: dict[str, Any]) -> dict[str, list[str]]:
+        """Where no final is the best beyond the noise: the configs that share the first place."""
+        found = {}
+        for place in dict.fromkeys(point.place for point in chosen):
+            ran = [point for point in chosen if point.place == place and point in finals]
+            ran = [point for point in ran if finals[point].status == "ok"]
+            first = even([_ratio(finals[point]) for point in ran], about["noise"].get(place, 0.0))
+            if len(first) > 1 and self._goal.names == ("speedup",):
+                found[place] = [str(ran[i].config) for i in first]
+        return found
 
     def _tune(self, point: Point, answer: Answer, about: dict[str, Any]) -> None:
         """Put a measured final into the tuned table beside the study's folder, if it ran on data like a user's."""
         if about["source"] != "measured" or answer.status != "ok" or point.data != "normal":
+            return
+        if "speedup" not in self._goal.names:
             return
         names = ("speedup", "speedup_low", "speedup_high", "registers", "wgmma", "instructions", "code")
         entry = TunedEntry(
@@ -301,10 +445,73 @@ def _unless_all_crash(answers: Iterable[tuple[Asked, Answer]], total: int) -> It
 
 
 def _answer_of(row: dict[str, Any]) -> Answer:
-    figures = {name: row[name] for name in FIGURES if not pd.isna(row[name])}
+    figures = {name: row[name] for name in CARRIED if not pd.isna(row[name])}
     return Answer(row["status"], row["reason"], figures)
 
 
-def _best(done: Sequence[tuple[Point, Answer]], study: str) -> float | None:
-    known = [answer.figures["speedup"] for point, answer in done if point.study == study and answer.status == "ok"]
-    return max(known, default=None)
+def earlier_rows(folder: Path, gpu: str) -> list[Earlier]:
+    """What an earlier study found, for a warm start.
+
+    Args:
+        folder: of the study; a relative one is looked for here and in the checkout.
+        gpu: name of the GPU that is searched on.
+
+    Raises:
+        ResultsError: there is no such study, or it was recorded on another kind of GPU.
+    """
+    inside = results_root().parent / folder
+    study = read_study(inside if not folder.is_dir() and inside.is_dir() else folder)
+    other = study.provenance["gpu"]["name"]
+    if other != gpu:
+        raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")
+    ran = study.trials[study.trials["status"] == "ok"].to_dict("records")
+    return [Earlier(point.study, point.config, row, shown(folder)) for row in ran for point in [point_of(row)]]
+
+
+def pooled(first: Answer, rest: Answer) -> Answer:
+    """Two measurements of one point as one: pairs together, medians of all, the rest averaged by pairs."""
+    samples = (*first.samples, *rest.samples)
+    ratio = speedup([Pair(*sample) for sample in samples])
+    share = len(first.samples) / len(samples)
+    figures = dict(rest.figures)
+    for name in FIGURES:
+        one, other = first.figures.get(name), rest.figures.get(name)
+        if isinstance(one, float) and isinstance(other, float):
+            figures[name] = share * one + (1 - share) * other
+    time_us = float(np.median([ours for _, ours, _ in samples]))
+    figures |= {
+        "speedup": ratio.median,
+        "speedup_low": ratio.low,
+        "speedup_high": ratio.high,
+        "pairs": ratio.pairs,
+        "time_us": time_us,
+        "cublas_us": float(np.median([theirs for *_, theirs in samples])),
+        "tflops": rest.figures["tflops"] * rest.figures["time_us"] / time_us,
+    }
+    return Answer("ok", rest.reason, figures, samples)
+
+
+TWIN = "same machine code as"
+"""How the reason of a row begins whose figures are another's."""
+
+_HOST_FIELDS = (*LAUNCH_FIELDS, "tile_m", "tile_n", "k_depth", "cluster_m", "cluster_n", "l2_promotion")
+"""Parameters that reach the GPU by the launch or by TMA descriptors, and may leave the machine code as it is."""
+
+
+def _launch(point: Point, code: str) -> tuple[Any, ...]:
+    """What two points must share to be one measurement."""
+    shares = footprint(point.config)
+    host = tuple(getattr(point.config, name) for name in _HOST_FIELDS)
+    return (point.study, code, shares.smem_bytes, shares.threads, shares.chunk_n, *host)
+
+
+def _ratio(answer: Answer) -> Ratio:
+    figures = answer.figures
+    return Ratio(figures["speedup"], figures["speedup_low"], figures["speedup_high"], int(figures.get("pairs", 0)))
+
+
+def _seconds(spec: SweepSpec, regime: str) -> float:
+    """Timing alone, both arms."""
+    if regime == "burst":
+        return 2 * spec.burst.pairs * (spec.burst.rest + spec.burst.warm + spec.burst.timed)
+    return 2 * spec.steady.pairs * (spec.steady.settle + spec.steady.window)

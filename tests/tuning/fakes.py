@@ -76,6 +76,7 @@ class FakeBackend:
         self.asked: Counter[str] = Counter()
         self.data: Counter[str] = Counter()
         self.finals: list[str] = []
+        self.prepared: list[str] = []
         self.closed = False
         self._die_after = die_after
 
@@ -83,12 +84,15 @@ class FakeBackend:
         return {"gpu": {"name": "NVIDIA H200", "driver": "580"}, "protocols": [], "kernel": "fake"}
 
     def prepare(self, points) -> None:
-        self.prepared = [str(point.config) for point in points]
+        self.prepared += [str(point.config) for point in points]
 
     def control(self, point: Point) -> Answer:
         return Answer("ok", "", {}, tuple((0, 100.0, 100.0 + i / 10) for i in range(10)))
 
-    def measure(self, point: Point) -> Answer:
+    def code(self, point: Point) -> str:
+        return ""
+
+    def measure(self, point: Point, pairs: int | None = None) -> Answer:
         if self._die_after is not None and sum(self.asked.values()) >= self._die_after:
             raise KeyboardInterrupt
         self.asked[str(point.config)] += 1

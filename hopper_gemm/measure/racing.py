@@ -1,0 +1,34 @@
+"""Decisions between configs that were measured alike: who is out of the race, who has won it. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hopper_gemm.measure.statistics import Ratio
+
+
+def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
+    """Whether more pairs of a candidate would be wasted: its whole interval lies below the best's by more than the
+    noise floor.
+
+    Args:
+        candidate: after a first look.
+        best: the best so far, with all its pairs.
+        noise: the noise floor of the run, as a fraction.
+    """
+    return candidate.high < best.low - noise
+
+
+def even(finals: Sequence[Ratio], noise: float) -> list[int]:
+    """Which finals may be the best, the greatest median first: those whose intervals reach the leader's within the
+    noise floor. One is a unique best; of several none is.
+
+    Args:
+        finals: measured alike, in fresh processes.
+        noise: the noise floor of the run, as a fraction.
+    """
+    if not finals:
+        return []
+    order = sorted(range(len(finals)), key=lambda i: -finals[i].median)
+    leader = finals[order[0]]
+    return [i for i in order if finals[i].high >= leader.low - noise]

@@ -1,0 +1,231 @@
+"""A search: for each problem and regime an Optuna study whose sampler proposes legal configs, within a budget."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.trial import TrialState, create_trial
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.tuning.backend import Answer
+from hopper_gemm.tuning.legal import LegalSpace
+from hopper_gemm.tuning.queue import Asked, open_study, tell
+from hopper_gemm.tuning.samplers import EARLIER, make, predictions
+from hopper_gemm.tuning.space import Point
+from hopper_gemm.tuning.spec import SweepSpec
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A row of an earlier study: told to the sampler, but measured anew if it is proposed.
+
+    Args:
+        study: as :attr:`hopper_gemm.tuning.space.Point.study`.
+        config: resolved; it may lie outside the space.
+        figures: of its row.
+        where: folder it was found in.
+    """
+
+    study: str
+    config: GemmConfig
+    figures: Mapping[str, Any]
+    where: str
+
+
+class Search:
+    """The points that samplers propose, one after the other, with a look ahead.
+
+    Args:
+        storage: of the studies; see :func:`hopper_gemm.tuning.queue.open_storage`.
+        spec: sampler, objective, seeds and budget.
+        legal: all legal points.
+        done: those that have a row, with what was answered.
+        earlier: rows of other studies.
+        prepare: told points as soon as they are proposed, so that they compile while others are measured.
+        spent: seconds that earlier runs have searched.
+        most: stop after so many points now, leaving the rest for later.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        storage: BaseStorage | str,
+        spec: SweepSpec,
+        legal: Sequence[Point],
+        done: Sequence[tuple[Point, Answer]],
+        *,
+        earlier: Sequence[Earlier] = (),
+        prepare: Callable[[Sequence[Point]], None] = lambda points: None,
+        spent: float = 0.0,
+        most: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spec = spec
+        self._objective = spec.looked_for
+        self._prepare = prepare
+        self._clock = clock
+        self._left = None if spec.budget.seconds is None else max(0.0, spec.budget.seconds - spent)
+        self._most = most
+        self.finished = False
+        """Whether the budget is used up or everything was measured; false where it was cut short by ``most``."""
+        by_study: dict[str, list[Point]] = {}
+        for point in legal:
+            by_study.setdefault(point.study, []).append(point)
+        spaces: dict[tuple[GemmConfig, ...], LegalSpace] = {}
+        self._open: list[_Open] = []
+        for name, points in by_study.items():
+            configs = tuple(point.config for point in points)
+            space = spaces.setdefault(configs, LegalSpace(configs)) if configs not in spaces else spaces[configs]
+            known = [(point, answer) for point, answer in done if point.study == name]
+            told = [one for one in earlier if one.study == name]
+            self._open.append(self._opened(storage, name, points, space, known, told))
+
+    def __iter__(self) -> Iterator[Asked]:
+        if self._most == 0:
+            return
+        walk = self._walk()
+        yield from walk if self._most is None else islice(walk, self._most)
+
+    def tell(self, asked: Asked, answer: Answer) -> None:
+        """Record an answer."""
+        tell(asked.study, asked.trial, answer, self._objective)
+
+    @property
+    def planned(self) -> int:
+        """Points that will have a row at the end, as far as the budget names a number."""
+        return sum(min(len(one.points), self._spec.budget.trials or len(one.points)) for one in self._open)
+
+    # -----------------------------------------------------------------------------------------
+
+    def _walk(self) -> Iterator[Asked]:
+        given = 0
+        for i, one in enumerate(self._open):
+            share = None if self._left is None else self._left / (len(self._open) - i)
+            started = self._clock()
+            waiting: deque[Asked] = deque()
+            while True:
+                over = share is not None and self._clock() - started >= share
+                room = 0 if over else min(self._spec.ahead - len(waiting), one.room(self._spec.budget.trials))
+                if self._most is not None:
+                    room = min(room, self._most - given - len(waiting))
+                asked = [self._ask(one) for _ in range(room)]
+                waiting += asked
+                if asked:
+                    self._prepare([fresh.point for fresh in asked])
+                if over or not waiting:
+                    break
+                given += 1
+                yield waiting.popleft()
+            for left in waiting:
+                left.study.tell(left.trial, state=TrialState.FAIL)
+                one.asked -= 1
+            if self._left is not None:
+                self._left = max(0.0, self._left - (self._clock() - started))
+        self.finished = self._most is None or all(one.room(self._spec.budget.trials) == 0 for one in self._open)
+
+    def _ask(self, one: _Open) -> Asked:
+        trial = one.study.ask(one.space.distributions)
+        number = one.space.find(trial.params)
+        assert number is not None
+        one.asked += 1
+        trial.set_user_attr("config", str(one.space.configs[number]))
+        return Asked(one.points[number], trial, one.study)
+
+    def _opened(
+        self,
+        storage: BaseStorage | str,
+        name: str,
+        points: list[Point],
+        space: LegalSpace,
+        done: list[tuple[Point, Answer]],
+        earlier: list[Earlier],
+    ) -> _Open:
+        problem = points[0].problem
+        told = [
+            (one.config, self._objective.losses(values), float(predictions([one.config], problem)[0]))
+            for one in earlier
+            if (values := self._objective.values(one.figures)) is not None
+        ]
+        spec = self._spec
+        sampler = make(
+            spec.sampler, space, self._objective, spec.seed, predictions(space.configs, problem), spec.seeds, told
+        )
+        study = open_study(storage, f"{spec.name}/{name}", self._objective, sampler)
+        self._settle(study, space, done)
+        self._tell_earlier(study, space, earlier)
+        return _Open(study, space, points, len(done))
+
+    def _settle(self, study: optuna.Study, space: LegalSpace, done: list[tuple[Point, Answer]]) -> None:
+        """Let the study hold what the rows hold: a trial that was cut off before it was told is told now, one that was
+        cut off before its row is closed, and a row without a trial gets one."""
+        answers = {space.number[point.config]: answer for point, answer in done}
+        for trial in study.get_trials(deepcopy=False):
+            number = space.find(trial.params)
+            if trial.state == TrialState.RUNNING:
+                if number in answers:
+                    self._close(study, trial.number, answers[number])
+                else:
+                    study.tell(trial.number, state=TrialState.FAIL)
+            if number in answers and EARLIER not in trial.user_attrs and trial.state != TrialState.FAIL:
+                del answers[number]
+        for number, answer in answers.items():
+            values = self._objective.values(answer.figures) if answer.status == "ok" else None
+            study.add_trial(
+                create_trial(
+                    state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
+                    values=values,
+                    params=space.parameters(number),
+                    distributions=space.distributions,
+                    user_attrs={"config": str(space.configs[number]), "status": answer.status},
+                )
+            )
+
+    def _close(self, study: optuna.Study, trial: int, answer: Answer) -> None:
+        values = self._objective.values(answer.figures) if answer.status == "ok" else None
+        if values is None:
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, values)
+
+    def _tell_earlier(self, study: optuna.Study, space: LegalSpace, earlier: list[Earlier]) -> None:
+        """Results of other studies that lie in the space, once."""
+        if any(EARLIER in trial.user_attrs for trial in study.get_trials(deepcopy=False)):
+            return
+        for one in earlier:
+            number, values = space.number.get(one.config), self._objective.values(one.figures)
+            if number is not None and values is not None:
+                study.add_trial(
+                    create_trial(
+                        values=values,
+                        params=space.parameters(number),
+                        distributions=space.distributions,
+                        user_attrs={EARLIER: one.where, "config": str(one.config)},
+                    )
+                )
+
+
+@dataclass
+class _Open:
+    """One study of the search.
+
+    Args:
+        study, space: Optuna's, and what it proposes from.
+        points: of the space, by number.
+        asked: points with a row, or proposed.
+    """
+
+    study: optuna.Study
+    space: LegalSpace
+    points: list[Point]
+    asked: int
+
+    def room(self, trials: int | None) -> int:
+        """Points that may still be proposed."""
+        return max(0, min(len(self.points), trials or len(self.points)) - self.asked)

@@ -1,0 +1,216 @@
+"""Samplers against each other on a recorded study: how soon would each have found its best? No GPU, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+from optuna.trial import TrialState
+
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.pivot import Group, groups
+from hopper_gemm.tables.report import read_study
+from hopper_gemm.tables.trials import ResultsError, config_of
+from hopper_gemm.tuning.legal import LegalSpace
+from hopper_gemm.tuning.objective import Objective
+from hopper_gemm.tuning.samplers import SAMPLERS, make, predictions
+
+WITHIN = 0.01
+"""A config so close to the recorded best is as good as it."""
+
+SHARE = 0.05
+"""Part of the space in which the default sampler should get there."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One problem of a recorded study, as a game for samplers.
+
+    Args:
+        group: problem, data, regime.
+        space: the recorded configs that could run.
+        speedups: one for each; nan where it did not run after all.
+        predicted: what the model says, as :func:`hopper_gemm.tuning.samplers.predictions`.
+    """
+
+    group: Group
+    space: LegalSpace
+    speedups: np.ndarray
+    predicted: np.ndarray
+
+    @staticmethod
+    def of(group: Group, rows: pd.DataFrame) -> Recorded | None:
+        """The rows of a group as a game, or None where fewer than two ran."""
+        legal = rows[rows["status"] != "illegal"]
+        configs = [config_of(row) for row in legal.to_dict("records")]
+        if (legal["status"] == "ok").sum() < 2:
+            return None
+        problem = GemmProblem(group.m, group.n, group.k, group.dtype)
+        speedups = legal["speedup"].to_numpy(float)
+        return Recorded(group, LegalSpace(configs), speedups, predictions(configs, problem))
+
+    @property
+    def best(self) -> float:
+        """The greatest recorded speedup."""
+        return float(np.nanmax(self.speedups))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One sampler on one problem, all seeds.
+
+    Args:
+        group: problem, data, regime.
+        sampler: its name.
+        size: legal configs.
+        regret: best so far over the recorded best, less 1; a row for each seed, a column for each trial.
+    """
+
+    group: Group
+    sampler: str
+    size: int
+    regret: np.ndarray
+
+    @property
+    def needed(self) -> np.ndarray:
+        """Trials until within :data:`WITHIN` of the best, for each seed; inf where it never got there."""
+        there = self.regret <= WITHIN
+        return np.where(there.any(axis=1), there.argmax(axis=1) + 1.0, np.inf)
+
+    def found(self, share: float = SHARE) -> float:
+        """Part of the seeds that got there within a share of the space."""
+        return float((self.needed <= max(1, round(share * self.size))).mean())
+
+
+def play(
+    recorded: Recorded, sampler: str, seed: int, trials: int, seeds: int = 4, ahead: int = 1
+) -> tuple[list[int], np.ndarray]:
+    """Let a sampler search a recorded problem.
+
+    Args:
+        recorded: the problem.
+        sampler: its name.
+        seed: of the sampler.
+        trials: how many configs it may try.
+        seeds: configs that it takes from the model first.
+        ahead: trials that are asked before the first of them is answered.
+
+    Returns:
+        The configs tried, by number in their order, and the best speedup after each.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = recorded.space
+    proposing = make(sampler, space, Objective(), seed, recorded.predicted, seeds)
+    study = optuna.create_study(direction="maximize", sampler=proposing)
+    tried: list[int] = []
+    asked: list[optuna.Trial] = []
+    while len(tried) < min(trials, len(space)):
+        while len(asked) < ahead and len(tried) + len(asked) < min(trials, len(space)):
+            asked.append(study.ask(space.distributions))
+        trial = asked.pop(0)
+        number = space.find(trial.params)
+        assert number is not None
+        tried.append(number)
+        speedup = recorded.speedups[number]
+        if np.isnan(speedup):
+            trial.set_constraint("runs", 1.0)
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, speedup)
+    found = np.nan_to_num(recorded.speedups[tried], nan=0.0)
+    return tried, np.maximum.accumulate(found)
+
+
+def simulate(
+    problems: Iterable[Recorded],
+    samplers: Sequence[str],
+    seeds: int,
+    trials: int | None = None,
+    watch: Callable[[str], None] = lambda text: None,
+) -> list[Curve]:
+    """Play every sampler on every problem with several seeds.
+
+    Args:
+        problems: of :func:`recorded_problems`.
+        samplers: names.
+        seeds: games of each; the exhaustive one and the prior alone draw nothing and play once.
+        trials: of a game; by default a quarter of the space, and at least 40.
+        watch: told before each sampler.
+
+    Raises:
+        ValueError: there is no such sampler.
+    """
+    unknown = [name for name in samplers if name not in SAMPLERS]
+    if unknown:
+        raise ValueError(f"samplers must be among {', '.join(SAMPLERS)} but got {unknown[0]!r}")
+    curves = []
+    for recorded in problems:
+        size = len(recorded.space)
+        most = min(size, trials or max(40, size // 4))
+        for sampler in samplers:
+            watch(f"{recorded.group.label}: {sampler}, {most} of {size} configs")
+            games = 1 if sampler in ("exhaustive", "prior") else seeds
+            bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in range(games)])
+            curves.append(Curve(recorded.group, sampler, size, recorded.best / np.maximum(bests, 1e-9) - 1))
+    return curves
+
+
+def recorded_problems(folder: Path) -> list[Recorded]:
+    """The problems of a recorded study.
+
+    Raises:
+        ResultsError: the folder is not one, or nothing in it can be searched.
+    """
+    found = [Recorded.of(group, rows) for group, rows in groups(read_study(folder).trials)]
+    games = [recorded for recorded in found if recorded is not None]
+    if not games:
+        raise ResultsError(f"{folder} has no problem with two configs that ran; name a recorded study")
+    return games
+
+
+def summary(curve: Curve) -> dict[str, Any]:
+    """A curve in figures, ready for JSON."""
+    needed = curve.needed
+    ninety = float(np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)])
+    at = min(max(1, round(SHARE * curve.size)), curve.regret.shape[1]) - 1
+    return {
+        "problem": curve.group.label,
+        "sampler": curve.sampler,
+        "configs": curve.size,
+        "games": len(needed),
+        "median_trials": _known(float(np.median(needed))),
+        "trials_90": _known(ninety),
+        "found": curve.found(),
+        "regret": float(np.median(curve.regret[:, at])),
+    }
+
+
+def simulation_table(curves: Sequence[Curve]) -> str:
+    """One line for each problem and sampler, in GitHub's form."""
+    share = f"{SHARE:.0%}"
+    lines = [
+        f"Trials until within {WITHIN:.0%} of the recorded best.",
+        "",
+        f"| problem | configs | sampler | games | median | 90 % of games | found in {share} | behind after {share} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for curve in curves:
+        one = summary(curve)
+        most = curve.regret.shape[1]
+        median, ninety = (
+            f"over {most}" if one[name] is None else f"{one[name]:.0f}" for name in ("median_trials", "trials_90")
+        )
+        lines.append(
+            f"| {one['problem']} | {one['configs']} | {one['sampler']} | {one['games']} | {median} | {ninety} | "
+            f"{one['found']:.0%} | {one['regret']:.2%} |"
+        )
+    return "\n".join(lines)
+
+
+def _known(trials: float) -> float | None:
+    return None if np.isinf(trials) else trials

@@ -1,0 +1,244 @@
+"""Tuning one problem: a sweep over the whole space that is made up here, and why its winner won."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.explain import explain
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.pivot import Group, groups
+from hopper_gemm.tables.places import results_root, shown
+from hopper_gemm.tables.report import read_study
+from hopper_gemm.tables.trials import PROVENANCE, ResultsError, config_of
+from hopper_gemm.tuning.run import SweepRun, check_backend, choose_gpu
+from hopper_gemm.tuning.spec import SweepSpec, checked
+
+SPACE: dict[str, Any] = {
+    "tile_m": [64, 128, 192, 256, 320, 384],
+    "tile_n": list(range(64, 257, 16)),
+    "k_depth": [4, 2, 8],
+    "stages": "max",
+    "stagger": [1, 0],
+    "cluster": ["1x1", "2x1", "1x2"],
+    "raster": ["m", "n"],
+    "swizzle": [4, 8, 16],
+}
+"""What is searched: everything that was ever best for a problem."""
+
+SECONDS = 60.0
+FINALS = 8
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A config with what it reached and what the model says of it.
+
+    Args:
+        config: its label.
+        speedup, speedup_low, speedup_high: over cuBLAS.
+        tflops: its rate.
+        waves, wave_efficiency: how the output falls on the SMs.
+        intensity: FLOP for each byte that enters shared memory.
+        ahead_kib: bytes that can be in flight, KiB.
+        limit: what the model thinks sets the pace of a stage: math, load or ring.
+        predicted_us: the model's time.
+    """
+
+    config: str
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    tflops: float
+    waves: int
+    wave_efficiency: float
+    intensity: float
+    ahead_kib: float
+    limit: str
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What tuning found.
+
+    Args:
+        problem, regime: what was tuned.
+        source: measured or replayed.
+        final: whether the winner's figures are those of fresh processes.
+        winner, runner_up: the best and the next best; None where only one ran.
+        even: configs that share the first place within the noise.
+    """
+
+    problem: str
+    regime: str
+    source: str
+    final: bool
+    winner: Contender
+    runner_up: Contender | None
+    even: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        best = self.winner
+        how = "in fresh processes" if self.final else "in the search"
+        lines = [
+            f"{self.problem} {self.regime}: {best.config}",
+            f"  {best.speedup:.3f}x cuBLAS [{best.speedup_low:.3f}, {best.speedup_high:.3f}], "
+            f"{best.tflops:.0f} TFLOP/s, {self.source} {how}",
+        ]
+        if self.even:
+            lines.append(f"  no unique best: {len(self.even)} configs are even within the noise")
+            lines += [f"    {label}" for label in self.even]
+        if self.runner_up is None:
+            return lines
+        other = self.runner_up
+        lines += [
+            f"  runner-up {other.speedup:.3f}x: {other.config}",
+            f"    waves      {best.waves}, {best.wave_efficiency:.1%} useful, against "
+            f"{other.waves}, {other.wave_efficiency:.1%}",
+            f"    intensity  {best.intensity:.1f} FLOP per byte into shared memory against {other.intensity:.1f}",
+            f"    look-ahead {best.ahead_kib:.0f} KiB can be in flight against {other.ahead_kib:.0f}",
+            f"    limit      {best.limit}, predicted {best.predicted_us:.1f} us, against "
+            f"{other.limit}, {other.predicted_us:.1f} us",
+        ]
+        return lines
+
+
+def prepare(
+    problem: GemmProblem,
+    *,
+    regime: str = "burst",
+    seconds: float | None = None,
+    trials: int | None = None,
+    sampler: str = "gp",
+    backend: str = "auto",
+    gpu: int = 0,
+    recorded: Path | None = None,
+    warm_start: Sequence[Path] = (),
+    out: Path | None = None,
+) -> SweepRun:
+    """A sweep that tunes one problem: over :data:`SPACE` on a GPU, over what was recorded in a replay.
+
+    Args:
+        problem: what is multiplied.
+        regime: burst or steady.
+        seconds: of the search; :data:`SECONDS` where neither they nor trials are given.
+        trials: configs to measure.
+        sampler: of :data:`hopper_gemm.tuning.samplers.SAMPLERS`.
+        backend, gpu, recorded, out: as for :meth:`hopper_gemm.tuning.run.SweepRun.prepare`.
+        warm_start: results folders whose rows are told to the sampler.
+
+    Raises:
+        SpecError, ResultsError: a mistake in what was asked; one line each.
+        NoHopperError: there is no such GPU.
+    """
+    check_backend(backend)
+    found, _ = choose_gpu(backend, gpu)
+    source = None if found is not None else recorded or _recorded(problem, regime)
+    space: dict[str, Any] = {"space": SPACE}
+    if source is not None:
+        asked = read_study(source).provenance["spec"]
+        if not asked.get("space") or asked.get("rungs"):
+            raise ResultsError(f"{shown(source)} is no grid and cannot be searched; name another study with --from")
+        space = {"space": asked["space"], "lower_to_fit": asked.get("lower_to_fit", [])}
+    budget = {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}
+    name = f"tune-{problem}-{regime}" + ("" if problem.dtype == "bf16" else f"-{problem.dtype}")
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "layouts": problem.layouts}
+    raw = {
+        "name": name,
+        "question": f"Which config is the fastest for {problem} {problem.dtype} in the {regime} regime?",
+        "regimes": [regime],
+        "problems": [sizes],
+        "sampler": sampler,
+        "skip_illegal": True,
+        "warm_start": [str(folder) for folder in warm_start],
+        "budget": budget or {"seconds": SECONDS},
+        "race": {},
+        "final": {"best": FINALS},
+        "table": {"rows": "tile_m", "cols": "tile_n"},
+        **space,
+    }
+    spec: SweepSpec = checked(raw, "tune")
+    return SweepRun.of(spec, backend="replay" if found is None else "cuda", gpu=gpu, out=out, recorded=source)
+
+
+def verdict(folder: Path) -> Verdict:
+    """What the tuning in a folder found.
+
+    Raises:
+        ResultsError: nothing ran.
+    """
+    study = read_study(folder)
+    ran = [(group, part[part["status"] == "ok"]) for group, part in groups(study.trials)]
+    ran = [(group, part) for group, part in ran if len(part)]
+    if not ran:
+        raise ResultsError(f"nothing ran in {shown(folder)}; its trials.csv says why")
+    group, trials = ran[0]
+    finals = group.of(study.finals)
+    finals = finals[finals["status"] == "ok"]
+    rows = (finals if len(finals) else trials).sort_values("speedup", ascending=False)
+    if len(rows) < 2:
+        rows = pd.concat([rows, trials.sort_values("speedup", ascending=False)])
+    contenders = list({config_of(row): row for row in reversed(rows.to_dict("records"))}.items())[::-1][:2]
+    first, *others = [_contender(group, config, row) for config, row in contenders]
+    return Verdict(
+        problem=group.problem,
+        regime=group.regime,
+        source=study.provenance["source"],
+        final=bool(len(finals)),
+        winner=first,
+        runner_up=others[0] if others else None,
+        even=study.provenance.get("even", {}).get(group.place, []),
+    )
+
+
+def _contender(group: Group, config: GemmConfig, row: dict[str, Any]) -> Contender:
+    problem = GemmProblem(group.m, group.n, group.k, group.dtype)
+    found, said = explain(config, problem), predict(config, problem)
+    assert isinstance(config.stages, int)
+    return Contender(
+        config=str(config),
+        **{name: float(row[name]) for name in ("speedup", "speedup_low", "speedup_high", "tflops")},
+        waves=found.waves,
+        wave_efficiency=found.wave_efficiency,
+        intensity=found.flop_per_smem_byte,
+        ahead_kib=max(0, config.stages - 1 - config.stagger) * found.stage_bytes / 1024,
+        limit=said.limit,
+        predicted_us=said.seconds * 1e6,
+    )
+
+
+def _recorded(problem: GemmProblem, regime: str) -> Path:
+    """The recorded study with the most rows of the problem."""
+    counted = []
+    for path in sorted(results_root().glob(f"*/*/{PROVENANCE}")):
+        study = read_study(path.parent)
+        if study.provenance["spec"].get("rungs"):
+            continue
+        for group, part in groups(study.trials):
+            if (group.m, group.n, group.k, group.dtype, group.regime, group.data) == (
+                problem.m,
+                problem.n,
+                problem.k,
+                problem.dtype,
+                regime,
+                "normal",
+            ):
+                counted.append((len(part), path.parent))
+    if not counted:
+        raise ResultsError(
+            f"there is no Hopper GPU here and no recorded study of {problem} {problem.dtype} {regime}; "
+            "name one with --from, or run it on a Hopper GPU"
+        )
+    return max(counted)[1]

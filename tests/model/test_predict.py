@@ -1,0 +1,89 @@
+"""The analytic model ranks what was measured, and stays sane where nothing was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.predict import CLOCK_HZ, predict, ranked
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.trials import config_of, read_trials
+from tests.conftest import ROOT
+
+CUBE = GemmProblem(8192, 8192, 8192)
+BEST = GemmConfig(tile_m=256, tile_n=128, k_depth=4, cluster_n=2)
+
+
+def seconds(problem=CUBE, **changes) -> float:
+    config = replace(BEST, **changes)
+    assert is_legal(config, problem)
+    return predict(config, problem).seconds
+
+
+@pytest.mark.parametrize(("study", "least"), [("seed-table", 0.94), ("options", 0.94)])
+@pytest.mark.parametrize("size", [4096, 8192])
+def test_it_ranks_the_recorded_bursts(study, least, size):
+    rows = read_trials(ROOT / "results/h200" / study / "trials.csv")
+    rows = rows[(rows["status"] == "ok") & (rows["regime"] == "burst") & (rows["m"] == size)]
+    problem = GemmProblem(size, size, size)
+    predicted = [predict(config_of(row), problem).seconds * 1e6 for row in rows.to_dict("records")]
+    found = pd.DataFrame({"predicted": predicted, "measured": rows["time_us"].to_numpy(float)})
+    assert found.rank().corr().loc["predicted", "measured"] >= least
+    assert (found["predicted"] / found["measured"] - 1).abs().max() < 0.25
+
+
+@pytest.mark.parametrize("problem", [CUBE, GemmProblem(8192, 8192, 512), GemmProblem(128, 8192, 8192)], ids=str)
+@pytest.mark.parametrize("tile_n", [16, 48, 64, 96, 192, 208, 256])
+def test_nothing_is_faster_than_the_tensor_cores(problem, tile_n):
+    for tile_m in (64, 128):
+        config = GemmConfig(tile_m=tile_m, tile_n=tile_n)
+        assert is_legal(config, problem)
+        least = problem.flop / (FLOP_PER_CLOCK_PER_SM * SM_COUNT * CLOCK_HZ)
+        assert least < predict(config, problem).seconds < 30 * least
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"tile_n": 128}, {"tile_n": 32}),  # a small tile takes more from the L2
+        ({"stages": 4}, {"stages": 2}),  # few bytes in flight
+        ({"stagger": 1}, {"stagger": 0}),  # tensor cores run dry between stages
+        ({"stages": 3, "stagger": 0}, {"stages": 3, "stagger": 2}),  # nothing can be loading
+        ({"cluster_n": 2}, {"cluster_n": 1}),  # multicast halves what is taken of A
+        ({"persistent": True}, {"persistent": False}),  # the next tile loads under the epilogue
+        ({"loads": "tma", "cluster_n": 1}, {"loads": "cp_async", "cluster_n": 1}),
+        ({"stores": "tma"}, {"stores": "direct"}),
+        ({"swizzle": 8, "raster": "m"}, {"swizzle": 1, "raster": "m"}),  # a long, thin patch reads more
+        ({"split": "m"}, {"split": "n", "tile_n": 64}),  # a narrow wgmma waits for shared memory
+    ],
+    ids=str,
+)
+def test_what_is_known_to_be_slower_is_predicted_slower(better, worse):
+    assert seconds(**better) < seconds(**worse)
+
+
+def test_pingpong_gains_more_where_k_is_short():
+    short, long = GemmProblem(8192, 8192, 512), GemmProblem(8192, 8192, 16384)
+    tile = {"tile_m": 128, "tile_n": 128}
+    gains = [seconds(p, **tile) / seconds(p, **tile, schedule="pingpong") for p in (short, long)]
+    assert gains[0] > gains[1] > 0.99
+
+
+def test_the_limit_is_named():
+    assert predict(BEST, CUBE).limit == "math"
+    assert predict(replace(BEST, stages=1, stagger=0), CUBE).limit == "ring"
+    assert predict(GemmConfig(tile_m=64, tile_n=64, cluster_n=1), CUBE).limit == "load"
+
+
+def test_ranking_puts_the_recorded_best_tile_before_the_rest():
+    grid = [resolve(replace(BEST, tile_m=tile_m, k_depth=k)) for tile_m in (64, 128, 192, 256) for k in (2, 4, 8, 16)]
+    first, *_, last = ranked(grid, CUBE)
+    assert first.tile_m >= 192
+    assert first.k_depth == 4
+    assert (last.tile_m, last.k_depth) in ((64, 16), (128, 16))
