@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Float32, GridConstant, Int32, Int64, cute
-from cutlass.cute.nvgpu import cpasync, warp, warpgroup
+from cutlass import GridConstant, Int32, Int64, cute
+from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
-from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
 from hopper_gemm.kernel.loads import Loads, ThreadLoad, ThreadLoads
-from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
-from hopper_gemm.kernel.meter import Meter
-from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Operand, smem_layout
-from hopper_gemm.kernel.pipeline import STATES, Ring
-from hopper_gemm.kernel.reduction import Reduction, meet
-from hopper_gemm.kernel.stream_k import String, Workspace
+from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, smem_layout
+from hopper_gemm.kernel.pipeline import Ring
+from hopper_gemm.kernel.roles import Place, Roles
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import Footprint
 
 BUFFER_ALIGN = 1024
 
-FIRST_TURN = 4
-"""Id of the first consumer's named barrier in pingpong; the lower ones belong to the CTA and the epilogues."""
 
-COPIES_UNDER_WAY = 3
-"""Stages that cp.async keeps under way, at most; those not yet announced cannot be multiplied."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a thread is.
-
-    Args:
-        thread: within its CTA.
-        lane: within its warp.
-        warp: of its CTA.
-        rank_m, rank_n: of its CTA within the cluster.
-        cluster: of the grid.
-        part: of its CTA among those that divide k; 0 where they do not.
-    """
-
-    thread: Int32
-    lane: Int32
-    warp: Int32
-    rank_m: Int32
-    rank_n: Int32
-    cluster: Int32
-    part: Int32 | int = 0
-
-
-class HopperGemm:
+class HopperGemm(Roles):
     """C = A @ B on the tensor cores of Hopper.
 
     Roles of a CTA (threads 0..127 are warpgroup 0):
@@ -82,19 +49,6 @@ class HopperGemm:
         dtype: element type of A, B and C.
         layouts: the contiguous axis of A, then of B.
     """
-
-    metered = False
-    """Whether the roles count their waits; see :class:`MeteredGemm`."""
-
-    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric], layouts: str = "kk") -> None:
-        self.footprint = footprint
-        self.config = config = footprint.config
-        self.dtype = dtype
-        self.cluster = (config.cluster_m, config.cluster_n)
-        by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
-        depth = config.tile_k, config.stages
-        self.a = Operand(dtype, config.tile_m, footprint.share_m, *depth, config.cluster_n, by_rows[0])
-        self.b = Operand(dtype, config.tile_n, footprint.share_n, *depth, config.cluster_m, by_rows[1])
 
     @cute.jit
     def __call__(
@@ -283,276 +237,6 @@ class HopperGemm:
         first = part * each + cutlass.min(part, over)
         return replace(place, cluster=cluster, part=part), first, each + Int32(part < over)
 
-    # Roles ---------------------------------------------------------------------------------
-
-    @cute.jit
-    def _load(
-        self,
-        loads: Loads,
-        place: Place,
-        raster: Raster,
-        k_first: Int32 | int,
-        k_tiles: Int32,
-        readings: cute.Tensor | None,
-    ) -> None:
-        """Producer by TMA. By one warp."""
-        config = self.config
-        state = STATES[config.ring_state].first(config.stages, phase=1)
-        index = Int32(place.cluster)
-        meter = Meter.start(self.metered)
-        while index < raster.tiles:
-            cluster_tile_m, cluster_tile_n = raster.tile(index)
-            state, meter = load_tile(
-                loads,
-                state,
-                cluster_tile_m * config.cluster_m + place.rank_m,
-                cluster_tile_n * config.cluster_n + place.rank_n,
-                k_first,
-                k_tiles,
-                config.peeks("producer"),
-                self._unroll,
-                meter,
-            )
-            index = index + raster.clusters
-        if cutlass.const_expr(self.metered):
-            if place.lane == 0:
-                meter.write(readings, 0)
-
-    @cute.jit
-    def _load_parts(
-        self, loads: Loads, place: Place, raster: Raster, k_first: Int32, k_tiles: Int32, readings: cute.Tensor | None
-    ) -> None:
-        """Producer of a cluster that divides k: all its warps meet the others three times a tile. By a warpgroup."""
-        config = self.config
-        state = STATES[config.ring_state].first(config.stages, phase=1)
-        index = Int32(place.cluster)
-        meter = Meter.start(self.metered)
-        while index < raster.tiles:
-            tile_m, tile_n = raster.tile(index)
-            if place.warp == 0:
-                state, meter = load_tile(
-                    loads, state, tile_m, tile_n, k_first, k_tiles, config.peeks("producer"), self._unroll, meter
-                )
-            meet()
-            meet()
-            meet()
-            index = index + raster.clusters
-        if cutlass.const_expr(self.metered):
-            if place.thread == 0:
-                meter.write(readings, 0)
-
-    @cute.jit
-    def _copy(self, loads: ThreadLoads, place: Place, raster: Raster, k_tiles: Int32) -> None:
-        """Producer by cp.async. By a warpgroup."""
-        config = self.config
-        lag = min(config.stages - 1, COPIES_UNDER_WAY)
-        first = STATES[config.ring_state].first
-        at = Copying(first(config.stages, phase=1), first(config.stages, phase=0), Int32(0))
-        index = Int32(place.cluster)
-        while index < raster.tiles:
-            tile_m, tile_n = raster.tile(index)
-            at = copy_tile(loads, at, tile_m, tile_n, k_tiles, lag, config.peeks("producer"))
-            index = index + raster.clusters
-        copies_landed(loads, at, lag)
-
-    @cute.jit
-    def _multiply(
-        self,
-        ring: Ring,
-        place: Place,
-        consumer: Int32,
-        inputs: tuple[cute.TiledMma, cute.Tensor, cute.Tensor],
-        outputs: tuple[cute.struct.MemRange, cute.ComposedLayout | None, cute.CopyAtom | None, cute.Tensor],
-        raster: Raster,
-        k_tiles: Int32,
-        loads: Loads | None,
-        readings: cute.Tensor | None,
-        workspace: tuple[cute.Tensor | None, cute.Tensor | None] = (None, None),
-    ) -> None:
-        """Consumer, and its own loader where ``loads`` is given. By a warpgroup.
-
-        Args:
-            ring: of stages.
-            place: of the thread.
-            consumer: number of the warpgroup among the consumers.
-            inputs: the wgmma, and the ring's memory for A and B.
-            outputs: memory of the epilogue's chunks, its layout and the TMA store, which are None with direct stores;
-                and C.
-            raster: order of the tiles.
-            k_tiles: stages of a tile.
-            loads: what it loads by itself, or None.
-            readings: where a metered kernel writes, or None.
-            workspace: sums and flags of stream-K, or None.
-        """
-        config, shares = self.config, self.footprint
-        mma, shared_a, shared_b = inputs
-        storage_c, layout_c, atom_c, tensor_c = outputs
-        rank_m, rank_n = place.rank_m, place.rank_n
-        pingpong = config.schedule == "pingpong"
-        consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
-        consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
-        own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
-        own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
-        thread_mma = mma.get_slice(0)
-        share = Share(
-            mma,
-            cute.make_rmem_tensor(thread_mma.partition_shape_C((shares.share_m, shares.share_n)), Float32),
-            mma.make_fragment_A(thread_mma.partition_A(own_a)),
-            mma.make_fragment_B(thread_mma.partition_B(own_b)),
-            ring.release_target(place.lane, rank_m, rank_n),
-            ring.arrives(place.lane),
-        )
-        if cutlass.const_expr(config.stores == "tma"):
-            shared_c = storage_c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
-            epilogue = self._epilogue(atom_c, shared_c, tensor_c, consumer, place.thread % hopper.WARPGROUP_THREADS)
-        else:
-            epilogue = DirectEpilogue.of(place.thread % hopper.WARPGROUP_THREADS, tensor_c, shares.share_n, self.dtype)
-        chunk_rows = shares.share_m // hopper.WGMMA_M
-        chunk_columns = shares.share_n // shares.chunk_n
-        if cutlass.const_expr(config.stream_k):
-            at = consumer_m, consumer_n
-            self._multiply_string(ring, place, consumer, at, share, epilogue, raster, k_tiles, *workspace)
-            return
-        state = STATES[config.ring_state].first(config.stages, phase=0)
-        index = Int32(place.cluster)
-        stride = raster.clusters
-        meter = Meter.start(self.metered)
-        if cutlass.const_expr(pingpong):
-            state = state.advance(consumer * k_tiles)
-            index = index + consumer * stride
-            stride = stride * 2
-        while index < raster.tiles:
-            cluster_tile_m, cluster_tile_n = raster.tile(index)
-            tile_m = cluster_tile_m * config.cluster_m + rank_m
-            tile_n = cluster_tile_n * config.cluster_n + rank_n
-            ahead = None
-            if cutlass.const_expr(loads is not None):
-                count = config.stages - 1 - config.stagger
-                ahead = Ahead(loads, tile_m, tile_n, count, place.warp == 0)
-            turn = None
-            if cutlass.const_expr(pingpong):
-                own, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
-                turn = Turn(own, other, index >= raster.clusters, index + raster.clusters < raster.tiles)
-            state, meter = multiply_tile(
-                ring,
-                state,
-                share,
-                k_tiles,
-                config.stagger,
-                config.peeks("consumer"),
-                self._unroll,
-                ahead,
-                turn,
-                meter,
-            )
-            reduction = None
-            if cutlass.const_expr(config.split_k > 1):
-                accumulators = cute.size(share.accumulators)
-                reduction = Reduction.of(
-                    shared_a.iterator,
-                    config.split_k,
-                    place.part,
-                    consumer,
-                    place.thread % hopper.WARPGROUP_THREADS,
-                    accumulators,
-                    accumulators // shares.chunks,
-                )
-                meet()
-                reduction.send(share.accumulators)
-                meet()
-            row = tile_m * (config.tile_m // hopper.WGMMA_M)
-            column = tile_n * (config.tile_n // shares.chunk_n)
-            epilogue.store_tile(
-                share.accumulators,
-                chunk_rows,
-                chunk_columns,
-                row + consumer_m * chunk_rows,
-                column + consumer_n * chunk_columns,
-                reduction,
-            )
-            if cutlass.const_expr(config.split_k > 1):
-                cute.arch.fence_proxy("async.shared", space="cta")
-                meet()
-            if cutlass.const_expr(pingpong):
-                state = state.advance(k_tiles)
-            index = index + stride
-        epilogue.wait_reads(0)
-        if cutlass.const_expr(self.metered):
-            if (consumer == 0) & (place.thread % hopper.WARPGROUP_THREADS == 0):
-                meter.write(readings, 1)
-
-    @cute.jit
-    def _load_string(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
-        """Producer of stream-K. By one warp."""
-        config = self.config
-        string = String.of(raster, k_tiles)
-        state = STATES[config.ring_state].first(config.stages, phase=1)
-        index, at, end = Int32(place.cluster), string.start(place.cluster), string.start(place.cluster + 1)
-        while string.more(index, at, end):
-            tile, first, count = string.piece(index, at, end)
-            at = cutlass.select_(index < string.whole, at, at + count)
-            index = index + raster.clusters
-            cluster_tile_m, cluster_tile_n = raster.tile(tile)
-            tile_m = cluster_tile_m * config.cluster_m + place.rank_m
-            tile_n = cluster_tile_n * config.cluster_n + place.rank_n
-            peek = config.peeks("producer")
-            state, _ = load_tile(loads, state, tile_m, tile_n, first, count, peek, self._unroll, Meter.start(False))
-
-    @cute.jit
-    def _multiply_string(
-        self,
-        ring: Ring,
-        place: Place,
-        consumer: Int32,
-        at_consumer: tuple[Int32 | int, Int32 | int],
-        share: Share,
-        epilogue: Epilogue | DirectEpilogue,
-        raster: Raster,
-        k_tiles: Int32,
-        sums: cute.Tensor,
-        flags: cute.Tensor,
-    ) -> None:
-        """Consumer of stream-K. By a warpgroup."""
-        config, shares = self.config, self.footprint
-        chunk_rows, chunk_columns = shares.share_m // hopper.WGMMA_M, shares.share_n // shares.chunk_n
-        flat = cute.make_tensor(share.accumulators.iterator, cute.make_layout(cute.size(share.accumulators)))
-        cta = place.rank_m + place.rank_n * config.cluster_m
-        workspace = Workspace.of(
-            sums,
-            flags,
-            cute.size(share.accumulators),
-            cta * config.consumers + consumer,
-            config.cluster_size * config.consumers,
-            place.thread % hopper.WARPGROUP_THREADS,
-            consumer + 1,
-        )
-        string = String.of(raster, k_tiles)
-        state = STATES[config.ring_state].first(config.stages, phase=0)
-        index, at, end = Int32(place.cluster), string.start(place.cluster), string.start(place.cluster + 1)
-        while string.more(index, at, end):
-            tile, first, count = string.piece(index, at, end)
-            at = cutlass.select_(index < string.whole, at, at + count)
-            index = index + raster.clusters
-            cluster_tile_m, cluster_tile_n = raster.tile(tile)
-            tile_m = cluster_tile_m * config.cluster_m + place.rank_m
-            tile_n = cluster_tile_n * config.cluster_n + place.rank_n
-            peek = config.peeks("consumer")
-            state, _ = multiply_tile(
-                ring, state, share, count, config.stagger, peek, self._unroll, None, None, Meter.start(False)
-            )
-            if first > 0:
-                workspace.leave(place.cluster, flat)
-            else:
-                other, added = place.cluster + 1, count
-                while added < k_tiles:
-                    workspace.add(other, flat)
-                    added = added + cutlass.min(string.start(other + 1) - string.start(other), k_tiles - added)
-                    other = other + 1
-                row = tile_m * (config.tile_m // hopper.WGMMA_M) + at_consumer[0] * chunk_rows
-                column = tile_n * (config.tile_n // shares.chunk_n) + at_consumer[1] * chunk_columns
-                epilogue.store_tile(share.accumulators, chunk_rows, chunk_columns, row, column)
-        epilogue.wait_reads(0)
-
     def _tma_loads(
         self,
         ring: Ring,
@@ -586,10 +270,6 @@ class HopperGemm:
             ThreadLoad.of(place.thread, tensor_b, storage.b.data_ptr(), config.tile_n, config.tile_k, span),
         )
 
-    @property
-    def _unroll(self) -> int:
-        return self.config.stages if self.config.unroll else 1
-
     def _ring(self, barriers: cute.Pointer) -> Ring:
         config, shares = self.config, self.footprint
         by_tma = config.loads == "tma"
@@ -620,46 +300,12 @@ class HopperGemm:
         fields = {name.lower(): regions[name] for name in self.footprint.smem_map}
         return cute.struct(type("Shared", (), {"__annotations__": fields}))
 
-    def _tiled_mma(self, n: int) -> cute.TiledMma:
-        op = warpgroup.MmaF16BF16Op(
-            self.dtype,
-            Float32,
-            (hopper.WGMMA_M, n, hopper.WGMMA_K),
-            warpgroup.OperandSource.SMEM,
-            self.a.major,
-            self.b.major,
-        )
-        return cute.make_tiled_mma(op)
-
     def _sync_cluster(self) -> None:
         if self.config.cluster_size > 1:
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
-
-    def _epilogue(
-        self, atom: cute.CopyAtom, shared: cute.Tensor, target: cute.Tensor, consumer: Int32, thread: Int32
-    ) -> Epilogue:
-        """The store role of one consumer: its buffers, and a copy shaped like one chunk of wgmma's accumulators."""
-        shares = self.footprint
-        buffers = self.config.epi_buffers
-        matrices = 4 if shares.chunk_n % 16 == 0 else 2
-        transpose = self.config.swap_ab
-        copy = cute.make_tiled_copy_C(
-            cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=transpose, num_matrices=matrices), self.dtype),
-            self._tiled_mma(shares.chunk_n),
-        )
-        own = cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
-        thread_copy = copy.get_slice(thread)
-        values = cute.shape(thread_copy.partition_S(own))[:3]
-        registers = thread_copy.partition_D(own)
-        shape = (hopper.WGMMA_M, shares.chunk_n)
-        boxes, global_boxes = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.zipped_divide(own, shape), cute.zipped_divide(target, shape)
-        )
-        stores = thread // hopper.WARP_THREADS == 0
-        return Epilogue(atom, copy, values, registers, boxes, global_boxes, buffers, consumer + 1, stores)
 
 
 class StreamKGemm(HopperGemm):

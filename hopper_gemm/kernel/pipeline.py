@@ -30,6 +30,9 @@ Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``
 ``acquire`` after the arrival of *every* consumer warp of *every* CTA that reads the slot, because the count asks for
 each of them separately; no warp speaks for another. wgmma's reads and TMA's writes both belong to the async proxy, and
 the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed.
+
+:mod:`hopper_gemm.model.ring` writes the same protocol out as values, and its tests run it in every order: nothing is
+overwritten while read, nothing deadlocks, and releasing one group too early is found.
 """
 
 from __future__ import annotations
