@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import cluster_tiles
 
 if TYPE_CHECKING:
     import torch
@@ -78,11 +78,7 @@ class LoadedKernel:
 
     def ctas(self, problem: GemmProblem) -> int:
         """CTAs of a launch."""
-        config = self.config
-        m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-        tiles_m = ceil(m / (config.tile_m * config.cluster_m))
-        tiles_n = ceil(n / (config.tile_n * config.cluster_n))
-        return config.cluster_size * min(self._clusters, tiles_m * tiles_n)
+        return self.config.cluster_size * min(self._clusters, cluster_tiles(self.config, problem))
 
     @property
     def _clusters(self) -> int:
@@ -119,6 +115,8 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
     found = reasons(config, problem)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
+    if metered and config.stream_k:
+        raise IllegalConfigError("stream_k has no meter; meter the config without it")
     config = resolve(config)
     kernels = KernelStore(store or default_store())
     kernel = KernelId.of(config, problem, metered)

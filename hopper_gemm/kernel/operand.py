@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 
 import cutlass
 from cutlass import Int32, cute
@@ -13,6 +12,7 @@ from hopper_gemm.kernel.descriptor import descriptor_pointer, load_descriptor
 from hopper_gemm.kernel.loads import OperandLoad
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import DEFAULTS
+from hopper_gemm.model.footprint import swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 Kind = warpgroup.SmemLayoutAtomKind
@@ -56,8 +56,7 @@ class Operand:
     @property
     def span(self) -> int:
         """Elements of a row of the swizzle."""
-        along = self.share if self.by_rows else self.tile_k
-        return gcd(ELEMENT_BYTES * along, hopper.SWIZZLE_BYTES[0]) // ELEMENT_BYTES
+        return swizzle_bytes(self.share if self.by_rows else self.tile_k) // ELEMENT_BYTES
 
     @property
     def kind(self) -> Kind:

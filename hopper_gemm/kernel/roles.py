@@ -87,12 +87,12 @@ class Roles:
         index = Int32(place.cluster)
         meter = Meter.start(self.metered)
         while index < raster.tiles:
-            cluster_tile_m, cluster_tile_n = raster.tile(index)
+            tile_m, tile_n = self._tile(place, raster, index)
             state, meter = load_tile(
                 loads,
                 state,
-                cluster_tile_m * config.cluster_m + place.rank_m,
-                cluster_tile_n * config.cluster_n + place.rank_n,
+                tile_m,
+                tile_n,
                 k_first,
                 k_tiles,
                 config.peeks("producer"),
@@ -208,9 +208,7 @@ class Roles:
             index = index + consumer * stride
             stride = stride * 2
         while index < raster.tiles:
-            cluster_tile_m, cluster_tile_n = raster.tile(index)
-            tile_m = cluster_tile_m * config.cluster_m + rank_m
-            tile_n = cluster_tile_n * config.cluster_n + rank_n
+            tile_m, tile_n = self._tile(place, raster, index)
             ahead = None
             if cutlass.const_expr(loads is not None):
                 count = config.stages - 1 - config.stagger
@@ -267,6 +265,14 @@ class Roles:
             if (consumer == 0) & (place.thread % hopper.WARPGROUP_THREADS == 0):
                 meter.write(readings, 1)
 
+    def _tile(self, place: Place, raster: Raster, index: Int32) -> tuple[Int32, Int32]:
+        """The tile (m, n) of the thread's CTA at a place of the order."""
+        cluster_tile_m, cluster_tile_n = raster.tile(index)
+        return (
+            cluster_tile_m * self.config.cluster_m + place.rank_m,
+            cluster_tile_n * self.config.cluster_n + place.rank_n,
+        )
+
     @cute.jit
     def _load_string(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
         """Producer of stream-K. By one warp."""
@@ -278,9 +284,7 @@ class Roles:
             tile, first, count = string.piece(index, at, end)
             at = cutlass.select_(index < string.whole, at, at + count)
             index = index + raster.clusters
-            cluster_tile_m, cluster_tile_n = raster.tile(tile)
-            tile_m = cluster_tile_m * config.cluster_m + place.rank_m
-            tile_n = cluster_tile_n * config.cluster_n + place.rank_n
+            tile_m, tile_n = self._tile(place, raster, tile)
             peek = config.peeks("producer")
             state, _ = load_tile(loads, state, tile_m, tile_n, first, count, peek, self._unroll, Meter.start(False))
 
@@ -319,9 +323,7 @@ class Roles:
             tile, first, count = string.piece(index, at, end)
             at = cutlass.select_(index < string.whole, at, at + count)
             index = index + raster.clusters
-            cluster_tile_m, cluster_tile_n = raster.tile(tile)
-            tile_m = cluster_tile_m * config.cluster_m + place.rank_m
-            tile_n = cluster_tile_n * config.cluster_n + place.rank_n
+            tile_m, tile_n = self._tile(place, raster, tile)
             peek = config.peeks("consumer")
             state, _ = multiply_tile(
                 ring, state, share, count, config.stagger, peek, self._unroll, None, None, Meter.start(False)

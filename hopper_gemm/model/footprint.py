@@ -116,7 +116,7 @@ class Footprint:
     @property
     def swizzle_bytes(self) -> int:
         """Span of the operands' swizzle: the widest whose row divides a stage's row of tile_k elements."""
-        return gcd(ELEMENT_BYTES * self.config.tile_k, hopper.SWIZZLE_BYTES[0])
+        return swizzle_bytes(self.config.tile_k)
 
     @property
     def stage_bytes(self) -> int:
@@ -174,6 +174,11 @@ class Footprint:
     def _consumers(self) -> int:
         assert isinstance(self.config.consumers, int), "resolve() the config first"
         return self.config.consumers
+
+
+def swizzle_bytes(elements: int) -> int:
+    """The widest swizzle whose row divides so many contiguous elements."""
+    return gcd(ELEMENT_BYTES * elements, hopper.SWIZZLE_BYTES[0])
 
 
 def footprint(config: GemmConfig) -> Footprint:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
@@ -19,6 +18,7 @@ from hopper_gemm.model.footprint import (
     accumulators_fit,
     footprint,
     stages_max,
+    swizzle_bytes,
 )
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 
@@ -379,7 +379,7 @@ def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
         ("tile_n", config.tile_n, shares.share_n, config.cluster_m),
     )
     for axis, (name, tile, share, sharers) in zip(axes, sides, strict=True):
-        span = gcd(share, hopper.SWIZZLE_BYTES[0] // ELEMENT_BYTES)
+        span = swizzle_bytes(share) // ELEMENT_BYTES
         if axis == "k":
             continue
         if span < LEAST_SPAN:

@@ -34,6 +34,12 @@ class Waves:
     efficiency: float
 
 
+def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
+    """Tiles of the output, each as large as a cluster computes at once."""
+    m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+    return ceil(m / (config.tile_m * config.cluster_m)) * ceil(n / (config.tile_n * config.cluster_n))
+
+
 def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> Waves:
     """Count the rounds of a persistent launch.
 
@@ -42,10 +48,7 @@ def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) 
         problem: what is multiplied.
         sms: SMs of the GPU.
     """
-    m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-    clusters_m = ceil(m / (config.tile_m * config.cluster_m))
-    clusters_n = ceil(n / (config.tile_n * config.cluster_n))
-    clusters = clusters_m * clusters_n
+    clusters = cluster_tiles(config, problem)
     resident = min(sms // config.cluster_size, clusters)
     rounds = ceil(clusters / resident)
     useful = problem.m * problem.n * config.split_k

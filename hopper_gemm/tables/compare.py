@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
@@ -17,7 +15,7 @@ from hopper_gemm.model.config import FIELDS
 from hopper_gemm.tables import schema
 from hopper_gemm.tables.report import markdown_table
 from hopper_gemm.tables.schema import Column
-from hopper_gemm.tables.trials import AppendFile, ResultsError, config_of
+from hopper_gemm.tables.trials import AppendFile, ResultsError, config_of, whole_rows, with_kinds
 
 FILE, SAMPLES, ABOUT, PAGE = "compare.csv", "compare-samples.csv", "compare.json", "compare.md"
 
@@ -70,6 +68,7 @@ COLUMNS = (
     Column("kernel", "text", "name of the kernel that the baseline ran"),
     Column("gpu", "text", "name of the GPU"),
 )
+_MEND = "name another folder with --out"
 NAMES = tuple(column.name for column in COLUMNS)
 
 CELL = ("m", "n", "k", "dtype", "layouts", "regime", "against")
@@ -142,7 +141,7 @@ def recorded_keys(folder: Path) -> set[tuple[str, ...]]:
     Raises:
         ResultsError: the file is not of this version: rows could not be added to it.
     """
-    rows = _rows(folder / FILE) if (folder / FILE).is_file() else []
+    rows = whole_rows(folder / FILE, NAMES, _MEND) if (folder / FILE).is_file() else []
     return {row_text(row) for row in rows if row["status"] not in PASSING}
 
 
@@ -157,23 +156,13 @@ def read_compare(folder: Path) -> pd.DataFrame:
         raise ResultsError(f"{path} does not exist; run hopper-gemm compare on a Hopper GPU first")
     latest: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
     codes: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for row in _rows(path):
+    for row in whole_rows(path, NAMES, _MEND):
         cell, config = tuple(row[name] for name in CELL), tuple(row[name] for name in (*FIELDS, "code"))
         if codes.get(cell) != config:
             codes[cell], latest[cell] = config, {}
         latest[cell][row["process"]] = row
     frame = pd.DataFrame([row for rows in latest.values() for row in rows.values()], columns=list(NAMES), dtype=object)
-    for column in COLUMNS:
-        texts = frame[column.name]
-        if column.kind == "integer":
-            frame[column.name] = pd.to_numeric(texts.where(texts != "", None)).astype("Int64")
-        elif column.kind == "number":
-            frame[column.name] = pd.to_numeric(texts.where(texts != "", None)).astype("Float64")
-        elif column.kind == "flag":
-            frame[column.name] = texts.map(lambda text: {"true": True, "false": False}.get(text, text)).astype(object)
-        else:
-            frame[column.name] = texts.astype(str)
-    return frame
+    return with_kinds(frame, COLUMNS)
 
 
 def cells(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -323,15 +312,6 @@ def _source(about: Mapping[str, Any]) -> str:
 
 
 _NAMED = ("torch", "cublaslt", "triton", "quack-kernels")
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    """The whole lines of a file, as text."""
-    content = path.read_text()
-    reader = csv.DictReader(io.StringIO(content[: content.rfind("\n") + 1]))
-    if tuple(reader.fieldnames or ()) != NAMES:
-        raise ResultsError(f"{path} has the columns of another version; name another folder with --out")
-    return list(reader)
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,6 @@ The two come from different runs, perhaps of different days: a config may have a
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hopper_gemm.model.roofline import best_swizzle
 from hopper_gemm.tables import schema
 from hopper_gemm.tables.report import markdown_table
 from hopper_gemm.tables.schema import Column
-from hopper_gemm.tables.trials import AppendFile, ResultsError, config_of, row_key
+from hopper_gemm.tables.trials import AppendFile, ResultsError, config_of, row_key, whole_rows, with_kinds
 
 FILE, ABOUT = "counters.csv", "counters.json"
 
@@ -114,17 +113,7 @@ def read_counters(folder: Path) -> pd.DataFrame:
     if not path.is_file():
         raise ResultsError(f"{path} does not exist; run hopper-gemm counters on a Hopper GPU first")
     frame = pd.DataFrame(_rows(path), columns=list(NAMES), dtype=object)
-    for column in COLUMNS:
-        texts = frame[column.name]
-        if column.kind == "integer":
-            frame[column.name] = pd.to_numeric(texts.where(texts != "", None)).astype("Int64")
-        elif column.kind == "number":
-            frame[column.name] = pd.to_numeric(texts.where(texts != "", None)).astype("Float64")
-        elif column.kind == "flag":
-            frame[column.name] = texts.map({"true": True, "false": False}).astype("boolean")
-        else:
-            frame[column.name] = texts.astype(str)
-    return frame
+    return with_kinds(frame, COLUMNS)
 
 
 def with_counters(trials: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
@@ -219,15 +208,8 @@ def _rows(path: Path) -> list[dict[str, str]]:
     Of several rows of one key the later fills in what the earlier lacks, or takes its place where it is of other
     machine code.
     """
-    content = path.read_text()
-    lines = content[: content.rfind("\n") + 1].splitlines()
-    if not lines:
-        return []
-    reader = csv.DictReader(lines)
-    if tuple(reader.fieldnames or ()) != NAMES:
-        raise ResultsError(f"{path} has other columns than this version writes; move it away and count again")
     rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in reader:
+    for row in whole_rows(path, NAMES, "move it away and count again"):
         key = counter_key(row)
         before = rows.get(key, {})
         kept = before if before.get("code") == row["code"] else {}

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
-from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, PAIRS, STATUSES
+from hopper_gemm.tables.schema import BEFORE, COLUMNS, KEY, NAMES, PAIRS, STATUSES, Column
 
 TRIALS, FINALS, SAMPLES, PROVENANCE = "trials.csv", "final.csv", "samples.csv", "provenance.json"
 SAMPLE_NAMES = ("m", "n", "k", "data", "regime", "config", "stage", "process", "ours_us", "cublas_us")
@@ -106,6 +106,36 @@ def read_trials(path: Path) -> pd.DataFrame:
     if strange:
         raise ResultsError(f"{path} has the unknown status {strange[0]!r}; known are {', '.join(STATUSES)}")
     return with_pairs(frame.reset_index(drop=True))
+
+
+def whole_rows(path: Path, names: tuple[str, ...], mend: str) -> list[dict[str, str]]:
+    """The whole lines of a file as text; a torn last one is passed over.
+
+    Raises:
+        ResultsError: its columns are not ``names``; ``mend`` says what to do about it.
+    """
+    content = path.read_text()
+    whole = content[: content.rfind("\n") + 1]
+    if not whole:
+        return []
+    reader = csv.DictReader(io.StringIO(whole))
+    if tuple(reader.fieldnames or ()) != names:
+        raise ResultsError(f"{path} has the columns of another version; {mend}")
+    return list(reader)
+
+
+def with_kinds(frame: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:
+    """Columns of text turned into their kinds, an empty text into a missing value; a flag may be a word."""
+    for column in columns:
+        texts = frame[column.name]
+        if column.kind in ("integer", "number"):
+            kind = "Int64" if column.kind == "integer" else "Float64"
+            frame[column.name] = pd.to_numeric(texts.where(texts != "", None)).astype(kind)
+        elif column.kind == "flag":
+            frame[column.name] = texts.map(lambda text: FLAGS.get(text, text or None)).astype(object)
+        else:
+            frame[column.name] = texts.astype(str)
+    return frame
 
 
 def with_pairs(frame: pd.DataFrame) -> pd.DataFrame:

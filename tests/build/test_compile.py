@@ -100,6 +100,14 @@ def test_operands_contiguous_along_their_rows_compile_too(pool, layouts):
 
 
 @pytest.mark.compile
+def test_the_descriptors_of_many_wgmma_stay_in_uniform_registers(pool):
+    """Computed in vector registers and moved over, they took 320x128 to 682 instructions."""
+    kernel = KernelId.of(GemmConfig(tile_m=320, cluster_n=2), PROBLEM)
+    pool.submit([kernel])
+    assert pool.result(kernel).report.instructions <= 620
+
+
+@pytest.mark.compile
 def test_fp16_compiles_too(pool):
     assert faults(pool, [GemmConfig(), GemmConfig(tile_m=320, cluster_m=2)], dtype="fp16") == []
 

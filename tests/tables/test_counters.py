@@ -71,6 +71,13 @@ def test_kinds_survive_the_file_with_cublas_without_parameters(study):
     assert frame["dram_read_bytes"].isna().tolist() == [True, False, True]
 
 
+def test_a_flag_that_is_a_word_comes_back_as_the_word(study):
+    write_counters(study, [ours(peek="producer"), ours(peek=False)])
+    frame = read_counters(study)
+    assert frame["peek"].tolist()[1:] == [True, True, "producer", False]
+    assert {counter_key(row) for row in frame.to_dict("records")} == recorded_keys(study)
+
+
 def test_a_config_that_was_metered_apart_from_the_profiler_is_one_row(study):
     """Whichever came first, the other kind is added to it; and it is known which of them a config has."""
     metered = {"producer_hit_pct": 80.0, "consumer_wait_pct": 12.5}
@@ -109,7 +116,7 @@ def test_a_folder_without_counters_has_no_keys_and_no_table(tmp_path):
 def test_a_file_of_another_version_is_not_added_to(study):
     path = study / FILE
     path.write_text(path.read_text().replace("l2_hit_pct", "hits", 1))
-    with pytest.raises(ResultsError, match="has other columns than this version writes; move it away"):
+    with pytest.raises(ResultsError, match="has the columns of another version; move it away and count again"):
         recorded_keys(study)
 
 
