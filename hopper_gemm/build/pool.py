@@ -38,12 +38,12 @@ class CompilePool:
 
     Args:
         store: where the kernels go.
-        workers: processes; by default all cores but one.
+        workers: processes; by default all cores but one that this process may use.
     """
 
     def __init__(self, store: Path, workers: int | None = None) -> None:
         self._store = KernelStore(store)
-        count = workers or max(1, (os.cpu_count() or 2) - 1)
+        count = workers or max(1, len(os.sched_getaffinity(0)) - 1)
         self._children = [Child(_compiler, store) for _ in range(count)]
         self._idle: SimpleQueue[Child] = SimpleQueue()
         for child in self._children:

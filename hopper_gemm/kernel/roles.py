@@ -24,7 +24,8 @@ FIRST_TURN = 4
 """Id of the first consumer's named barrier in pingpong; the lower ones belong to the CTA and the epilogues."""
 
 COPIES_UNDER_WAY = 3
-"""Stages that cp.async keeps under way, at most; those not yet announced cannot be multiplied."""
+"""Stages that cp.async keeps under way, at most: those not yet announced cannot be multiplied. Nor can there be more of
+them than slots which the consumers do not hold back, or both wait for one another."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Roles:
     def _copy(self, loads: ThreadLoads, place: Place, raster: Raster, k_tiles: Int32) -> None:
         """Producer by cp.async. By a warpgroup."""
         config = self.config
-        lag = min(config.stages - 1, COPIES_UNDER_WAY)
+        lag = min(config.stages - 1 - config.stagger, COPIES_UNDER_WAY)
         first = STATES[config.ring_state].first
         at = Copying(first(config.stages, phase=1), first(config.stages, phase=0), Int32(0))
         index = Int32(place.cluster)

@@ -188,6 +188,8 @@ class Protocol:
         pingpong: the consumers take the tiles in turn instead of sharing each.
         one_full: one full barrier for A and B; else one each.
         form: how the roles keep their place.
+        late: fills that the producer starts beyond one before it says that it is in, as with copies by threads: they
+            wait for their own copies, and only the last ones have nothing more to start first.
         fault: mistakes to make.
 
     Raises:
@@ -204,6 +206,7 @@ class Protocol:
     pingpong: bool = False
     one_full: bool = True
     form: type[Indexed] | type[Packed] = Indexed
+    late: int = 0
     fault: Fault = Fault()
 
     def __post_init__(self) -> None:

@@ -3,7 +3,8 @@
 What can happen at any moment, each on its own:
 
     load       the producer passes ``empty``, arms ``full`` and starts the loads of A and B
-    land       one started load ends, in any order: its bytes are in on ``full``
+    land       one started load ends, in any order: its bytes are in on ``full``. Copies by threads are said to be in
+               only when the producer has started so many more
     read       a warp passes ``full`` and commits a wgmma group that reads the slot from now on
     retire     the oldest group of a warp ends; possible from its commit on
     release    a warp passes wait_group, which asks for enough groups retired, and arrives on ``empty``
@@ -48,13 +49,16 @@ class Machine:
 
     def moves(self) -> list[Move]:
         """All that can happen next."""
-        found: list[Move] = [("land", *load) for load in self.flying]
+        found: list[Move] = [("land", *load) for load in self.flying if self._may_land(load[0])]
         for role, program in enumerate(self.ring.programs):
             if self.groups[role]:
                 found.append(("retire", role))
             if self.at[role] < len(program) and self._ready(role, program[self.at[role]]):
                 found.append((program[self.at[role]].kind, role))
         return found
+
+    def _may_land(self, fill: int) -> bool:
+        return self.at[0] > min(fill + self.ring.late, self.ring.fills - 1)
 
     def _ready(self, role: int, step: Step) -> bool:
         if step.kind == "load":

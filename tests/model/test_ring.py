@@ -187,6 +187,17 @@ def test_holding_back_as_many_slots_as_there_are_deadlocks(stages):
 
 
 @pytest.mark.parametrize("stages", STAGES)
+def test_copies_announced_late_need_as_many_slots_that_nobody_holds_back(stages):
+    """So cp.async keeps stages - 1 - stagger stages under way at most."""
+    rng, orders = random.Random(stages), cycle(ORDERS)
+    for stagger in staggers(stages):
+        spare = stages - 1 - stagger
+        for late, shape in product(range(spare + 1), shapes(stages, stagger)):
+            run(Protocol(stages, stagger, *shape, late=late, **drawn(rng)), next(orders), seed=rng.randrange(1000))
+        assert failing(run, Protocol(stages, stagger, 1, 2 * stages + 1, late=spare + 1)) == "deadlock"
+
+
+@pytest.mark.parametrize("stages", STAGES)
 def test_a_producer_that_does_not_start_one_phase_ahead_never_starts(stages):
     for form in FORMS:
         with pytest.raises(Broken) as found:
