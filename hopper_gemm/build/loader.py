@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.build.cubin import CubinReport, read_cubin
+from hopper_gemm.build.residency import resident_clusters
 from hopper_gemm.build.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
@@ -121,7 +122,7 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
     kernels = KernelStore(store or default_store())
     kernel = KernelId.of(config, problem, metered)
     report = compile_into(kernels, kernel)
-    return LoadedKernel(config, report, _launcher(kernels.object_file(kernel)), _sm_count() // config.cluster_size)
+    return LoadedKernel(config, report, _launcher(kernels.object_file(kernel)), resident_clusters(config.cluster_size))
 
 
 @cache
@@ -131,10 +132,3 @@ def _launcher(object_file: Path) -> Any:
     from hopper_gemm.build.compiler import FUNCTION
 
     return cute.runtime.load_module(str(object_file), enable_tvm_ffi=True)[FUNCTION]
-
-
-@cache
-def _sm_count() -> int:
-    import torch
-
-    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

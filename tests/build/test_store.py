@@ -178,7 +178,7 @@ def test_a_second_pool_compiles_nothing(tmp_path):
 
 @pytest.mark.compile
 def test_a_compiled_kernel_loads_as_a_function(tmp_path, monkeypatch):
-    monkeypatch.setattr("hopper_gemm.build.loader._sm_count", lambda: 132)
+    monkeypatch.setattr("hopper_gemm.build.loader.resident_clusters", lambda size: 132 // size)
     kernel = load(GemmConfig(tile_m=64, tile_n=64, cluster_n=2), PROBLEM, tmp_path)
     assert callable(kernel.launcher)
     assert kernel.clusters == 66

@@ -1,0 +1,73 @@
+"""How many clusters a GPU runs at once: its SMs lie in unequal groups (GPCs), and a cluster lies within one group."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from hopper_gemm.model import hopper
+
+_NOTHING = b""".version 8.0
+.target sm_90
+.address_size 64
+.visible .entry nothing() { ret; }
+\0"""
+"""A kernel to ask about, in PTX; the driver compiles it. What it does is of no matter: its shared memory is what keeps
+a second CTA from its SM."""
+
+
+def resident_clusters(size: int) -> int:
+    """Clusters of ``size`` CTAs that the current device runs at once, one CTA an SM.
+
+    A persistent launch of more of them than this would run the rest as a second wave, in twice the time.
+
+    Args:
+        size: CTAs of a cluster, 1 to 8.
+
+    Raises:
+        RuntimeError: the driver refuses the question.
+    """
+    import torch
+
+    return _resident_clusters(torch.cuda.current_device(), size)
+
+
+@cache
+def _resident_clusters(device: int, size: int) -> int:
+    import torch
+
+    if size == 1:
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    from cuda.bindings import driver
+
+    torch.cuda.init()
+    board = _checked(driver.cuDeviceGet(device))
+    _checked(driver.cuCtxPushCurrent(_checked(driver.cuDevicePrimaryCtxRetain(board))))
+    try:
+        module = _checked(driver.cuModuleLoadData(_NOTHING))
+        kernel = _checked(driver.cuModuleGetFunction(module, b"nothing"))
+        shared = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _checked(driver.cuFuncSetAttribute(kernel, shared, hopper.SMEM_BYTES))
+        dimension = driver.CUlaunchAttribute()
+        dimension.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extent = dimension.value.clusterDim
+        extent.x, extent.y, extent.z = size, 1, 1
+        launch = driver.CUlaunchConfig()
+        launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, hopper.SM_COUNT, 1
+        launch.blockDimX, launch.blockDimY, launch.blockDimZ = hopper.WARPGROUP_THREADS, 1, 1
+        launch.sharedMemBytes = hopper.SMEM_BYTES
+        launch.attrs, launch.numAttrs = [dimension], 1
+        clusters = int(_checked(driver.cuOccupancyMaxActiveClusters(kernel, launch)))
+        _checked(driver.cuModuleUnload(module))
+        return clusters
+    finally:
+        driver.cuCtxPopCurrent()
+        driver.cuDevicePrimaryCtxRelease(board)
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    """What the driver answers, if it does."""
+    error, *values = answer
+    if int(error):
+        raise RuntimeError(f"the CUDA driver does not say how many clusters fit: {error.name}")
+    return values[0] if values else None

@@ -1,0 +1,39 @@
+"""On the GPU: a persistent launch fills the device and asks for no more clusters than run at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.build.child import Child, Handler
+
+pytestmark = pytest.mark.gpu
+
+
+def counting() -> Handler:
+    """Answers a cluster size with how many of them fit, and with the device's SMs."""
+    import torch
+
+    from hopper_gemm.build.residency import resident_clusters
+
+    def handle(size: int) -> tuple[int, int]:
+        return resident_clusters(size), torch.cuda.get_device_properties(0).multi_processor_count
+
+    return handle
+
+
+@pytest.fixture(scope="module")
+def child():
+    child = Child(counting)
+    yield child
+    child.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_as_many_clusters_fit_as_the_groups_of_sms_hold(child, size):
+    """A group (GPC) of at most 18 SMs strands fewer SMs than a cluster has."""
+    reply = child.ask(size, 60)
+    assert reply.kind == "answer", reply.error
+    clusters, sms = reply.value
+    assert clusters * size <= sms
+    assert clusters * size > sms - (sms // 16 + 1) * size
+    assert clusters == sms // size or size > 2
