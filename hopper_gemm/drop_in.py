@@ -29,9 +29,9 @@ def matmul(
     the same shapes and strides look it up and launch.
 
     Args:
-        a: (m, k), bf16 or fp16, k contiguous (row-major; a row pitch is fine).
-        b: (k, n), same type and device, k contiguous: the ``.t()`` of a row-major (n, k) matrix, as a linear layer's
-            weight is.
+        a: (m, k), bf16 or fp16, contiguous along either axis (a pitch is fine); read in place.
+        b: (k, n), same type and device, likewise: row-major, or the ``.t()`` of a row-major (n, k) matrix, as a linear
+            layer's weight is.
         out: (m, n), same type and device, n contiguous; made if None.
         config: how to run it; by default the recorded best of the most similar tuned problem.
 
@@ -121,18 +121,26 @@ def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
         raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
     if 0 in (*a.shape, *b.shape):
         raise ValueError(f"m, n and k must be positive but a and b are {tuple(a.shape)} and {tuple(b.shape)}")
-    problem = GemmProblem(a.shape[0], b.shape[1], a.shape[1], DTYPES[a.dtype])
+    layouts = ("k" if _has_rows(a) else "m") + ("n" if _has_rows(b) and not _has_rows(b.t()) else "k")
+    problem = GemmProblem(a.shape[0], b.shape[1], a.shape[1], DTYPES[a.dtype], layouts)
     refused = problem_reasons(problem)
     if refused:
         raise ValueError("; ".join(map(str, refused)))
-    _check_rows("a", a, "a = a.contiguous()")
-    _check_rows("b.t()", b.t(), "b = b.t().contiguous().t()")
+    by_rows = {"k": ("a", a), "m": ("a.t()", a.t())}[layouts[0]]
+    _check_rows(*by_rows, "a = a.contiguous()")
+    by_rows = {"k": ("b.t()", b.t()), "n": ("b", b)}[layouts[1]]
+    _check_rows(*by_rows, "b = b.contiguous()")
     return problem
 
 
-def _check_rows(name: str, matrix: torch.Tensor, mend: str) -> None:
+def _has_rows(matrix: torch.Tensor) -> bool:
+    """Whether the matrix can be read as contiguous rows that do not overlap."""
     rows, columns = matrix.shape
-    if (columns > 1 and matrix.stride(1) != 1) or (rows > 1 and matrix.stride(0) < columns):
+    return (columns == 1 or matrix.stride(1) == 1) and (rows == 1 or matrix.stride(0) >= columns)
+
+
+def _check_rows(name: str, matrix: torch.Tensor, mend: str) -> None:
+    if not _has_rows(matrix):
         raise ValueError(
             f"{name} must have contiguous rows that do not overlap but has strides {tuple(matrix.stride())}; use {mend}"
         )

@@ -31,9 +31,10 @@ def matrix(rows, columns, dtype=torch.bfloat16):
             "must both be bfloat16 or both float16",
         ),
         (matrix(8, 8), matrix(8, 8, torch.float16).t(), TypeError, "but got torch.bfloat16 and torch.float16"),
-        (matrix(8, 16), matrix(16, 8), ValueError, "b.t() must have contiguous rows that do not overlap"),
-        (matrix(16, 8).t(), matrix(8, 16).t(), ValueError, "use a = a.contiguous()"),
-        (matrix(1, 16).expand(8, 16), matrix(8, 16).t(), ValueError, "a must have contiguous rows that do not overlap"),
+        (matrix(8, 16), matrix(16, 16)[:, ::2], ValueError, "b.t() must have contiguous rows that do not overlap"),
+        (matrix(16, 32)[::2, ::2], matrix(8, 16).t(), ValueError, "use a = a.contiguous()"),
+        (matrix(1, 16).expand(8, 16), matrix(8, 16).t(), ValueError, "must have contiguous rows that do not overlap"),
+        (matrix(16, 9)[:, :9].t(), matrix(8, 16).t(), ValueError, "m_aligned: m must be a multiple of 8 but got 9"),
         (matrix(8, 17)[:, :16], matrix(8, 16).t(), ValueError, "at multiples of 16 bytes (TMA)"),
         (matrix(8, 24)[:, 1:17], matrix(8, 16).t(), ValueError, "at multiples of 16 bytes (TMA)"),
         (matrix(8, 8), matrix(9, 8).t(), ValueError, "n_aligned: n must be a multiple of 8 but got 9; pad it to 16"),
@@ -46,6 +47,28 @@ def test_what_cannot_be_multiplied_is_refused_with_the_mend(a, b, error, message
     with pytest.raises(error) as caught:
         hopper_gemm.matmul(a, b)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "layouts"),
+    [
+        (matrix(8, 16), matrix(8, 16).t(), "kk"),
+        (matrix(8, 16), matrix(16, 8), "kn"),
+        (matrix(16, 8).t(), matrix(8, 16).t(), "mk"),
+        (matrix(16, 8).t(), matrix(16, 8), "mn"),
+        (matrix(1, 16), matrix(16, 8), "kn"),
+        (matrix(8, 32)[:, :16], matrix(8, 32)[:, :16].t(), "kk"),
+    ],
+)
+def test_each_operand_is_read_along_the_axis_that_is_contiguous(a, b, layouts):
+    assert drop_in._problem(a, b).layouts == layouts
+
+
+@pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
+def test_other_layouts_find_a_config_that_can_run_them(layouts):
+    for sizes in ((8, 8, 8), (4096, 4096, 4096), (64, 28672, 4096)):
+        problem = GemmProblem(*sizes, layouts=layouts)
+        assert reasons(default_config(problem), problem) == []
 
 
 def test_out_must_fit():
@@ -114,9 +137,9 @@ def test_what_differs_in_anything_is_checked_again_and_refused_as_ever(launches,
     a, b = matrix(16, 16), matrix(16, 16).t()
     hopper_gemm.matmul(a, b, out=out)
     with pytest.raises(ValueError, match=r"use a = a\.contiguous"):
-        hopper_gemm.matmul(matrix(16, 16).t(), b, out=out)
-    with pytest.raises(ValueError, match=r"use b = b.t\(\).contiguous"):
-        hopper_gemm.matmul(a, matrix(16, 16), out=out)
+        hopper_gemm.matmul(matrix(32, 32)[::2, ::2], b, out=out)
+    with pytest.raises(ValueError, match=r"use b = b\.contiguous"):
+        hopper_gemm.matmul(a, matrix(32, 32)[::2, ::2], out=out)
     with pytest.raises(TypeError, match=r"got torch.bfloat16 and torch.float16"):
         hopper_gemm.matmul(a, matrix(16, 16, torch.float16).t(), out=out)
     shifted = torch.zeros(16 * 16 + 1, dtype=torch.bfloat16)[1:].view(16, 16)
