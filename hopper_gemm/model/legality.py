@@ -420,9 +420,15 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
     if problem is None:
         return found
     if sound:
-        checked = ((rule.name, rule.check(shares, problem)) for rule in PAIR_RULES)
-        found += [Reason(name, text) for name, text in checked if text is not None]
+        found += pair_reasons(config, problem)
     return found + problem_reasons(problem)
+
+
+def pair_reasons(config: GemmConfig, problem: GemmProblem) -> list[Reason]:
+    """Every reason why a config that is legal by itself cannot run a problem that some config can."""
+    shares = footprint(config)
+    checked = ((rule.name, rule.check(shares, problem)) for rule in PAIR_RULES)
+    return [Reason(name, text) for name, text in checked if text is not None]
 
 
 def problem_reasons(problem: GemmProblem) -> list[Reason]:

@@ -5,17 +5,17 @@ three, rounded off where two come close:
 
 * **math**: the tensor cores' clocks, or those of shared memory where a narrow wgmma reads its operands back faster
   than it multiplies them;
-* **load**: what the SM must take from the L2 (multicast counted once), half-width swizzles at a lower rate, and its
+* **load**: what the SM must take from the L2 (multicast counted once), narrow swizzles at a lower rate, and its
   part of what all SMs under way read from DRAM, which raster, swizzle and cluster decide;
 * **ring**: a slot comes round again when it was loaded, which takes a latency beside the load, and multiplied; with
   ``stages - 1 - stagger`` loads under way that time is shared among them and the one that is multiplied.
 
-Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, and what a launch costs.
+Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, what it takes to add up the parts
+of a divided k, and what a launch costs. Where a launch is not persistent, as many CTAs as fit share an SM. The clock
+follows the load of the tensor cores: beyond a certain load the power cap lowers it, in a burst as well.
 
-The constants were fitted to the bursts of ``results/h200/seed-table`` and ``results/h200/options``: predicted times are
-off by 5 % (root mean square), and by Spearman's rank correlation the configs of each problem there are ranked at 0.97
-(4096 cubed) and 0.95 (8192 cubed) in the seed table, and at 0.96 in the options. All of these have 128 columns; beyond
-them, and for the parameters that neither study varies, the model is physics and not yet experience.
+:data:`FITTED` holds the constants; :mod:`hopper_gemm.tuning.calibrate` fits them to the recorded bursts and says how
+far off they are.
 """
 
 from __future__ import annotations
@@ -26,52 +26,68 @@ from math import ceil
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import Footprint, footprint
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import waves
-
-CLOCK_HZ = 1.58e9
-"""SM clock of a burst at the power cap."""
-
-L2_BYTES_PER_CLOCK = 92.0
-"""What an SM takes from the L2 each clock while all others do."""
-
-HALF_SWIZZLE = 0.72
-"""Rate of loads whose rows span 64 bytes or less, against 128."""
-
-DRAM_BYTES_PER_CLOCK = hopper.HBM_BYTES_PER_SECOND / CLOCK_HZ
-DRAM_SHARE = 1.25
-"""Clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps."""
-
-STRAIGHT_WALK = 0.12
-"""More traffic where a group of tiles starts afresh instead of turning back."""
-
-LATENCY_CLOCKS = 240.0
-"""From a free slot to its load's first byte, beyond what the load itself takes."""
-
-STAGE_CLOCKS = 31.0
-"""Barriers and addresses of a stage, on the loading side."""
+from hopper_gemm.model.roofline import cluster_tiles
 
 SMEM_BYTES_PER_CLOCK = 128
-WRITE_SHARE = 0.09
-"""Part of the ring's filling that gets in the way of wgmma's reads."""
+SMEM_BYTES_PER_CTA = 1024
+"""Shared memory that the system takes for each CTA."""
 
-EPILOGUE_CLOCKS = 8.0
-"""For each accumulator register: convert, stage, store."""
+REGISTERS_BESIDE = 70
+"""Registers of a thread beside its accumulators, where none are moved between the roles."""
 
-DIRECT_STORES = 1.5
-"""The epilogue's clocks with stores from registers, against those through shared memory."""
 
-THREAD_LOADS = 0.5
-"""Rate of copies by threads, against TMA."""
+@dataclass(frozen=True)
+class Pace:
+    """The constants of the model, clocks unless the name says otherwise.
 
-DRAIN_CLOCKS = 32.0
-"""Tensor cores without work between two stages where no wgmma group stays in flight; published gains say so much."""
+    Args:
+        l2_bytes: what an SM takes from the L2 each clock while all others do.
+        half, quarter: rate of loads whose rows span 64 and 32 bytes, against 128.
+        dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
+        dram_rate: of the memory's bandwidth, what a kernel can reach that reads each operand once.
+        straight: more traffic where a group of tiles starts afresh instead of turning back.
+        latency: from a free slot to its load's first byte, beyond what the load itself takes.
+        stage: barriers and addresses of a stage, on the loading side.
+        write_share: part of the ring's filling that gets in the way of wgmma's reads.
+        drain: tensor cores without work between two stages of a lone consumer that keeps no wgmma group in flight.
+        epilogue: for each accumulator register: convert, stage, store.
+        direct: the epilogue's clocks with stores from registers, against those through shared memory.
+        thread_loads: rate of copies by threads, against TMA.
+        sharpness: exponent of the norm that rounds off the slowest of three.
+        launch: of a launch, first and last byte included.
+        meet: of the barriers of a cluster that adds up its parts.
+        fast_hz: SM clock of a kernel that the power cap leaves alone.
+        knee: share of the tensor cores' time in use from which on the cap lowers the clock.
+        slope_hz: by how much, for each further share of it.
+        traffic: what a byte from the L2 for each clock of math adds to that share: moving costs power too.
+    """
 
-SHARPNESS = 7.6
-"""Exponent of the norm that rounds off the slowest of three."""
+    l2_bytes: float = 92.0
+    half: float = 0.72
+    quarter: float = 0.36
+    dram_share: float = 1.25
+    dram_rate: float = 0.96
+    straight: float = 0.12
+    latency: float = 240.0
+    stage: float = 31.0
+    write_share: float = 0.09
+    drain: float = 32.0
+    epilogue: float = 8.0
+    direct: float = 1.5
+    thread_loads: float = 0.5
+    sharpness: float = 7.6
+    launch: float = 2000.0
+    meet: float = 1500.0
+    fast_hz: float = 1.80e9
+    knee: float = 0.5
+    slope_hz: float = 0.25e9
+    traffic: float = 0.005
 
-LAUNCH_CLOCKS = 2000.0
+
+FITTED = Pace()
+"""Fitted to the recorded bursts on an NVIDIA H200."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,7 @@ class Prediction:
         math, load, ring: of one stage, each if it alone set the pace; the load's own clocks are part of the ring's.
         epilogue: of one tile, where it is not overlapped.
         waves: rounds of the fullest SM.
+        clock_hz: SM clock.
     """
 
     seconds: float
@@ -91,6 +108,7 @@ class Prediction:
     ring: float
     epilogue: float
     waves: int
+    clock_hz: float
 
     @property
     def limit(self) -> str:
@@ -98,13 +116,16 @@ class Prediction:
         return max(("math", "load", "ring"), key=lambda name: getattr(self, name))
 
 
-def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> Prediction:
+def predict(
+    config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, pace: Pace = FITTED
+) -> Prediction:
     """How long a legal config should take.
 
     Args:
         config: any legal config.
         problem: what is multiplied.
         sms: SMs of the GPU.
+        pace: constants.
 
     Example:
         >>> cube = GemmProblem(4096, 4096, 4096)
@@ -114,36 +135,86 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     shares = footprint(config)
     config = shares.config
     assert isinstance(config.stages, int)
-    math = config.tile_m * config.tile_n * config.tile_k * 2 / hopper.FLOP_PER_CLOCK_PER_SM
-    filled = WRITE_SHARE * shares.stage_bytes / SMEM_BYTES_PER_CLOCK
-    math = max(math, math * _reads_per_math(shares.share_n) + filled) + (0.0 if config.stagger else DRAIN_CLOCKS)
+    ctas = _ctas_per_sm(shares)
+    slots = sms * ctas // config.cluster_size
+    clusters = cluster_tiles(config, problem)
+    resident = min(slots, clusters)
+    steps = ceil(ceil(problem.k / config.tile_k) / config.split_k)
 
-    taken = ELEMENT_BYTES * config.tile_k * (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m)
-    rate = L2_BYTES_PER_CLOCK * (1.0 if shares.swizzle_bytes == hopper.SWIZZLE_BYTES[0] else HALF_SWIZZLE)
-    rate *= THREAD_LOADS if config.loads == "cp_async" else 1.0
-    read = ELEMENT_BYTES * config.tile_k * sum(_patch(config, problem, sms))
-    read *= 1.0 if config.serpentine else 1.0 + STRAIGHT_WALK
-    load = taken / rate + STAGE_CLOCKS + DRAM_SHARE * read / DRAM_BYTES_PER_CLOCK
-
+    product = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+    filled = pace.write_share * shares.stage_bytes / SMEM_BYTES_PER_CLOCK
+    math = max(product, product * _reads_per_math(shares.share_n) + filled)
+    if not config.stagger and config.consumers == 1:
+        math += pace.drain
+    load = _load(shares, problem, sms, resident, pace)
     ahead = max(0, config.stages - 1 - config.stagger)
-    ring = (math + LATENCY_CLOCKS + load) / (ahead + 1)
-    pace = sum(one**SHARPNESS for one in (math, load, ring)) ** (1 / SHARPNESS)
+    ring = (math + pace.latency + load) / (ahead + 1)
+    math, load = math * ctas, load * ctas
+    each = sum(one**pace.sharpness for one in (math, load, ring)) ** (1 / pace.sharpness)
 
-    epilogue = EPILOGUE_CLOCKS * shares.accumulators * (DIRECT_STORES if config.stores == "direct" else 1.0)
-    falls = waves(config, problem, sms)
-    steps = ceil(problem.k / config.tile_k)
+    epilogue = pace.epilogue * shares.accumulators * (pace.direct if config.stores == "direct" else 1.0)
+    if config.split_k > 1:
+        epilogue += pace.meet + config.tile_m * config.tile_n * 4 / SMEM_BYTES_PER_CLOCK
+    rounds = ceil(clusters / resident)
     if config.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
-        total = falls.waves * max(pace * steps, (pace * steps + epilogue) / 2) + epilogue
+        total = rounds * max(each * steps, (each * steps + epilogue) / 2) + epilogue
     else:
-        idle = epilogue if config.persistent and config.specialised else epilogue + LATENCY_CLOCKS + load
-        total = falls.waves * (pace * steps + idle)
-    total += LAUNCH_CLOCKS + LATENCY_CLOCKS + load
-    return Prediction(total / CLOCK_HZ, math, load, ring, epilogue, falls.waves)
+        idle = epilogue if config.persistent and config.specialised else epilogue + pace.latency + load
+        whole, rest = divmod(clusters, resident)
+        if config.stream_k and (rest or not whole):
+            left = 2 * config.tile_m * config.tile_n * 4 / pace.l2_bytes + pace.meet
+            total = whole * (each * steps + idle) + each * max(8, rest * steps / slots) + idle + left
+        else:
+            total = rounds * (each * steps + idle)
+    total += pace.launch + pace.latency + load
+
+    busy = min(1.0, clusters * config.cluster_size * steps * product / (sms * total))
+    moved = pace.traffic * _taken(config, problem) / product
+    clock = pace.fast_hz - pace.slope_hz * max(0.0, busy * (1 + moved) - pace.knee)
+    least = problem.bytes / (pace.dram_rate * hopper.HBM_BYTES_PER_SECOND) + pace.launch / clock
+    return Prediction(max(total / clock, least), math, load, ring, epilogue, rounds, clock)
 
 
 def ranked(configs: Iterable[GemmConfig], problem: GemmProblem, sms: int = hopper.SM_COUNT) -> list[GemmConfig]:
     """Legal configs, the most promising first; equal ones keep their order."""
     return sorted(configs, key=lambda config: predict(config, problem, sms).seconds)
+
+
+def _ctas_per_sm(shares: Footprint) -> int:
+    """CTAs that share an SM; a persistent launch has one on each."""
+    if shares.config.persistent:
+        return 1
+    by_memory = hopper.SMEM_BYTES_PER_SM // (shares.smem_bytes + SMEM_BYTES_PER_CTA)
+    if shares.registers.moved:  # such a launch takes all there are
+        return 1
+    by_registers = hopper.REGISTERS_PER_SM // (shares.threads * (shares.accumulators + REGISTERS_BESIDE))
+    return max(1, min(by_memory, by_registers))
+
+
+def _load(shares: Footprint, problem: GemmProblem, sms: int, resident: int, pace: Pace) -> float:
+    """Clocks in which an SM gets one stage while all others do."""
+    config = shares.config
+    rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(shares.swizzle_bytes, pace.quarter)
+    rate *= pace.thread_loads if config.loads == "cp_async" else 1.0
+    patch = _patch(config, _sides(config, problem), resident)
+    read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
+    read *= 1.0 if config.serpentine else 1.0 + pace.straight
+    return _taken(config, problem) / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
+
+
+def _taken(config: GemmConfig, problem: GemmProblem) -> float:
+    """Bytes of a stage that an SM takes from the L2: what lies outside the matrices is not read."""
+    rows, columns = map(min, (config.tile_m, config.tile_n), _sides(config, problem))
+    return ELEMENT_BYTES * config.tile_k * (rows / config.cluster_n + columns / config.cluster_m)
+
+
+def _sides(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
+    """Rows and columns of the output as the tiles see it."""
+    return (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+
+
+DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND
+"""At the SM clock of a burst."""
 
 
 def _reads_per_math(share_n: int) -> float:
@@ -152,14 +223,14 @@ def _reads_per_math(share_n: int) -> float:
     return reads / (2 * hopper.WGMMA_M * share_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM)
 
 
-def _patch(config: GemmConfig, problem: GemmProblem, sms: int) -> tuple[float, float]:
+def _patch(config: GemmConfig, sides: tuple[int, int], resident: int) -> tuple[float, float]:
     """Rows and columns of the part of the output that is under way at once; see
     :func:`hopper_gemm.model.roofline.best_swizzle`."""
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    area = sms // config.cluster_size * rows * columns
-    most_m, most_n = ceil(problem.m / rows) * rows, ceil(problem.n / columns) * columns
+    area = resident * rows * columns
+    most_m, most_n = ceil(sides[0] / rows) * rows, ceil(sides[1] / columns) * columns
     if config.raster == "m":
         wide = min(config.swizzle * columns, most_n)
-        return min(area / wide, most_m), wide
+        return min(area / wide, most_m, sides[0]), min(wide, sides[1])
     tall = min(config.swizzle * rows, most_m)
-    return tall, min(area / tall, most_n)
+    return min(tall, sides[0]), min(area / tall, most_n, sides[1])

@@ -39,7 +39,7 @@ COLUMNS = (
     *(column for column in schema.COLUMNS if column.name in ("m", "n", "k", "dtype", "layouts", "regime")),
     Column("against", "text", "; ".join(f"{name}: {meaning}" for name, meaning in AGAINST.items())),
     Column("process", "integer", "fresh processes before the one that took the row"),
-    Column("how", "text", "tuned: for this very problem; nearest: for the most similar one tuned; default"),
+    Column("how", "text", "tuned: for this problem and regime; other regime: for this problem; model: chosen by the analytic model"),
     Column("tuned_on", "text", "problem and regime that the config was tuned for"),
     *_PARAMETERS,
     Column("code", "text", "digest of our machine code"),
@@ -270,7 +270,7 @@ def _table(records: Sequence[Mapping[str, Any]]) -> str:
             f"{median(record['tflops'] for record in ok):.0f}" if ok else "",
             *(_cell(cell.get(name)) for name in names),
             str(config_of(any_one)),
-            {"tuned": "", "nearest": any_one["tuned_on"]}.get(any_one["how"], any_one["how"]),
+            any_one["how"] if any_one["how"] == "model" else "" if any_one["how"] == "tuned" else any_one["tuned_on"],
         ]
     found = {mean.against: mean for mean in means(records)}
     rows["geometric mean"] = ["", "", *(f"{found[n].speedup:.3f}x" if n in found else "" for n in names), "", ""]

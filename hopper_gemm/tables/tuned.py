@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from math import log2
 from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.places import results_root
 from hopper_gemm.tables.trials import ResultsError, read_json, write_json
@@ -79,50 +78,40 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:
     write_json(path, [asdict(known[key]) for key in sorted(known)])
 
 
-def nearest(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst") -> TunedEntry | None:
-    """The entry tuned for the most similar problem, or None from an empty table.
-
-    Similar is the sum of the distances of m, n and k in octaves. Entries of the regime and of the problem's
-    type come first.
-    """
-
-    def distance(entry: TunedEntry) -> tuple[bool, bool, float]:
-        sizes = ((entry.problem.m, problem.m), (entry.problem.n, problem.n), (entry.problem.k, problem.k))
-        octaves = sum(abs(log2(tuned / asked)) for tuned, asked in sizes)
-        return entry.regime != regime, entry.problem.dtype != problem.dtype, octaves
-
-    return min(entries, key=distance, default=None)
-
-
 @dataclass(frozen=True)
 class Pick:
     """A config for a problem, and where it comes from.
 
     Args:
         config: resolved.
-        how: ``"tuned"``: for this very problem and regime; ``"nearest"``: for the most similar one that was tuned;
-            ``"default"``: nothing was.
-        entry: of the tuned table; None for the default.
+        how: ``"tuned"``: for this very problem and regime; ``"other regime"``: for this very problem in the other one;
+            ``"model"``: nobody tuned it, and the analytic model chose.
+        entry: of the tuned table; None where the model chose.
     """
 
     config: GemmConfig
-    how: Literal["tuned", "nearest", "default"]
+    how: Literal["tuned", "other regime", "model"]
     entry: TunedEntry | None = None
 
     @property
     def tuned_on(self) -> str:
-        """The problem and the regime it was tuned for; empty for the default."""
+        """The problem and the regime it was tuned for; empty where the model chose."""
         return "" if self.entry is None else f"{self.entry.problem} {self.entry.regime}"
 
 
 def pick(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """What a user is served who names no config: the entry of the most similar problem, tuned in burst where there is
-    one, among those whose config can run this one; the kernel's default where there is none."""
-    entry = nearest((entry for entry in entries if is_legal(entry.config, problem)), problem)
-    if entry is None:
-        return Pick(resolve(GemmConfig()), "default")
-    same = (entry.problem, entry.regime) == (problem, "burst")
-    return Pick(entry.config, "tuned" if same else "nearest", entry)
+    """What a user is served who names no config: what was tuned for this very problem, in burst if it was; otherwise
+    what the model of :mod:`hopper_gemm.model.menu` chooses, from its menu and from all that won somewhere."""
+    entries = list(entries)
+    for regime, how in PREFERRED:
+        for entry in entries:
+            if (entry.problem, entry.regime) == (problem, regime):
+                return Pick(entry.config, how, entry)
+    return Pick(choose(problem, dict.fromkeys(entry.config for entry in entries)), "model")
+
+
+PREFERRED: tuple[tuple[str, Literal["tuned", "other regime"]], ...] = (("burst", "tuned"), ("steady", "other regime"))
+"""Regimes whose entries :func:`pick` takes, the first before the second."""
 
 
 def best_known(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str) -> Pick:

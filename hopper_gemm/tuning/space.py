@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,7 +11,8 @@ from typing import Any
 
 from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.legality import STAGGER_MAX, problem_reasons, reasons
+from hopper_gemm.model.legality import STAGGER_MAX, pair_reasons, problem_reasons, reasons
+from hopper_gemm.model.menu import promising
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tuning.spec import SweepSpec, fields_of
 
@@ -95,13 +96,28 @@ def configs(spec: SweepSpec) -> list[GemmConfig]:
 def points(spec: SweepSpec) -> list[Point]:
     """Every point: for each regime (bursts are quick and go first), problem and kind of data, every config."""
     refusals = _refusals(spec)
+    of_problem = {section.problem(): _of_problem(spec, refusals, section.problem()) for section in spec.problems}
     found: dict[Point, None] = {}
-    for regime, section, data in product(spec.regimes, spec.problems, spec.data):
-        problem = section.problem()
-        refused = [str(reason) for reason in problem_reasons(problem)]
-        for config, why in refusals.items():
-            found[Point(problem, regime, config, "; ".join([*why, *refused]), data)] = None
+    for regime, (problem, ruled), data in product(spec.regimes, of_problem.items(), spec.data):
+        for config, why in ruled.items():
+            found[Point(problem, regime, config, why, data)] = None
     return list(found)
+
+
+def _of_problem(
+    spec: SweepSpec, refusals: Mapping[GemmConfig, tuple[str, ...]], problem: GemmProblem
+) -> dict[GemmConfig, str]:
+    """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
+    refused = [str(reason) for reason in problem_reasons(problem)]
+    ruled = {}
+    for config, why in refusals.items():
+        bound = not why and (config.split_k > 1 or problem.layouts != "kk")
+        pair = [str(reason) for reason in pair_reasons(config, problem)] if bound else []
+        ruled[config] = "; ".join([*why, *pair, *refused])
+    if spec.keep is None:
+        return ruled
+    kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep)
+    return {config: why for config, why in ruled.items() if why or config in kept}
 
 
 def _refusals(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
@@ -112,12 +128,20 @@ def _refusals(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
     """
     if spec.rungs:
         return {rung.config: _why(rung.config) for rung in rungs(spec)}
-    axes = {name: values if isinstance(values, list) else [values] for name, values in spec.space.items()}
+    found: dict[GemmConfig, tuple[str, ...]] = {}
+    for grid in (spec.space, *spec.grids):
+        for config, why in _grid(spec, grid):
+            found.setdefault(config, why)
+    return found
+
+
+def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
+    """Every config of one grid with the rules that refuse it, the last parameter fastest."""
+    axes = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
     at_launch = [name for name in axes if name in LAUNCH_FIELDS]
     ordered = [name for name in axes if name in _ORDER_FIELDS]
     resolved: dict[tuple[Any, ...], GemmConfig] = {}
     checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
-    found: dict[GemmConfig, tuple[str, ...]] = {}
     for values in product(*axes.values()):
         choice = dict(zip(axes, values, strict=True))
         compiled = tuple((name, value) for name, value in choice.items() if name not in at_launch)
@@ -128,8 +152,7 @@ def _refusals(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
         ruled = (compiled, *((name, choice[name]) for name in at_launch if name not in ordered))
         if ruled not in checked:
             checked[ruled] = _why(config)
-        found.setdefault(config, checked[ruled])
-    return found
+        yield config, checked[ruled]
 
 
 def _launched(config: GemmConfig, launch: dict[str, Any]) -> GemmConfig:

@@ -156,6 +156,9 @@ class SweepSpec(_Section):
             always checked on normal data.
         space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
             both of the cluster's fields.
+        grids: further grids, such as one in which k is divided; their configs follow the space's.
+        keep: so many ways to compile the kernel stay in the space of each problem, the most promising by the model of
+            :mod:`hopper_gemm.model.predict`, with all their ways to launch it; without it all stay.
         rungs: configs one by one instead of a grid, each a step from another; the first starts from the space, which
             then holds single values, or none.
         lower_to_fit: parameters that are lowered to what the rules allow instead of being refused (``stagger``).
@@ -180,6 +183,8 @@ class SweepSpec(_Section):
     problems: Annotated[list[ProblemSection], Field(min_length=1)]
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
     space: dict[str, Choice | list[Choice]] = {}
+    grids: list[dict[str, Choice | list[Choice]]] = []
+    keep: Count | None = None
     rungs: list[RungSection] = []
     lower_to_fit: list[Literal["stagger"]] = []
     skip_illegal: bool = False
@@ -209,9 +214,16 @@ class SweepSpec(_Section):
     @field_validator("space")
     @classmethod
     def _names_parameters(cls, space: dict[str, Choice | list[Choice]]) -> dict[str, Choice | list[Choice]]:
-        choices = {name: values if isinstance(values, list) else [values] for name, values in space.items()}
-        _refuse([mistake for name, values in choices.items() for mistake in _choice_mistakes(name, values)])
+        _refuse(_grid_mistakes(space))
         return space
+
+    @field_validator("grids")
+    @classmethod
+    def _all_name_parameters(
+        cls, grids: list[dict[str, Choice | list[Choice]]]
+    ) -> list[dict[str, Choice | list[Choice]]]:
+        _refuse([mistake for grid in grids for mistake in _grid_mistakes(grid)])
+        return grids
 
     @model_validator(mode="wrap")
     @classmethod
@@ -233,7 +245,8 @@ class SweepSpec(_Section):
     @property
     def digest(self) -> str:
         """Tells this question from another under the same name; how long to look for the answer is no part of it."""
-        return hashlib.sha256(self.model_dump_json(exclude={"budget"}).encode()).hexdigest()[:16]
+        later = {name for name in ("grids", "keep") if not getattr(self, name)}
+        return hashlib.sha256(self.model_dump_json(exclude={"budget", *later}).encode()).hexdigest()[:16]
 
     @property
     def sampled(self) -> bool:
@@ -258,6 +271,11 @@ def fields_of(name: str, value: Any) -> dict[str, Any]:
     if not (cross and m.isdigit() and n.isdigit()):
         raise ValueError(f'{name} must be written like "2x1" but got {value!r}')
     return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
+
+
+def _grid_mistakes(grid: dict[str, Choice | list[Choice]]) -> list[str]:
+    choices = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
+    return [mistake for name, values in choices.items() for mistake in _choice_mistakes(name, values)]
 
 
 def _choice_mistakes(name: str, values: list[Any]) -> Iterator[str]:
@@ -308,6 +326,9 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[InitErrorDetails]:
     for name, values in space.items() if isinstance(space, dict) else ():
         if isinstance(values, list):
             yield mistake(("space", name), "must be one value beside rungs but got a list; vary it in a rung", values)
+    for name in ("grids", "keep"):
+        if raw.get(name):
+            yield mistake((name,), "stands beside a space, not beside rungs; leave it out", raw[name])
     if raw.get("skip_illegal"):
         text = "must be false beside rungs but got true; a ladder shows why a rung cannot run"
         yield mistake(("skip_illegal",), text, True)

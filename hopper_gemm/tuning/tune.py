@@ -20,19 +20,70 @@ from hopper_gemm.tables.trials import PROVENANCE, ResultsError, config_of
 from hopper_gemm.tuning.run import SweepRun, check_backend, choose_gpu
 from hopper_gemm.tuning.spec import SweepSpec, checked
 
+LAUNCHES: dict[str, Any] = {"raster": ["m", "n"], "swizzle": [2, 4, 8, 16]}
 SPACE: dict[str, Any] = {
     "tile_m": [64, 128, 192, 256, 320, 384],
-    "tile_n": list(range(64, 257, 16)),
-    "k_depth": [4, 2, 8],
-    "stages": "max",
+    "tile_n": list(range(64, 257, 8)),
     "stagger": [1, 0],
     "cluster": ["1x1", "2x1", "1x2"],
-    "raster": ["m", "n"],
-    "swizzle": [4, 8, 16],
+    "swap_ab": [False, True],
+    **LAUNCHES,
 }
-"""What is searched: everything that was ever best for a problem."""
+"""What is searched for every problem: the tile shapes."""
+
+GRIDS: list[dict[str, Any]] = [
+    {  # shallow and deep stages
+        "tile_m": [64, 128, 192, 256],
+        "tile_n": [64, 96, 128, 160, 192, 256],
+        "k_depth": [2, 8],
+        "stagger": [1, 0],
+        "cluster": ["1x1", "2x1", "1x2"],
+        **LAUNCHES,
+    },
+    {  # clusters of four
+        "tile_m": [128, 192, 256],
+        "tile_n": [96, 128, 160, 192, 256],
+        "stagger": 0,
+        "cluster": ["2x2", "4x1", "1x4"],
+        "swap_ab": [False, True],
+        **LAUNCHES,
+    },
+    {  # the store of one tile under the math of the next
+        "schedule": "pingpong",
+        "tile_m": [64, 128],
+        "tile_n": [64, 96, 128, 160, 192, 256],
+        "stagger": [1, 0],
+        "cluster": ["1x1", "2x1", "1x2"],
+        "swap_ab": [False, True],
+        **LAUNCHES,
+    },
+    {  # too few tiles for the GPU, or few rows
+        "tile_m": [64, 128, 256],
+        "tile_n": [8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256],
+        "k_depth": [4, 8],
+        "stagger": [1, 0],
+        "split_k": [1, 2, 4, 8],
+        "swap_ab": [False, True],
+        **LAUNCHES,
+    },
+    {  # a last wave that is hardly filled
+        "stream_k": True,
+        "tile_m": [128, 192, 256],
+        "tile_n": [96, 128, 160, 192, 208, 256],
+        "stagger": 0,
+        "cluster": ["1x1", "2x1", "1x2"],
+        "swap_ab": [False, True],
+        **LAUNCHES,
+    },
+]
+"""And what pays on some: each beside the grid above, with as many stages as fit."""
+
+KEEP = 500
+"""Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
 
 SECONDS = 60.0
+AHEAD = 24
+"""Configs that compile while one is measured: more than there are processes to compile them."""
 FINALS = 8
 
 
@@ -146,12 +197,12 @@ def prepare(
     check_backend(backend)
     found, _ = choose_gpu(backend, gpu)
     source = None if found is not None else recorded or _recorded(problem, regime)
-    space: dict[str, Any] = {"space": SPACE}
+    space: dict[str, Any] = {"space": SPACE, "grids": GRIDS, "keep": KEEP}
     if source is not None:
         asked = read_study(source).provenance["spec"]
         if not asked.get("space") or asked.get("rungs"):
             raise ResultsError(f"{shown(source)} is no grid and cannot be searched; name another study with --from")
-        space = {"space": asked["space"], "lower_to_fit": asked.get("lower_to_fit", [])}
+        space = {name: asked[name] for name in ("space", "grids", "keep", "lower_to_fit") if asked.get(name)}
     budget = {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}
     name = f"tune-{problem}-{regime}" + ("" if problem.dtype == "bf16" else f"-{problem.dtype}")
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "layouts": problem.layouts}
@@ -165,6 +216,7 @@ def prepare(
         "warm_start": [str(folder) for folder in warm_start],
         "budget": budget or {"seconds": SECONDS},
         "race": {},
+        "ahead": AHEAD,
         "final": {"best": FINALS},
         "table": {"rows": "tile_m", "cols": "tile_n"},
         **space,

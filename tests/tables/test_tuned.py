@@ -8,9 +8,10 @@ import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.trials import ResultsError
-from hopper_gemm.tables.tuned import TunedEntry, nearest, read_tuned, write_tuned
+from hopper_gemm.tables.tuned import Pick, TunedEntry, best_known, pick, read_tuned, write_tuned
 
 ENTRY = TunedEntry(
     GemmProblem(4096, 4096, 4096),
@@ -52,14 +53,15 @@ def test_a_study_replaces_its_own_figure_and_another_config_only_by_a_faster_one
     assert read_tuned(tmp_path / "t.json") == [newer if wins else ENTRY]
 
 
-def test_nearest_is_by_octaves_within_the_regime():
-    large = replace(ENTRY, problem=GemmProblem(8192, 8192, 8192), study="large")
-    steady = replace(ENTRY, regime="steady", study="steady")
-    table = [ENTRY, large, steady]
-    assert nearest(table, GemmProblem(5000, 4096, 4096)) == ENTRY
-    assert nearest(table, GemmProblem(7000, 7000, 7000)) == large
-    assert nearest(table, GemmProblem(4096, 4096, 4096), "steady") == steady
-    assert nearest([], GemmProblem(8, 8, 8)) is None
+def test_a_tuned_problem_is_served_its_config_and_any_other_the_model_s_choice():
+    steady = replace(ENTRY, regime="steady", config=OTHER)
+    assert pick([steady, ENTRY], ENTRY.problem) == Pick(ENTRY.config, "tuned", ENTRY)
+    assert pick([steady], ENTRY.problem) == Pick(OTHER, "other regime", steady)
+    assert best_known([steady, ENTRY], ENTRY.problem, "steady") == Pick(OTHER, "tuned", steady)
+    for problem in (GemmProblem(16, 6144, 4096), GemmProblem(512, 512, 65536, layouts="mn"), GemmProblem(8, 8, 8)):
+        chosen = pick([ENTRY], problem)
+        assert (chosen.how, chosen.entry, chosen.tuned_on) == ("model", None, "")
+        assert is_legal(chosen.config, problem)
 
 
 def test_an_entry_older_than_a_parameter_takes_its_default(tmp_path):

@@ -145,7 +145,7 @@ def test_other_machine_code_or_another_config_is_measured_anew_and_replaces_the_
     assert len(frame) == 4
     assert frame["speedup"].tolist()[0] == 0.9
     changed = (entry(PROBLEMS[0], tile_m=128),)
-    assert comparison(tmp_path, entries=changed).run(comparer=FakeComparer(code="new")) == 4
+    assert comparison(tmp_path, entries=changed).run(comparer=FakeComparer(code="new")) == 2
     assert set(read_compare(tmp_path)["tile_m"]) == {128}
 
 
@@ -220,10 +220,10 @@ def test_the_tuned_config_is_that_of_the_problem_and_regime_else_what_matmul_pic
     steady = comparison(tmp_path, entries=entries, regime="steady")
     assert (steady.pick(PROBLEMS[0]).config.tile_m, steady.pick(PROBLEMS[0]).how) == (192, "tuned")
     picked = tuned.pick(PROBLEMS[2])
-    assert (picked.how, picked.tuned_on) == ("nearest", "512x512x512 burst")
+    assert (picked.how, picked.tuned_on) == ("model", "")
     auto = comparison(tmp_path, entries=entries, config="auto").pick(PROBLEMS[1])
-    assert (auto.how, auto.tuned_on) == ("nearest", "4096x4096x4096 burst")
-    assert comparison(tmp_path, entries=()).pick(PROBLEMS[0]).how == "default"
+    assert (auto.how, auto.tuned_on) == ("model", "")
+    assert comparison(tmp_path, entries=()).pick(PROBLEMS[0]).how == "model"
 
 
 def test_summary_is_json(tmp_path):

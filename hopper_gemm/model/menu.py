@@ -1,0 +1,96 @@
+"""What to run where nobody has tuned: some hundred configs that cover all shapes, and the model's choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import FIELDS, LAUNCH_FIELDS, SWIZZLES, GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import best_swizzle
+
+WIDE = {
+    64: (64, 96, 128, 192, 256),
+    128: (64, 96, 128, 160, 176, 192, 208, 224, 256),
+    192: (96, 128, 160, 192),
+    256: (96, 112, 128, 144, 160, 176, 192, 208),
+    384: (96, 112, 128),
+}
+"""tile_n for each tile_m where the output fills the GPU."""
+
+NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
+"""And where it does not: k is divided among the CTAs of a cluster, or memory sets the pace."""
+
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
+PARTS = (2, 4, 8)
+
+
+@cache
+def menu() -> tuple[GemmConfig, ...]:
+    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory."""
+    return tuple(dict.fromkeys(resolve(config) for config in _offered() if is_legal(config)))
+
+
+def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hopper.SM_COUNT) -> GemmConfig:
+    """The config that the model expects to be the fastest on a problem.
+
+    Args:
+        problem: what is multiplied.
+        more: resolved configs to choose from as well, such as tuned ones.
+        sms: SMs of the GPU.
+
+    Example:
+        >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
+        True
+    """
+    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
+    return min(able, key=lambda config: predict(config, problem, sms).seconds, default=resolve(GemmConfig()))
+
+
+def promising(
+    configs: Sequence[GemmConfig], problem: GemmProblem, keep: int, sms: int = hopper.SM_COUNT
+) -> set[GemmConfig]:
+    """The configs of the ``keep`` ways to compile the kernel that the model thinks the fastest.
+
+    Args:
+        configs: legal on the problem, resolved.
+        problem: what is multiplied.
+        keep: ways to compile; all of their ways to launch that are among the configs stay.
+        sms: SMs of the GPU.
+    """
+    best: dict[tuple[Any, ...], float] = {}
+    for config in configs:
+        seconds = predict(config, problem, sms).seconds
+        best[_compiled(config)] = min(seconds, best.get(_compiled(config), seconds))
+    chosen = set(sorted(best, key=lambda key: best[key])[:keep])
+    return {config for config in configs if _compiled(config) in chosen}
+
+
+def _offered() -> Iterator[GemmConfig]:
+    for tiles, clusters, parts in ((WIDE, CLUSTERS, (1,)), (NARROW, CLUSTERS, (1,)), (NARROW, CLUSTERS[:1], PARTS)):
+        for tile_m, widths in tiles.items():
+            for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
+                for stagger, raster, swap_ab in product((1, 0), "mn", (False, True)):
+                    config = GemmConfig(
+                        tile_m=tile_m,
+                        tile_n=tile_n,
+                        stagger=stagger,
+                        cluster_m=cluster_m,
+                        cluster_n=cluster_n,
+                        split_k=split_k,
+                        raster=raster,
+                        swap_ab=swap_ab,
+                    )
+                    square = best_swizzle(config)
+                    yield replace(config, swizzle=min(SWIZZLES, key=lambda swizzle: abs(swizzle - square)))
+
+
+def _compiled(config: GemmConfig) -> tuple[Any, ...]:
+    return tuple(getattr(config, name) for name in FIELDS if name not in LAUNCH_FIELDS)

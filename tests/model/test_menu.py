@@ -1,0 +1,66 @@
+"""The menu covers every shape, and the model's choice from it is sane."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import choose, menu, promising
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import LAYOUTS, GemmProblem
+from hopper_gemm.model.roofline import cluster_tiles
+
+SHAPES = [
+    (8, 8, 8),
+    (1, 8192, 64),
+    (16, 6144, 4096),
+    (64, 28672, 4096),
+    (512, 512, 65536),
+    (2304, 2304, 4096),
+    (8192, 8192, 8192),
+    (65536, 256, 1024),
+]
+
+
+def test_every_config_of_the_menu_is_legal_and_resolved():
+    assert 300 < len(menu()) == len(set(menu()))
+    assert all(is_legal(config) and config == resolve(config) for config in menu())
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+@pytest.mark.parametrize("layouts", LAYOUTS)
+def test_every_problem_finds_a_config_that_runs_it(sizes, layouts):
+    m, n, k = sizes
+    problem = GemmProblem(m if layouts[0] == "k" else -(-m // 8) * 8, n, k, layouts=layouts)
+    assert is_legal(choose(problem), problem)
+
+
+def test_the_choice_fits_the_shape():
+    square = choose(GemmProblem(8192, 8192, 8192))
+    assert square.tile_m * square.tile_n >= 192 * 128
+    assert square.cluster_size == 2
+    few_rows = choose(GemmProblem(16, 6144, 4096))
+    assert (few_rows.tile_n if few_rows.swap_ab else few_rows.tile_m) <= 64
+    long_k = choose(GemmProblem(512, 512, 65536))
+    assert long_k.split_k > 1
+    assert cluster_tiles(long_k, GemmProblem(512, 512, 65536)) * long_k.split_k > 66
+
+
+def test_a_config_that_is_faster_by_the_model_is_taken_from_those_given():
+    problem = GemmProblem(4096, 4096, 4096)
+    best = choose(problem)
+    odd = resolve(replace(GemmConfig(tile_m=256, tile_n=136, cluster_n=2)))
+    assert choose(problem, [odd]) == min((best, odd), key=lambda config: predict(config, problem).seconds)
+
+
+def test_the_promising_keep_all_their_ways_to_launch():
+    problem = GemmProblem(8192, 8192, 8192)
+    tiles = [GemmConfig(tile_m=256, tile_n=n, cluster_n=2) for n in (64, 128, 192)]
+    configs = [resolve(replace(tile, swizzle=swizzle)) for tile in tiles for swizzle in (1, 4, 8)]
+    kept = promising(configs, problem, 2)
+    assert len(kept) == 6
+    assert {config.tile_n for config in kept} == {128, 192}
