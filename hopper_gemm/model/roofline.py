@@ -25,7 +25,7 @@ class Waves:
         tiles: output tiles, counting those that only fill up a cluster.
         slots: CTAs that run at once.
         waves: rounds of the fullest SM.
-        efficiency: share of the slots' time that computes something of the output.
+        efficiency: share of the SMs' time that computes something of the output.
     """
 
     tiles: int
@@ -40,6 +40,18 @@ def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return ceil(m / (config.tile_m * config.cluster_m)) * ceil(n / (config.tile_n * config.cluster_n))
 
 
+def clusters_at_once(size: int, sms: int = hopper.SM_COUNT) -> int:
+    """Clusters of ``size`` CTAs that should run at once, one CTA an SM; a launch asks the driver.
+
+    A cluster lies within one group of SMs (GPC); the groups are taken to have 16 SMs or a few more.
+
+    Example:
+        >>> [clusters_at_once(size) for size in (1, 2, 4, 8)]
+        [132, 66, 32, 16]
+    """
+    return sms // size if size <= 2 else sms // hopper.GPC_SMS_LEAST * (hopper.GPC_SMS_LEAST // size)
+
+
 def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> Waves:
     """Count the rounds of a persistent launch.
 
@@ -49,10 +61,10 @@ def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) 
         sms: SMs of the GPU.
     """
     clusters = cluster_tiles(config, problem)
-    resident = min(sms // config.cluster_size, clusters)
+    resident = min(clusters_at_once(config.cluster_size, sms), clusters)
     rounds = ceil(clusters / resident)
     useful = problem.m * problem.n * config.split_k
-    offered = rounds * (sms // config.cluster_size) * config.cluster_size * config.tile_m * config.tile_n
+    offered = rounds * sms * config.tile_m * config.tile_n
     return Waves(clusters * config.cluster_size, resident * config.cluster_size, rounds, useful / offered)
 
 
@@ -96,4 +108,4 @@ def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
     """
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     along, across = (rows, columns) if config.raster == "m" else (columns, rows)
-    return (sms // config.cluster_size * along / across) ** 0.5
+    return (clusters_at_once(config.cluster_size, sms) * along / across) ** 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,7 +12,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.predict import CLOCK_HZ, predict, ranked
+from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.trials import config_of, read_trials
 from tests.conftest import ROOT
@@ -26,16 +27,46 @@ def seconds(problem=CUBE, **changes) -> float:
     return predict(config, problem).seconds
 
 
-@pytest.mark.parametrize(("study", "least"), [("seed-table", 0.94), ("options", 0.94)])
-@pytest.mark.parametrize("size", [4096, 8192])
-def test_it_ranks_the_recorded_bursts(study, least, size):
+RANKED = [
+    ("seed-table", GemmProblem(4096, 4096, 4096), 0.95),
+    ("seed-table", CUBE, 0.94),
+    ("options", GemmProblem(4096, 4096, 4096), 0.94),
+    ("options", CUBE, 0.95),
+    ("ladder", GemmProblem(4096, 4096, 4096), 0.95),
+    ("ladder", CUBE, 0.9),
+    ("stagger", GemmProblem(8192, 8192, 512), 0.9),
+    ("stagger", CUBE, 0.94),
+    ("tile-shape", CUBE, 0.75),
+]
+"""Studies with the rank correlation that the model reaches at least."""
+
+
+def bursts(study: str, problem: GemmProblem) -> pd.DataFrame:
+    """What was recorded beside what the model says, microseconds; without the launches that were too large."""
     rows = read_trials(ROOT / "results/h200" / study / "trials.csv")
-    rows = rows[(rows["status"] == "ok") & (rows["regime"] == "burst") & (rows["m"] == size)]
-    problem = GemmProblem(size, size, size)
+    same = (rows["m"] == problem.m) & (rows["n"] == problem.n) & (rows["k"] == problem.k)
+    rows = rows[(rows["status"] == "ok") & (rows["regime"] == "burst") & same]
+    rows = rows[rows["cluster_m"] * rows["cluster_n"] < 4]
     predicted = [predict(config_of(row), problem).seconds * 1e6 for row in rows.to_dict("records")]
-    found = pd.DataFrame({"predicted": predicted, "measured": rows["time_us"].to_numpy(float)})
+    return pd.DataFrame({"predicted": predicted, "measured": rows["time_us"].to_numpy(float)})
+
+
+@pytest.mark.parametrize(("study", "problem", "least"), RANKED, ids=str)
+def test_it_ranks_the_recorded_bursts(study, problem, least):
+    found = bursts(study, problem)
     assert found.rank().corr().loc["predicted", "measured"] >= least
-    assert (found["predicted"] / found["measured"] - 1).abs().max() < 0.25
+    pick = found["measured"][found["predicted"].idxmin()]
+    assert pick <= 1.035 * found["measured"].min()
+
+
+def test_its_errors_are_those_that_it_states():
+    found = pd.concat(
+        [bursts(study, problem).assign(best=lambda part: part["measured"].min()) for study, problem, _ in RANKED]
+    )
+    error = np.log(found["predicted"] / found["measured"])
+    near = found["measured"] < found["best"] / 0.85
+    assert (error**2).mean() ** 0.5 < 0.085
+    assert (error[near] ** 2).mean() ** 0.5 < 0.045
 
 
 @pytest.mark.parametrize("problem", [CUBE, GemmProblem(8192, 8192, 512), GemmProblem(128, 8192, 8192)], ids=str)
@@ -44,7 +75,7 @@ def test_nothing_is_faster_than_the_tensor_cores(problem, tile_n):
     for tile_m in (64, 128):
         config = GemmConfig(tile_m=tile_m, tile_n=tile_n)
         assert is_legal(config, problem)
-        least = problem.flop / (FLOP_PER_CLOCK_PER_SM * SM_COUNT * CLOCK_HZ)
+        least = problem.flop / (FLOP_PER_CLOCK_PER_SM * SM_COUNT * FITTED.fast_hz)
         assert least < predict(config, problem).seconds < 30 * least
 
 
@@ -53,7 +84,8 @@ def test_nothing_is_faster_than_the_tensor_cores(problem, tile_n):
     [
         ({"tile_n": 128}, {"tile_n": 32}),  # a small tile takes more from the L2
         ({"stages": 4}, {"stages": 2}),  # few bytes in flight
-        ({"stagger": 1}, {"stagger": 0}),  # tensor cores run dry between stages
+        ({"tile_m": 64, "stagger": 1}, {"tile_m": 64, "stagger": 0}),  # a lone consumer runs dry between stages
+        ({"stagger": 0}, {"stagger": 2}),  # two of them do not, and a late release costs look-ahead
         ({"stages": 3, "stagger": 0}, {"stages": 3, "stagger": 2}),  # nothing can be loading
         ({"cluster_n": 2}, {"cluster_n": 1}),  # multicast halves what is taken of A
         ({"persistent": True}, {"persistent": False}),  # the next tile loads under the epilogue
@@ -83,7 +115,7 @@ def test_the_limit_is_named():
 
 def test_ranking_puts_the_recorded_best_tile_before_the_rest():
     grid = [resolve(replace(BEST, tile_m=tile_m, k_depth=k)) for tile_m in (64, 128, 192, 256) for k in (2, 4, 8, 16)]
-    first, *_, last = ranked(grid, CUBE)
+    first, *_, last = sorted(grid, key=lambda config: predict(config, CUBE).seconds)
     assert first.tile_m >= 192
     assert first.k_depth == 4
     assert (last.tile_m, last.k_depth) in ((64, 16), (128, 16))
