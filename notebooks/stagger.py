@@ -98,8 +98,8 @@ surface(short, "8192 x 8192 x 512, burst")
 
 # %% [markdown]
 # Down a column of one depth the figures fall: more stagger, fewer loads ahead. Along the diagonals, one stage more for
-# one stagger more, they repeat. (Stage counts above eight fit only at `k_depth` 1 and are left out of the pictures,
-# but not of the figures below.)
+# one stagger more, they repeat. (Stage counts above eight fit only at `k_depth` 1 and are left out of the pictures, but
+# not of the figures below.)
 #
 # ## At the same number of stages
 #
@@ -140,10 +140,9 @@ faster = counted[counted["verdict"] == "faster"].groupby(["k", "k_depth", "tile"
 pd.DataFrame({"cases": faster.count(), "greatest gain, %": (100 * faster.max()).round(1)})
 
 # %% [markdown]
-# A late release is faster almost only at `k_depth` 1, in rings much longer than the loads need. There, on the
-# long problem, more loads in flight make things worse, and stagger is a way to have fewer of them. So is a shorter
-# ring. With the number of stages free as well, the best late release against the best early one, for each tile and
-# depth:
+# A late release is faster almost only at `k_depth` 1, in rings much longer than the loads need. There, on the long
+# problem, more loads in flight make things worse, and stagger is a way to have fewer of them. So is a shorter ring.
+# With the number of stages free as well, the best late release against the best early one, for each tile and depth:
 
 # %%
 best = rows.assign(late=rows["stagger"] > 0).sort_values("speedup", ascending=False)
@@ -159,8 +158,8 @@ table["cell"].unstack("k_depth").fillna("")
 # the bytes that it amounts to, or the time that those bytes last? Three views of the long problem; a good one brings
 # all tiles and depths onto one rising curve. The last is explained below.
 #
-# The time that the loads ahead last is their number times the clocks that the tensor cores take for a stage, `math` =
-# 2 tile_m tile_n tile_k / 4096. By Little's law a ring keeps up when that is the latency of a load.
+# The time that the loads ahead last is their number times the clocks that the tensor cores take for a stage, `math` = 2
+# tile_m tile_n tile_k / 4096. By Little's law a ring keeps up when that is the latency of a load.
 
 # %%
 INSTRUCTION_N = {tile: 64 if tile == "320x128" else int(tile.split("x")[1]) for tile in TILES}
@@ -237,9 +236,9 @@ scatters(deep, ["stages", "ahead", "ahead_kib", "lasts"])
 
 # %% [markdown]
 # Stage counts say least. Bytes ahead are better for a tile by itself, and the time that they last is the only one of
-# the four that comes near to one curve for all tiles, though not much nearer. It leaves a split: circles (stagger 0) lie
-# below triangles, and turn at some 2,000 clocks ahead where triangles turn at 1,000 to 1,500. (`k_depth` 1 and 6 are
-# left out: they have limits of their own, see below and `bytes_in_flight.ipynb`.)
+# the four that comes near to one curve for all tiles, though not much nearer. It leaves a split: circles (stagger 0)
+# lie below triangles, and turn at some 2,000 clocks ahead where triangles turn at 1,000 to 1,500. (`k_depth` 1 and 6
+# are left out: they have limits of their own, see below and `bytes_in_flight.ipynb`.)
 #
 # ## Equal look-ahead: does the wait fall on the critical path?
 #
@@ -270,17 +269,17 @@ plt.show()
 # %% [markdown]
 # Two regimes. Where the loads suffice, the two are even within 0.3 points at `k_depth` 2 and 4 (one case of 0.8
 # against): no wait is on the critical path, there is nothing for a queued group to hide. Where the ring starves,
-# stagger 1 is ahead by up to 25 points, but stagger 2 and 3 lie on its curve to a line's width. So it is not the
-# queue that helps; something is worth a fixed time for each round of the ring, once.
+# stagger 1 is ahead by up to 25 points, but stagger 2 and 3 lie on its curve to a line's width. So it is not the queue
+# that helps; something is worth a fixed time for each round of the ring, once.
 #
 # ## The law of a starving ring
 #
-# A consumer waits for stage i, issues its group, waits until at most `stagger` groups are in flight, and releases
-# stage i - stagger. In a ring that starves, that group ended long ago. So a slot's round is
+# A consumer waits for stage i, issues its group, waits until at most `stagger` groups are in flight, and releases stage
+# i - stagger. In a ring that starves, that group ended long ago. So a slot's round is
 #
 # - stagger 0: the load, and the math: `stages x period = load + math`;
-# - stagger s: the load, s further stages that arrive one period apart, and the *issue* of the last of them:
-#   `(stages - s) x period = load + issue`.
+# - stagger s: the load, s further stages that arrive one period apart, and the *issue* of the last of them: `(stages -
+#   s) x period = load + issue`.
 #
 # The second depends on stages - stagger alone, as seen. Were wgmma issued in no time, the difference at equal stages -
 # stagger would be the whole of `math`. What is it?
@@ -301,14 +300,14 @@ pd.concat(
 ).round(1)
 
 # %% [markdown]
-# `pace` is what one instruction takes while all consumers share the tensor cores. A group of one or two instructions
-# is saved nearly whole; of a longer one only some three and a half. The likely reason: a warpgroup can queue about so
-# many wgmma and then waits to issue the next, so that with long groups the issue ends not much before the math does.
-# That is inferred from the times; nothing here looks into the queue.
+# `pace` is what one instruction takes while all consumers share the tensor cores. A group of one or two instructions is
+# saved nearly whole; of a longer one only some three and a half. The likely reason: a warpgroup can queue about so many
+# wgmma and then waits to issue the next, so that with long groups the issue ends not much before the math does. That is
+# inferred from the times; nothing here looks into the queue.
 #
-# Let `load` be a latency, a time for each KiB that the CTA draws from L2, and a delay by each other load in flight.
-# Fit these three, for several depths of the queue, to all configs that starve: less than 93 % of the best of their
-# tile and depth, with fewer slots than that best has.
+# Let `load` be a latency, a time for each KiB that the CTA draws from L2, and a delay by each other load in flight. Fit
+# these three, for several depths of the queue, to all configs that starve: less than 93 % of the best of their tile and
+# depth, with fewer slots than that best has.
 
 
 # %%
@@ -362,8 +361,8 @@ shown = starved.assign(miss=miss)[starved["free"] <= 4]
 shown.pivot_table(index="k_depth", columns=["free", "stagger"], values="miss").round(0)
 
 # %% [markdown]
-# Four numbers tell 126 configs to within 6 % (the worst to 17 %), which reach between 23 and 86 % of the peak. A load of
-# 32 KiB, with another one in flight, takes about 1,800 clocks or one microsecond by them: that is what a ring has to
+# Four numbers tell 126 configs to within 6 % (the worst to 17 %), which reach between 23 and 86 % of the peak. A load
+# of 32 KiB, with another one in flight, takes about 1,800 clocks or one microsecond by them: that is what a ring has to
 # cover, and about where the curve over time turned. What the law misses has a pattern that is not understood: at
 # `k_depth` 2 it is too fast with two slots and too slow with three. A delay by each load and not by its bytes is a
 # description too, no explanation.
@@ -371,8 +370,9 @@ shown.pivot_table(index="k_depth", columns=["free", "stagger"], values="miss").r
 # It also says why a late release cannot pay in a starving ring. At equal stages, releasing one stage late pays if the
 # time saved, at most `math`, exceeds the slot given away, which is one period; and no period is shorter than the math.
 # Where the ring does not starve there is nothing to win, by the table above. Presumably because two or three consumers
-# share the tensor cores, so that one is busy while another serves its barriers: a single consumer may well need the
-# stagger, but none was measured here.
+# share the tensor cores, so that one computes while another waits: in `bytes_in_flight.ipynb` there are consumers that
+# wait a quarter of their time over tensor cores that idle 8 to 9 %. A single consumer may well need the stagger, but
+# none was measured here.
 #
 # ## k_depth 1: where it does pay
 #
@@ -419,9 +419,9 @@ cost.sub(cost[0], axis=0).drop(columns=0).assign(**{"a tile, stagger 0": cost[0]
 # With k = 512 each slot held back costs, and more with `k_depth` 4, where it is a third or fourth of the ring: the
 # first some 140 to 770 clocks of a tile's 10,000 to 16,000. At `k_depth` 2 the first costs 200 clocks or nothing. On
 # the long problem the first slot costs nothing of note, up to 0.4 % of a tile, except for 320x128 at `k_depth` 4, whose
-# three stages starve with it. A likely reason: while the epilogue stores, the loads of the next tile fill the ring, and the first
-# refills come later by what the release is late. The waits of the consumer, which could show it, were not counted in
-# this study. (The longest ring leaves the epilogue fewer buffers, presumably why at `k_depth` 2 the short
+# three stages starve with it. A likely reason: while the epilogue stores, the loads of the next tile fill the ring, and
+# the first refills come later by what the release is late. The waits of the consumer, which could show it, were not
+# counted in this study. (The longest ring leaves the epilogue fewer buffers, presumably why at `k_depth` 2 the short
 # problem is slower with it than with a stage less; but that holds for every stagger.)
 #
 # ## The best of each tile
