@@ -207,8 +207,8 @@ tested_64.pivot(index="k", columns="k_depth", values="miss").round(0)
 
 # %% [markdown]
 # At depths 2, 4 and 6 that tile reaches far less of the peak than said on the large problem, and nearly what is said on
-# the small one. What limits it there is still not known. On the small problem the plateau is 94 % and not 98: with half
-# the k, filling, draining and the epilogue weigh twice.
+# the small one. What limits it there is still not known. On the small problem the plateau is 94 % and not 98,
+# presumably since filling, draining and the epilogue weigh twice with half the k.
 #
 # ## Who waits: the kernel's own count
 #
@@ -241,16 +241,28 @@ shapes[(shapes["reached"] < 96)][columns].sort_values("reached").round(1).set_in
 # %% [markdown]
 # The law is borne out where it can be told apart: the consumer of 320x64 hardly waits, though its tensor cores idle a
 # third of the time, while 384x64 and 128x64 starve. And a wait is not an idle tensor core. In 192x64 and 384x96 a
-# consumer waits a quarter of the time, and the tensor cores idle only 8 to 9 %: the other consumers fill the gaps. The
-# producer, on the other hand, waits 68 to 94 % of the time for an empty slot: issuing loads is not the limit.
+# consumer waits a quarter of the time, and the tensor cores idle only 8 to 9 %: its own group, one of which the stagger
+# of 1 lets run on, and those of the other consumers go on meanwhile. The producer, on the other hand, waits 68 to 94 %
+# of the time for an empty slot: issuing loads is not the limit.
 #
 # ## Equal bytes, different depth
 #
-# The ring of a tile in shared memory, stages x stage bytes, with stagger 0: is it better cut fine or coarse?
+# With stagger 0, first at equal bytes ahead:
 
 # %%
 five = large["stagger"][large["stagger"]["stagger"] == 0].copy()
 five["ring_kib"] = five["stages"] * five["stage_kib"]
+same = five[five["ahead_kib"].isin([48, 56, 72, 84, 96, 112])]
+same.pivot_table(index=["tile", "ahead_kib"], columns="k_depth", values="reached").astype(float).round(1)
+
+# %% [markdown]
+# Depths 2 and 4 reach the same with the same bytes ahead, to 0.6 points, be it one load or two, two or four. With a
+# single load ahead depth 6 falls behind depth 2 by up to 15 points and depth 8 by up to 3: a load of so many bytes
+# takes longer itself. Depth 1 is far below wherever the others get along.
+#
+# Bytes ahead are not what one pays for, though; the ring is, stages x stage bytes. Is it better cut fine or coarse?
+
+# %%
 figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", sharey=True)
 for axis, tile in zip(axes, ("256x128", "128x256", "256x192"), strict=True):
     for (depth, span), line in five[five["tile"] == tile].groupby(["k_depth", "span"]):
@@ -377,6 +389,8 @@ pd.DataFrame({"eats, bytes a clock": eats, "enough, KiB": RULE * eats / 1024}).r
 #   256x128. As a yes or no the rule is right for 94 % of the configs of five tiles, and errs mostly on the safe side.
 # - With the stage that is being multiplied that is a ring of 112 to 144 KiB, at depth 4 up to 168. More buys nothing:
 #   from there on all five tiles stay at 97 to 98 %, and the room is free for a roomier epilogue.
+# - At equal bytes ahead depths 2 and 4 keep the tensor cores equally busy, starving or not. Stages as such count for
+#   nothing, and barriers at these depths cost nothing.
 # - Depth 4 is the depth to use: rows of 128 bytes, and three or four stages fit. Depth 2 makes better use of a small
 #   ring, but costs 2 to 3 % of clock. Depth 6 has the narrow rows of 2 and the coarse stages of 8. Depth 8 is even with
 #   4 where two stages of it fit.
