@@ -278,8 +278,8 @@ plt.show()
 # i - stagger. In a ring that starves, that group ended long ago. So a slot's round is
 #
 # - stagger 0: the load, and the math: `stages x period = load + math`;
-# - stagger s: the load, s further stages that arrive one period apart, and the *issue* of the last of them:
-#   `(stages - s) x period = load + issue`.
+# - stagger s: the load, s further stages that arrive one period apart, and the *issue* of the last of them: `(stages -
+#   s) x period = load + issue`.
 #
 # The second depends on stages - stagger alone, as seen. Were wgmma issued in no time, the difference at equal stages -
 # stagger would be the whole of `math`. What is it?
@@ -399,7 +399,7 @@ pd.DataFrame({"best": drop.max(), "at stages": drop.idxmax(), "with the most": d
 
 # %% [markdown]
 # What holds `k_depth` 1 is looked at in `bytes_in_flight.ipynb`. Why more loads in flight make 128x256 slower by a
-# tenth is not known. The stagger's gain is that of a shorter ring: with stagger 3 the whole curve moves three stages to
+# tenth is not known. The stagger's gain is that of a shorter ring: with stagger 3 the curve moves some three stages to
 # the right. A shorter ring does it without: over all stage counts only one tile, 256x192, has its best `k_depth` 1
 # config with a late release, by 1.4 %, and no depth of 1 comes near a tile's best.
 #
@@ -489,8 +489,9 @@ wide.astype(float).round({(name, stagger): digits for name, digits in states.ite
 #
 # ## What we take from it
 #
-# - Start with stagger 0. In 760 configs a later release is worth something only at `k_depth` 1, where it undoes a ring
-#   that is too long; at any depth that one would use, it is even at best. The best config of no tile has one.
+# - Start with stagger 0. In 760 configs a later release is worth something only at `k_depth` 1 (and once 0.4 % at 2),
+#   where for the most part it undoes a ring that is too long; at any depth that one would use, it is even at best. No
+#   tile's best config needs one.
 # - Each group costs one load ahead. In a ring that just suffices that is up to 43 % of the speed; with four stages and
 #   stagger 3 nothing is under way, and on the long problem 34 to 55 % of it are gone.
 # - Stages say little, bytes in flight more, and the time that they last most. A ring keeps up when the slots it may
