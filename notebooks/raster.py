@@ -337,7 +337,7 @@ pd.DataFrame(fits).T.rename_axis("cube").round(2)
 
 # %% [markdown]
 # What differs is the sectors read in the L2: 5 to 11 % more along n, except with swizzle 16, where the times hardly
-# differ either. With their bytes as a second term the fit comes down from 0.24 to 0.40 % to 0.08 to 0.15 %, about the
+# differ either. With their bytes as a second term the residual falls from 0.24-0.40 % to 0.08-0.15 %, about the
 # noise, on each cube, and the three agree: 38 to 48 us for a GB from DRAM, 11 to 14 us for a GB read in L2. Both orders
 # ask for the same bytes, so the additional sectors were read more than once within the L2; why more of them along n, we
 # do not know.
@@ -404,7 +404,7 @@ settled.astype(float).round(3)
 # are some 0.13 s: much like the slow loop of the power controller, a tenth of a second, that a burst is meant to be too
 # short for. With half of the time under load it is not short enough. This is our reading of the pattern; power was not
 # recorded. A ratio of two such launches is off by 5 % either way, whichever falls on which, and the interval of eleven
-# is 5 % wide at the median. Nothing in the bursts separates swizzle 8 from 16 here. The profiled launches do: 11.3 to
+# is 6 % wide at the median. Nothing in the bursts separates swizzle 8 from 16 here. The profiled launches do: 11.3 to
 # 11.4 ms with 8, 11.5 with 16, and they rank the swizzles as DRAM bytes do.
 #
 # ## What we take from it
