@@ -105,9 +105,7 @@ for axis, tile in zip(axes, ("128x128", "256x128"), strict=True):
     for row in rows[(rows.m == 128) & (rows.tile == tile)].sort_values("l2_promotion").itertuples():
         name, colour = SETTINGS[row.l2_promotion]
         taken = samples[samples.config == str(config_of(row._asdict()))]
-        against = (
-            (taken.cublas_us / taken.ours_us).to_numpy() / row.speedup * (1 + relative.speedup_vs[row.Index] / 100)
-        )
+        against = (taken.cublas_us / taken.ours_us).to_numpy() / relative.base[row.Index]
         axis.plot(range(1, 16), against, "o-", color=colour, markersize=4, linewidth=1, label=name)
     axis.set_title(f"128x8192x8192, tiles {tile}")
     axis.set_xlabel("pair")
@@ -116,8 +114,12 @@ axes[0].legend(loc="lower right")
 plt.show()
 
 # %%
+wide_tiles = samples[samples.config.str.startswith("256x128")]
+wide_tiles.groupby("config")["ours_us"].agg(["min", "median", "max"]).round(1)
+
+# %%
 wide = rows[rows.m == 128].sort_values(["tile_m", "l2_promotion"]).copy()
-ctas, stages_of_k = 64, 8192 // 64
+stages_of_k = 8192 // 64
 clocks = 2 * wide.tile_m * wide.tile_n * 64 / hopper.FLOP_PER_CLOCK_PER_SM
 wide["math_us"] = stages_of_k * clocks / wide.sm_mhz
 wide["beyond_math_us"] = wide.time_us - wide.math_us
@@ -127,12 +129,13 @@ shown = ["stages", "ahead", "time_us", "sm_mhz", "math_us", "beyond_math_us", "m
 wide.set_index(["tile", "l2_promotion"])[shown].astype(float).round(2)
 
 # %% [markdown]
-# It is in each of the 15 pairs, 91.0 to 92.4 us against 78.4 to 80.4, and it is not the clock, which is higher with 256
-# (1833 against 1815 MHz), as for a kernel that waits. There are 64 CTAs, each on an SM of its own; both tiles walk in
-# the same way over the same B, 128 columns each, which is nearly all the traffic. What differs: 256x128 multiplies
-# twice as long for each stage (half of it zeros), has two loads ahead where 128x128 has four, and half of its part of A
-# is out of bounds. Without promotion its math, 72 us, covers most of the loading. With 256 bytes it waits another 13
-# us. DRAM is far from its limit in either case (128x128 draws twice as much).
+# It is in each of the 15 pairs, 91.0 to 92.4 us against 78.4 to 80.4 (each trial's first pair is its slowest), and it
+# is not the clock, which is higher with 256 (1833 against 1815 MHz), as for a kernel that waits. There are 64 CTAs,
+# each on an SM of its own; both tiles walk in the same way over the same B, 128 columns each, which is nearly all the
+# traffic. What differs: 256x128 multiplies twice as long for each stage (half of it zeros), has two loads ahead where
+# 128x128 has four, and half of its part of A is out of bounds. Without promotion its math, 72 us, covers most of the
+# loading. With 256 bytes it waits another 13 us. DRAM is far from its limit in either case (128x128 draws twice as
+# much).
 #
 # **A conjecture.** With 256 bytes two stages come from DRAM at once and the second of the pair is in L2 when it is
 # asked for. Then only every other load brings anything new, and with few slots there is only one such load in the ring
@@ -158,13 +161,13 @@ pd.DataFrame(needed).assign(tile=wide.tile, l2_promotion=wide.l2_promotion).set_
 # bytes the same ring would need 2.1 us. So pairing alone does not explain the 13 us: at a latency of 1.6 us math would
 # still cover the loads, and something must make the paired loads of this tile slower than those of the other. Nothing
 # recorded here says what; the study has no counters. What would decide it: DRAM bytes and L2 hits of these eight rows
-# (whether bytes are fetched twice), and 128x128 with four stages (whether it is the ring) or 256 rows (whether it is
-# the part of A that is not there).
+# (whether bytes are fetched twice), 128x128 with four stages (whether it is the ring), and m = 256 (whether it is the
+# part of A that is not there).
 #
 # ## What we take from it
 #
 # - Up to 128 bytes the promotion makes no difference with rows of 128 bytes: even within 0.15 %, our noise from one
-#   trial to the next. It could not: no less is ever asked for.
+#   trial to the next, but for one cell at 0.2 %. It could hardly: no less than 128 is ever asked for.
 # - 256 bytes is worth between -0.1 and +0.8 % in seven cells, and cost 14 % in the eighth. 128 stays the default.
 # - Not tested: rows shorter than 128 bytes (`k_depth` 1 to 3), where a promotion to 128 could do something; a warm L2;
 #   steady state.
