@@ -64,12 +64,16 @@ PROFILED = tuple(column.name for column in PROFILED_COLUMNS)
 METERED = tuple(column.name for column in METERED_COLUMNS)
 FIGURES = (*PROFILED, *METERED)
 KEY = (*_KEY, "arm")
-"""Columns that tell one row from another. The regime is none of them: traffic and instructions do not depend on it."""
+"""Columns that tell one row from another, ``data`` being empty in all. The regime is none of them: traffic and
+instructions depend on neither."""
 
 
 def counter_key(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells a row from another, as text; parameters that are missing (cuBLAS has none) are empty."""
-    return (*row_key({**dict.fromkeys(schema.KEY), **row, "regime": ""}), str(row["arm"]))
+    """What tells a row from another, as text; parameters that are missing (cuBLAS has none) are empty.
+
+    Neither the regime nor the data belong to it: everything is counted once, on normal data.
+    """
+    return (*row_key({**dict.fromkeys(schema.KEY), **row, "regime": "", "data": ""}), str(row["arm"]))
 
 
 def write_counters(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:

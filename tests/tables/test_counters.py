@@ -143,6 +143,12 @@ def test_counters_of_other_machine_code_are_not_a_trials_own(study):
     assert joined["sm_ghz"].isna().tolist() == [True, False, False]
 
 
+def test_a_trial_gets_its_counters_whatever_data_it_was_timed_on(study):
+    rows = [{**ours(swizzle=4), "regime": "burst", "data": data} for data in ("normal", "zeros")]
+    joined = with_counters(trials(study, *rows), read_counters(study))
+    assert joined["sm_ghz"].tolist() == [1.617, 1.617]
+
+
 def test_the_table_shows_figures_and_the_best_swizzle_in_theory(study):
     text = counters_table(read_counters(study))
     lines = text.splitlines()
