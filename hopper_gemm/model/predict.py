@@ -7,8 +7,9 @@ three, rounded off where two come close:
   than it multiplies them;
 * **load**: what the SM must take from the L2 (multicast counted once), narrow swizzles at a lower rate, and its
   part of what all SMs under way read from DRAM, which raster, swizzle and cluster decide;
-* **ring**: a slot comes round again when it was loaded, which takes a latency beside the load, and multiplied; with
-  ``stages - 1 - stagger`` loads under way that time is shared among them and the one that is multiplied.
+* **ring**: a slot comes round again when it was loaded, which takes a latency beside the load, and multiplied. That time
+  is shared among ``stages - stagger`` slots. With a late release its math runs beside the next stage's, which costs a
+  slot and spares the wait: see ``notebooks/stagger.ipynb``.
 
 Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, what it takes to add up the parts
 of a divided k, and what a launch costs. Where a launch is not persistent, as many CTAs as fit share an SM. The clock
@@ -53,6 +54,7 @@ class Pace:
         dram_rate: of the memory's bandwidth, what a kernel can reach that reads each operand once.
         straight: more traffic where a group of tiles starts afresh instead of turning back.
         latency: from a free slot to its load's first byte, beyond what the load itself takes.
+        issue: of a stage's wgmma, where its slot is released later.
         stage: barriers and addresses of a stage, on the loading side.
         write_share: part of the ring's filling that gets in the way of wgmma's reads.
         drain: tensor cores without work between two stages of a lone consumer that keeps no wgmma group in flight.
@@ -74,6 +76,7 @@ class Pace:
     dram_rate: float = 0.96
     straight: float = 0.098
     latency: float = 403.0
+    issue: float = 150.0
     stage: float = 49.8
     write_share: float = 0.214
     drain: float = 122.0
@@ -149,8 +152,8 @@ def predict(
     if not config.stagger and config.consumers == 1:
         math += pace.drain
     load = _load(shares, problem, sms, resident, pace)
-    ahead = max(0, config.stages - 1 - config.stagger)
-    ring = (math + pace.latency + load) / (ahead + 1)
+    turns = max(1, config.stages - config.stagger)
+    ring = (pace.latency + load + (pace.issue if config.stagger else math)) / turns
     math, load = math * ctas, load * ctas
     each = sum(one**pace.sharpness for one in (math, load, ring)) ** (1 / pace.sharpness)
 

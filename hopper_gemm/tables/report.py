@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.tables.effects import effects
+from hopper_gemm.tables.effects import NEAR, effects
 from hopper_gemm.tables.ladder import ladder, ladder_table
 from hopper_gemm.tables.pivot import Group, best_row, groups, pivot
 from hopper_gemm.tables.trials import FINALS, PROVENANCE, TRIALS, ResultsError, read_json, read_trials
@@ -111,7 +111,8 @@ def _grid_lines(study: Study) -> list[str]:
         lines += [markdown_table(pivot(part, rows, cols), corner), ""]
         lines += [f"cuBLAS: {_cublas(part)}.{_noise(about, group)}", ""]
         if set(varied) - {rows, cols}:
-            lines += ["What each choice is worth, all else equal:", "", _effects(part, varied), ""]
+            heading = f"What each choice is worth, all else equal, where one of the two comes within {1 - NEAR:.0%} of the best:"
+            lines += [heading, "", _effects(part, varied), ""]
         lines += _best_lines(study, group, part)
     return [*lines, "Cells: speedup over cuBLAS (stages). " + _coverage(study)]
 
@@ -129,7 +130,7 @@ def _best_lines(study: Study, group: Group, part: pd.DataFrame) -> list[str]:
     lines = []
     best = best_row(part)
     if best is not None:
-        lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.", ""]
+        lines += [f"Best of the sweep: {_config(best)}, {_interval(best)}.{_rivals(study, group, part, best)}", ""]
     final = best_row(group.of(study.finals))
     if final is not None:
         energy = (
@@ -147,6 +148,15 @@ def _best_lines(study: Study, group: Group, part: pd.DataFrame) -> list[str]:
     if tied:
         lines += [f"No unique best: {len(tied)} finals are even within the noise: " + "; ".join(tied) + ".", ""]
     return lines
+
+
+def _rivals(study: Study, group: Group, part: pd.DataFrame, best: pd.Series) -> str:
+    """How many of the sweep cannot be told from its best."""
+    noise = study.provenance.get("noise", {}).get(group.place, 0.0)
+    ok = part[part["status"] == "ok"]
+    even = ok[(ok["speedup_high"] >= best["speedup_low"]) | (ok["speedup"] >= (1 - noise) * best["speedup"])]
+    others = len(even) - 1
+    return f" {others} of {len(ok) - 1} others cannot be told from it." if others else ""
 
 
 def _effects(part: pd.DataFrame, varied: list[str]) -> str:

@@ -13,7 +13,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.effects import effects
 from hopper_gemm.tables.pivot import best_row, groups, pivot
 from hopper_gemm.tables.publish import publish
-from hopper_gemm.tables.report import read_study, render
+from hopper_gemm.tables.report import read_study, render, report
 from hopper_gemm.tables.schema import COLUMNS, FIGURES, NAMES, STATUSES
 from hopper_gemm.tables.trials import PROVENANCE, TRIALS, AppendFile, ResultsError, read_trials, row_key
 from tests.conftest import ROOT
@@ -186,6 +186,18 @@ def test_effects_compare_like_with_like():
     assert found["matches"].tolist() == [2, 2]
 
 
+def test_effects_far_from_the_best_are_left_out():
+    rows = [
+        {"status": "ok", "stages": stages, "stagger": stagger, "speedup": speedup}
+        for stages, stagger, speedup in ((2, 0, 0.5), (2, 1, 0.3), (4, 0, 1.0), (4, 1, 0.99))
+    ]
+    found = effects(pd.DataFrame(rows), ["stages", "stagger"]).set_index("value")
+    assert found.loc["1 against 0", "effect"] == pytest.approx(0.99)
+    assert found["matches"].tolist() == [2, 1]
+    everything = effects(pd.DataFrame(rows), ["stagger"], near=0.0)
+    assert everything["least"].tolist() == pytest.approx([0.3])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -226,3 +238,14 @@ def test_a_page_says_where_its_figures_come_from(trials):
     assert "Replayed from recorded measurements of an NVIDIA H200 (results/h200/s); nothing was measured here." in page
     assert f"{GemmProblem(64, 64, 64).m} x 64 x 64 bf16, burst" in page
     assert (trials.parent / "heatmap.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_best_that_is_not_alone_is_said_to_be_so(tmp_path):
+    rows = [row(speedup=1.0), row(peek=False, speedup=0.999), row(peek="producer", speedup=0.9)]
+    for one in rows:
+        one |= {"speedup_low": one["speedup"] - 0.0004, "speedup_high": one["speedup"] + 0.0004}
+    AppendFile(tmp_path / TRIALS, NAMES).append(rows)
+    about = {"study": "s", "source": "measured", "seed": 0, "rows": "tile_m", "cols": "k_depth"}
+    about |= {"gpu": {"name": "NVIDIA H200"}, "spec": {"space": {}}, "noise": {"64x64x64 burst": 0.002}}
+    (tmp_path / PROVENANCE).write_text(json.dumps(about))
+    assert "1 of 2 others cannot be told from it." in report(read_study(tmp_path))
