@@ -121,9 +121,7 @@ class Prediction:
         return max(("math", "load", "ring"), key=lambda name: getattr(self, name))
 
 
-def predict(
-    config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, pace: Pace = FITTED
-) -> Prediction:
+def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, pace: Pace = FITTED) -> Prediction:
     """How long a legal config should take.
 
     Args:

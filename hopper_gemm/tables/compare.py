@@ -39,7 +39,11 @@ COLUMNS = (
     *(column for column in schema.COLUMNS if column.name in ("m", "n", "k", "dtype", "layouts", "regime")),
     Column("against", "text", "; ".join(f"{name}: {meaning}" for name, meaning in AGAINST.items())),
     Column("process", "integer", "fresh processes before the one that took the row"),
-    Column("how", "text", "tuned: for this problem and regime; other regime: for this problem; model: chosen by the analytic model"),
+    Column(
+        "how",
+        "text",
+        "tuned: for this problem and regime; other regime: for this problem; model: chosen by the analytic model",
+    ),
     Column("tuned_on", "text", "problem and regime that the config was tuned for"),
     *_PARAMETERS,
     Column("code", "text", "digest of our machine code"),

@@ -245,7 +245,7 @@ def test_a_best_that_is_not_alone_is_said_to_be_so(tmp_path):
     for one in rows:
         one |= {"speedup_low": one["speedup"] - 0.0004, "speedup_high": one["speedup"] + 0.0004}
     AppendFile(tmp_path / TRIALS, NAMES).append(rows)
-    about = {"study": "s", "source": "measured", "seed": 0, "rows": "tile_m", "cols": "k_depth"}
+    about = {"study": "s", "source": "replayed", "replayed_from": "x", "seed": 0, "rows": "tile_m", "cols": "k_depth"}
     about |= {"gpu": {"name": "NVIDIA H200"}, "spec": {"space": {}}, "noise": {"64x64x64 burst": 0.002}}
     (tmp_path / PROVENANCE).write_text(json.dumps(about))
     assert "1 of 2 others cannot be told from it." in report(read_study(tmp_path))
