@@ -32,15 +32,19 @@ def matmul(
         a: (m, k), bf16 or fp16, contiguous along either axis (a pitch is fine); read in place.
         b: (k, n), same type and device, likewise: row-major, or the ``.t()`` of a row-major (n, k) matrix, as a linear
             layer's weight is.
-        out: (m, n), same type and device, n contiguous; made if None.
-        config: how to run it; by default the recorded best of the most similar tuned problem.
+        out: (m, n), same type and device; made, contiguous, if None.
+        config: how to run it; by default what was tuned for this very problem, else what an analytic model chooses.
 
     Returns:
         ``out``, written on torch's current stream.
 
+    What TMA cannot reach in place is copied first, at each call: operands whose n or k is no multiple of 8, whose rows
+    do not start at multiples of 16 bytes, or that are contiguous along neither axis; an ``out`` of that kind is written
+    from a buffer. A copy costs the time to read and write the matrix once. To spare it, pad a weight once.
+
     Raises:
         TypeError: an element type that is not supported, or types that differ.
-        ValueError: shapes that do not fit, a layout or alignment that is not supported, or an illegal config.
+        ValueError: shapes that do not fit, or an illegal config.
         RuntimeError: the tensors are not on a Hopper GPU.
 
     Example:
@@ -51,6 +55,9 @@ def matmul(
         key: Any = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(), config)
         known = _known.get(key)
         if known is None or (a.data_ptr() | b.data_ptr()) & _MISALIGNED:
+            _check_pair(a, b)
+            if _out_of_reach(a, b, None):
+                return _staged(a, b, None, config)
             problem = _problem(a, b)
             out = torch.empty(problem.m, problem.n, device=a.device, dtype=a.dtype)
             known = _remember(key, a, out, problem, config)
@@ -74,6 +81,10 @@ def matmul(
         )
         known = _known.get(key)
         if known is None or (a.data_ptr() | b.data_ptr() | out.data_ptr()) & _MISALIGNED:
+            _check_pair(a, b)
+            _check_out(out, a, b)
+            if _out_of_reach(a, b, out):
+                return _staged(a, b, out, config)
             known = _remember(key, a, out, _problem(a, b), config)
     kernel, device = known
     if device is None or device == torch.cuda.current_device():
@@ -98,8 +109,7 @@ kernel to launch, and the device that must be current; None on a host that has o
 def _remember(
     key: Any, a: torch.Tensor, out: torch.Tensor, problem: GemmProblem, config: GemmConfig | None
 ) -> tuple[LoadedKernel, int | None]:
-    """Do the checks that are left, load the kernel, and spare later calls both."""
-    _check_out(out, a, problem)
+    """Do the check that is left, load the kernel, and spare later calls both."""
     _check_device(a.device)
     index = a.get_device()
     with torch.cuda.device(index):
@@ -110,7 +120,7 @@ def _remember(
     return known
 
 
-def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
+def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}")
     if a.dtype != b.dtype or a.dtype not in DTYPES:
@@ -121,16 +131,30 @@ def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
         raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
     if 0 in (*a.shape, *b.shape):
         raise ValueError(f"m, n and k must be positive but a and b are {tuple(a.shape)} and {tuple(b.shape)}")
+
+
+def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    m, n = a.shape[0], b.shape[1]
+    if tuple(out.shape) != (m, n) or out.dtype != a.dtype or out.device != a.device:
+        raise ValueError(
+            f"out must be ({m}, {n}) {a.dtype} on {a.device} but is {tuple(out.shape)} {out.dtype} on {out.device}"
+        )
+
+
+def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
+    """The problem, by the axis along which each operand is read."""
     layouts = ("k" if _has_rows(a) else "m") + ("n" if _has_rows(b) and not _has_rows(b.t()) else "k")
-    problem = GemmProblem(a.shape[0], b.shape[1], a.shape[1], DTYPES[a.dtype], layouts)
-    refused = problem_reasons(problem)
-    if refused:
-        raise ValueError("; ".join(map(str, refused)))
-    by_rows = {"k": ("a", a), "m": ("a.t()", a.t())}[layouts[0]]
-    _check_rows(*by_rows, "a = a.contiguous()")
-    by_rows = {"k": ("b.t()", b.t()), "n": ("b", b)}[layouts[1]]
-    _check_rows(*by_rows, "b = b.contiguous()")
-    return problem
+    return GemmProblem(a.shape[0], b.shape[1], a.shape[1], DTYPES[a.dtype], layouts)
+
+
+# What TMA cannot reach -----------------------------------------------------------------------
+
+
+def _out_of_reach(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> bool:
+    """Whether TMA cannot read an operand, or write the output, where it lies."""
+    if problem_reasons(_problem(a, b)):
+        return True
+    return not (_reaches(a) or _reaches(a.t())) or not (_reaches(b) or _reaches(b.t())) or not _reaches(out)
 
 
 def _has_rows(matrix: torch.Tensor) -> bool:
@@ -139,26 +163,47 @@ def _has_rows(matrix: torch.Tensor) -> bool:
     return (columns == 1 or matrix.stride(1) == 1) and (rows == 1 or matrix.stride(0) >= columns)
 
 
-def _check_rows(name: str, matrix: torch.Tensor, mend: str) -> None:
-    if not _has_rows(matrix):
-        raise ValueError(
-            f"{name} must have contiguous rows that do not overlap but has strides {tuple(matrix.stride())}; use {mend}"
-        )
+def _reaches(matrix: torch.Tensor | None) -> bool:
+    """Whether it has contiguous rows that start at multiples of 16 bytes; nothing is always within reach."""
+    if matrix is None:
+        return True
     step = hopper.TMA_ALIGN_BYTES
-    if matrix.data_ptr() % step or matrix.stride(0) * matrix.element_size() % step:
-        raise ValueError(
-            f"{name} must start, and have its rows, at multiples of {step} bytes (TMA); "
-            "pad its rows to multiples of 8 elements"
-        )
+    return _has_rows(matrix) and not (matrix.data_ptr() % step or matrix.stride(0) * matrix.element_size() % step)
 
 
-def _check_out(out: torch.Tensor, a: torch.Tensor, problem: GemmProblem) -> None:
-    if tuple(out.shape) != (problem.m, problem.n) or out.dtype != a.dtype or out.device != a.device:
-        raise ValueError(
-            f"out must be ({problem.m}, {problem.n}) {a.dtype} on {a.device} "
-            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
-        )
-    _check_rows("out", out, "out = torch.empty(m, n, ...)")
+def _staged(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: GemmConfig | None
+) -> torch.Tensor:
+    """The product by way of copies that TMA can reach, filled up with zeros to multiples of 8."""
+    _check_device(a.device)
+    (m, k), n = a.shape, b.shape[1]
+    rows = _filled_up(m) if _has_rows(a.t()) and not _has_rows(a) else m
+    read_a = _reachable(a, rows, _filled_up(k))
+    read_b = _reachable(b.t(), _filled_up(n), _filled_up(k)).t()
+    written = out
+    if out is None or (rows, read_b.shape[1]) != (m, n) or not _reaches(out):
+        written = a.new_empty(rows, read_b.shape[1])
+    assert written is not None
+    matmul(read_a, read_b, out=written, config=config)
+    if written is out:
+        return out
+    product = written[:m, :n]
+    return product.contiguous() if out is None else out.copy_(product)
+
+
+def _reachable(matrix: torch.Tensor, rows: int, depth: int) -> torch.Tensor:
+    """An operand as (rows, depth), copied and filled up with zeros if it must be; it keeps its contiguous axis."""
+    if tuple(matrix.shape) == (rows, depth) and (_reaches(matrix) or _reaches(matrix.t())):
+        return matrix
+    lies = _has_rows(matrix.t()) and not _has_rows(matrix)
+    copy = matrix.new_zeros(depth, rows).t() if lies else matrix.new_zeros(rows, depth)
+    copy[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return copy
+
+
+def _filled_up(size: int) -> int:
+    """The next multiple of 8."""
+    return -(-size // hopper.WGMMA_N_STEP) * hopper.WGMMA_N_STEP
 
 
 @cache
@@ -182,7 +227,7 @@ def _kernel(config: GemmConfig | None, problem: GemmProblem, device: int) -> Loa
 
 
 def default_config(problem: GemmProblem) -> GemmConfig:
-    """The recorded best config of the most similar tuned problem; the kernel's default where nothing is recorded."""
+    """The recorded best config of this very problem; where it was not tuned, what the analytic model chooses."""
     return pick(_tuned(), problem).config
 
 

@@ -44,7 +44,8 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
     element = DTYPES[dtype]
-    m, n, k = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS), cute.sym_int(divisibility=ALIGN_ELEMENTS)
+    m, n = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS)
+    k = cute.sym_int(divisibility=ALIGN_ELEMENTS if "k" in layouts else 1)
 
     def matrix(rows, columns, by_rows=False):
         pitch = cute.sym_int64(divisibility=ALIGN_ELEMENTS)

@@ -35,6 +35,28 @@ def test_the_product_is_right_for_any_size(sizes, dtype):
     assert right(hopper_gemm.matmul(a, b), a, b)
 
 
+SHAPES = [(16, 6144, 4096), (512, 512, 65536), (2304, 2304, 4096), (1234, 4096, 4096), (65536, 256, 1024)]
+"""Of which the model picks few rows, divided k, a ragged edge and a short k."""
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+@pytest.mark.parametrize("by_rows", ["", "a", "b", "ab"])
+def test_whatever_the_model_picks_is_right_in_every_layout(sizes, by_rows):
+    a, b = operands(*sizes)
+    a = a.t().contiguous().t() if "a" in by_rows else a
+    b = b.contiguous() if "b" in by_rows else b
+    assert right(hopper_gemm.matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("sizes", [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096)], ids=str)
+@pytest.mark.parametrize("by_rows", ["", "a", "b", "ab"])
+def test_sizes_that_tma_cannot_reach_are_right_too(sizes, by_rows):
+    a, b = operands(*sizes)
+    a = a.t().contiguous().t() if "a" in by_rows else a
+    b = b.contiguous() if "b" in by_rows else b
+    assert right(hopper_gemm.matmul(a, b), a, b)
+
+
 def test_out_is_written_and_returned():
     a, b = operands(256, 256, 256)
     out = torch.full((256, 256), float("nan"), device="cuda", dtype=a.dtype)
