@@ -171,9 +171,7 @@ def _reaches(matrix: torch.Tensor | None) -> bool:
     return _has_rows(matrix) and not (matrix.data_ptr() % step or matrix.stride(0) * matrix.element_size() % step)
 
 
-def _staged(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: GemmConfig | None
-) -> torch.Tensor:
+def _staged(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: GemmConfig | None) -> torch.Tensor:
     """The product by way of copies that TMA can reach, filled up with zeros to multiples of 8."""
     _check_device(a.device)
     (m, k), n = a.shape, b.shape[1]

@@ -252,9 +252,7 @@ predicted.round(2)
 figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
 highest: dict[str, float] = {}
 boards: set[str] = set()
-for folder in sorted((root / "results/h200").iterdir()):
-    if not folder.is_dir():
-        continue
+for folder in sorted(file.parent for file in (root / "results/h200").glob("*/trials.csv")):
     other = read_study(folder)
     ran = other.trials[other.trials["status"] == "ok"]
     highest[folder.name] = float(ran[["sm_mhz", "cublas_sm_mhz"]].max(axis=None))

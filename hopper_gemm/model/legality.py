@@ -33,6 +33,7 @@ SPLIT_K = (1, 2, 4, 8)
 STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
 COPIED_ROWS = 384
 UNROLL_ACCUMULATORS = 160
+DIRECT_MOST = 184
 L2_PROMOTIONS = (0, 64, 128, 256)
 WGMMA_N_MAX_OF_THREE = 200
 
@@ -211,7 +212,14 @@ def _swap_ab(shares: Footprint) -> str | None:
 
 def _stores(shares: Footprint) -> str | None:
     config = shares.config
-    if config.stores == "tma" or (config.epi_n == 0 and config.epi_buffers == 0):
+    if config.stores == "tma":
+        return None
+    if config.specialised and config.consumers == 2 and min(shares.share_n, shares.accumulators) > DIRECT_MOST:
+        return (
+            f'stores "direct" from {shares.accumulators} accumulators, {shares.share_n} columns wide, run out of '
+            f"registers beyond {DIRECT_MOST} of both; take stores tma"
+        )
+    if config.epi_n == 0 and config.epi_buffers == 0:
         return None
     return 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
 
@@ -439,7 +447,7 @@ def problem_reasons(problem: GemmProblem) -> list[Reason]:
 
 _SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split"})
 _NEED_SOUND_SHARES = frozenset(
-    {"split", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "split_k", "epi_buffers"}
+    {"split", "stores", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "split_k", "epi_buffers"}
 )
 """Rules whose figures mean nothing while the tile cannot be shared out; they wait until it can."""
 

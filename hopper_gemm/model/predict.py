@@ -7,21 +7,20 @@ three, rounded off where two come close:
   than it multiplies them;
 * **load**: what the SM must take from the L2 (multicast counted once), narrow swizzles at a lower rate, and its
   part of what all SMs under way read from DRAM, which raster, swizzle and cluster decide;
-* **ring**: a slot comes round again when it was loaded, which takes a latency beside the load, and multiplied. That time
-  is shared among ``stages - stagger`` slots. With a late release its math runs beside the next stage's, which costs a
-  slot and spares the wait: see ``notebooks/stagger.ipynb``.
+* **ring**: a slot comes round again when it was loaded, which takes a latency beside the load, and multiplied; with
+  ``stages - 1 - stagger`` loads under way that time is shared among them and the one that is multiplied.
 
 Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, what it takes to add up the parts
 of a divided k, and what a launch costs. Where a launch is not persistent, as many CTAs as fit share an SM. The clock
 follows the load of the tensor cores: beyond a certain load the power cap lowers it, in a burst as well.
 
 The constants were fitted, by a random descent on the error of the logarithm, to some 1,200 bursts of
-``results/h200``: those of the seed table, options, ladder (without its clusters of four, whose launches were too large),
-stagger, tile shape, raster and L2 promotion, and one kernel on the 24 shapes of the suite. Among configs within 15 % of
-the best of their problem the predicted time is off by 4 % (root mean square), among all by 7 %; the config ranked first
-is within 3 % of the best that was measured, except one pick of a finer search, at 5 %. Divided k, stream-K, swapped
-operands and few rows are physics here and not yet experience, and one shape is far off: with 256x128 tiles 64x28672x4096
-took 1.6 times as long as said.
+``results/h200``: those of the seed table, options, ladder (without its clusters of four, whose launches were too
+large), stagger, tile shape, raster and L2 promotion, and one kernel on the 24 shapes of the suite. Among configs within
+15 % of the best of their problem the predicted time is off by 4 % (root mean square), among all by 7 %; the config
+ranked first is within 3 % of the best that was measured, except one pick of a finer search, at 5 %. Divided k,
+stream-K, swapped operands and few rows are physics here and not yet experience, and one shape is far off: with 256x128
+tiles 64x28672x4096 took 1.6 times as long as said.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class Pace:
         dram_rate: of the memory's bandwidth, what a kernel can reach that reads each operand once.
         straight: more traffic where a group of tiles starts afresh instead of turning back.
         latency: from a free slot to its load's first byte, beyond what the load itself takes.
-        issue: of a stage's wgmma, where its slot is released later.
         stage: barriers and addresses of a stage, on the loading side.
         write_share: part of the ring's filling that gets in the way of wgmma's reads.
         drain: tensor cores without work between two stages of a lone consumer that keeps no wgmma group in flight.
@@ -76,7 +74,6 @@ class Pace:
     dram_rate: float = 0.96
     straight: float = 0.098
     latency: float = 403.0
-    issue: float = 150.0
     stage: float = 49.8
     write_share: float = 0.214
     drain: float = 122.0
@@ -150,8 +147,8 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     if not config.stagger and config.consumers == 1:
         math += pace.drain
     load = _load(shares, problem, sms, resident, pace)
-    turns = max(1, config.stages - config.stagger)
-    ring = (pace.latency + load + (pace.issue if config.stagger else math)) / turns
+    ahead = max(0, config.stages - 1 - config.stagger)
+    ring = (math + pace.latency + load) / (ahead + 1)
     math, load = math * ctas, load * ctas
     each = sum(one**pace.sharpness for one in (math, load, ring)) ** (1 / pace.sharpness)
 

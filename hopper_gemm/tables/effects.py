@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-
 NEAR = 0.9
 """Of the best speedup: matches of which neither comes so close say nothing of a choice that anyone would make."""
 

@@ -111,8 +111,8 @@ def _grid_lines(study: Study) -> list[str]:
         lines += [markdown_table(pivot(part, rows, cols), corner), ""]
         lines += [f"cuBLAS: {_cublas(part)}.{_noise(about, group)}", ""]
         if set(varied) - {rows, cols}:
-            heading = f"What each choice is worth, all else equal, where one of the two comes within {1 - NEAR:.0%} of the best:"
-            lines += [heading, "", _effects(part, varied), ""]
+            near = f"where one of the two comes within {1 - NEAR:.0%} of the best"
+            lines += [f"What each choice is worth, all else equal, {near}:", "", _effects(part, varied), ""]
         lines += _best_lines(study, group, part)
     return [*lines, "Cells: speedup over cuBLAS (stages). " + _coverage(study)]
 
