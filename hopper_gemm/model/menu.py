@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import FIELDS, LAUNCH_FIELDS, SWIZZLES, GemmConfig
@@ -30,6 +30,7 @@ NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256:
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
+RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
 @cache
@@ -77,7 +78,7 @@ def _offered() -> Iterator[GemmConfig]:
     for tiles, clusters, parts in ((WIDE, CLUSTERS, (1,)), (NARROW, CLUSTERS, (1,)), (NARROW, CLUSTERS[:1], PARTS)):
         for tile_m, widths in tiles.items():
             for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
-                for stagger, raster, swap_ab in product((1, 0), "mn", (False, True)):
+                for stagger, raster, swap_ab in product((1, 0), RASTERS, (False, True)):
                     config = GemmConfig(
                         tile_m=tile_m,
                         tile_n=tile_n,
