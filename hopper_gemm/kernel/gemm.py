@@ -139,6 +139,7 @@ class HopperGemm(Roles):
             cluster=(config.cluster_m, config.cluster_n, config.split_k),
             min_blocks_per_mp=1,
             stream=stream,
+            use_pdl=config.early,
         )
 
     @cute.kernel
@@ -164,6 +165,8 @@ class HopperGemm(Roles):
     ) -> None:
         """The device side; see the class."""
         config, shares = self.config, self.footprint
+        if cutlass.const_expr(config.early):
+            cute.arch.griddepcontrol_launch_dependents()
         thread, _, _ = cute.arch.thread_idx()
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         place = Place(thread, cute.arch.lane_idx(), warp_index, *cute.arch.block_idx())
@@ -186,6 +189,8 @@ class HopperGemm(Roles):
         if thread == 0:
             ring.init()
         self._sync_cluster()
+        if cutlass.const_expr(config.early):
+            cute.arch.griddepcontrol_wait()
 
         warpgroup_index = cute.arch.make_warp_uniform(thread // hopper.WARPGROUP_THREADS)
         registers = shares.registers

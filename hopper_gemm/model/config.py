@@ -55,6 +55,8 @@ class GemmConfig:
             the others along m. So that few rows of C ride on wgmma's n, which may be as little as 8.
         l2_promotion: bytes that the L2 fetches from DRAM at least for a TMA load: 0 (no more than is asked), 64, 128
             or 256.
+        early: programmatic dependent launch: the kernel may start before the one ahead of it on the stream has ended,
+            as SMs become free, sets itself up and only then waits for the other; and it lets the one behind it do so.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -91,6 +93,7 @@ class GemmConfig:
     split_k: int = 1
     swap_ab: bool = False
     stream_k: bool = False
+    early: bool = False
 
     def __post_init__(self) -> None:
         words = {"stages": "max", "consumers": "auto", "epi_n": "auto", "epi_buffers": "max"}
@@ -107,7 +110,7 @@ class GemmConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
-        for name in ("serpentine", "persistent", "unroll", "swap_ab", "stream_k"):
+        for name in ("serpentine", "persistent", "unroll", "swap_ab", "stream_k", "early"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false but got {getattr(self, name)!r}")
         if not isinstance(self.peek, bool) and self.peek not in SIDES:

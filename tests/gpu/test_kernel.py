@@ -105,6 +105,7 @@ VARIANTS = {
     "cp.async": {"loads": "cp_async", "peek": "producer"},
     "swapped": {"swap_ab": True, "cluster_n": 2},
     "direct": {"stores": "direct", "persistent": False},
+    "early": {"early": True, "cluster_n": 2},
 }
 
 

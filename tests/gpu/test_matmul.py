@@ -78,6 +78,22 @@ def test_row_pitches_are_read_in_place():
     assert not out[:, 264:].any()
 
 
+@pytest.mark.parametrize("changes", [{}, {"stream_k": True}, {"split_k": 2}, {"loads": "cp_async"}], ids=str)
+def test_a_launch_that_starts_early_waits_for_what_it_reads_and_overwrites(changes):
+    """Each product is the next one's operand, over two buffers in turn: a wrong bit would spread."""
+    x, w = operands(512, 1024, 1024)
+    w = w / 32
+
+    def chain(early):
+        config = GemmConfig(tile_m=64, tile_n=64, early=early, **changes)
+        given, buffers = x, (torch.empty(512, 1024, device="cuda", dtype=x.dtype), torch.empty_like(x))
+        for step in range(100):
+            given = hopper_gemm.matmul(given, w, out=buffers[step % 2], config=config)
+        return given.clone()
+
+    assert torch.equal(chain(True), chain(False))
+
+
 def test_it_runs_on_the_current_stream_and_in_a_graph():
     a, b = operands(1024, 1024, 1024)
     out = torch.zeros(1024, 1024, device="cuda", dtype=a.dtype)

@@ -180,6 +180,7 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 split_k=split_k,
                 swap_ab=rarely(False, True),
                 stream_k=split_k == 1 and rarely(False, True),
+                early=len(found) % 8 == 7,
             )
         )
     return found
