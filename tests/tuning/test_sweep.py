@@ -101,7 +101,7 @@ def test_rungs_with_one_config_are_measured_once(tmp_path, out):
 def test_the_best_are_measured_again_and_tuned(spec, out):
     backend = FakeBackend()
     Sweep(spec, out).run(backend)
-    assert len(backend.finals) == 2
+    assert len(backend.measured_again) == 2
     finals = read_trials(out / "final.csv")
     assert finals["tile_m"].tolist() == [320, 128]
     (entry,) = read_tuned(out.parent / TUNED)
@@ -195,7 +195,7 @@ def test_a_finished_sweep_measures_nothing_again(spec, out):
     before = (out / "trials.csv").read_text()
     backend = FakeBackend()
     Sweep(spec, out).run(backend)
-    assert (backend.asked, backend.finals) == ({}, [])
+    assert (backend.asked, backend.measured_again) == ({}, [])
     assert (out / "trials.csv").read_text() == before
 
 
