@@ -26,6 +26,7 @@ from tests.tuning.campaigning import campaign
 @pytest.fixture
 def out(tmp_path, monkeypatch):
     monkeypatch.setenv("CAMPAIGN_LOG", str(tmp_path / "log"))
+    monkeypatch.setattr("hopper_gemm.tuning.campaign.START", "fork")  # as good here, and without seconds of imports
     monkeypatch.setattr("hopper_gemm.tuning.campaign.publish", lambda folder: (folder / "table.md").write_text("page"))
     return tmp_path / "h200"
 
@@ -80,7 +81,7 @@ def test_a_finished_list_measures_nothing_and_a_larger_budget_goes_on(out):
 
 
 def test_what_a_killed_process_was_at_is_taken_by_the_other(out, trouble):
-    trouble(at={"512x512x512": "die on 0", "256x256x256": "die on 0"})
+    trouble(at={f"{size}x{size}x{size}": "die on 0" for size in (256, 512, 768)})
     events = []
     found = campaign(out, [256, 512, 768]).run(events.append)
     assert set(states(found).values()) == {"tuned"}
@@ -134,10 +135,12 @@ def test_another_sweep_in_a_folder_is_that_problems_failure(out):
 PROGRAM = """
 import sys
 from pathlib import Path
+import hopper_gemm.tuning.campaign
 from tests.tuning.campaigning import campaign
 if __name__ == "__main__":
+    hopper_gemm.tuning.campaign.START, gpus = sys.argv[2], int(sys.argv[3])
     try:
-        campaign(Path(sys.argv[1]), [256, 512]).run()
+        campaign(Path(sys.argv[1]), [256, 512], gpus, trials=8).run()
     except KeyboardInterrupt:
         print("stopped")
 """
@@ -145,20 +148,26 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("how", ["interrupted", "killed"])
 def test_when_the_command_ends_nothing_goes_on_behind_its_back(out, trouble, tmp_path, how):
-    trouble(at={"256x256x256": "hang" if how == "interrupted" else "", "512x512x512": ""})
+    interrupted = how == "interrupted"
+    trouble(at={"256x256x256": "hang" if interrupted else ""})
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(tmp_path / "program.py"), str(out)]
+    command = [
+        sys.executable,
+        str(tmp_path / "program.py"),
+        str(out),
+        *(["fork", "2"] if interrupted else ["spawn", "1"]),
+    ]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     while not any("trial" in line for line in log(out)):
         time.sleep(0.02)
-    if how == "interrupted":
+    if interrupted:
         process.send_signal(2)
         assert process.communicate(timeout=20)[0] == "stopped\n"
     else:
         process.kill()
         process.communicate(timeout=20)
-        time.sleep(1)
+        time.sleep(0.5)
     noted = log(out)
     held = claim(out, "tune-256x256x256-burst", "later")
     assert held is not None
