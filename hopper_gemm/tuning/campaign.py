@@ -13,7 +13,7 @@ from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.measure.regimes import REGIMES
@@ -28,7 +28,7 @@ from hopper_gemm.tuning.shapes import read_shapes
 from hopper_gemm.tuning.supervisor import UNUSABLE, Event, Job, supervise
 from hopper_gemm.tuning.tune import verdict
 
-START: Literal["spawn", "fork"] = "spawn"
+CONTEXT: Any = multiprocessing.get_context("spawn")
 """How processes start: from nothing, so that none holds another's line open."""
 
 GRACE_SECONDS = 10.0
@@ -220,13 +220,12 @@ def shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
 
 def _events(job: Job, gpus: Sequence[int]) -> Generator[Event]:
     """Start a process for each GPU and pass on what they tell; when this ends, however it ends, they end too."""
-    context = multiprocessing.get_context(START)
     members: dict[Connection, tuple[int, BaseProcess]] = {}
     at_work: dict[int, str] = {}
     try:
         for gpu, cores in zip(gpus, shares(sorted(os.sched_getaffinity(0)), len(gpus)), strict=True):
-            near, far = context.Pipe()
-            started = context.Process(target=supervise, args=(job, gpu, cores, far), name=f"GPU {gpu}")
+            near, far = CONTEXT.Pipe()
+            started = CONTEXT.Process(target=supervise, args=(job, gpu, cores, far), name=f"GPU {gpu}")
             started.start()
             far.close()
             members[near] = gpu, started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import time
 from collections import Counter
 
 import pytest
+from typer.testing import CliRunner
 
+from hopper_gemm.cli import app
 from hopper_gemm.progress import told
 from hopper_gemm.tables.trials import read_json, read_trials
 from hopper_gemm.tables.tuned import read_tuned
@@ -26,7 +29,9 @@ from tests.tuning.campaigning import campaign
 @pytest.fixture
 def out(tmp_path, monkeypatch):
     monkeypatch.setenv("CAMPAIGN_LOG", str(tmp_path / "log"))
-    monkeypatch.setattr("hopper_gemm.tuning.campaign.START", "fork")  # as good here, and without seconds of imports
+    monkeypatch.setattr(
+        "hopper_gemm.tuning.campaign.CONTEXT", multiprocessing.get_context("fork")
+    )  # saves seconds of imports
     monkeypatch.setattr("hopper_gemm.tuning.campaign.publish", lambda folder: (folder / "table.md").write_text("page"))
     return tmp_path / "h200"
 
@@ -133,14 +138,14 @@ def test_another_sweep_in_a_folder_is_that_problems_failure(out):
 
 
 PROGRAM = """
-import sys
+import multiprocessing, sys
 from pathlib import Path
 import hopper_gemm.tuning.campaign
 from tests.tuning.campaigning import campaign
 if __name__ == "__main__":
-    hopper_gemm.tuning.campaign.START, gpus = sys.argv[2], int(sys.argv[3])
+    hopper_gemm.tuning.campaign.CONTEXT = multiprocessing.get_context(sys.argv[2])
     try:
-        campaign(Path(sys.argv[1]), [256, 512], gpus, trials=8).run()
+        campaign(Path(sys.argv[1]), [256, 512], int(sys.argv[3]), trials=8).run()
     except KeyboardInterrupt:
         print("stopped")
 """
@@ -174,6 +179,29 @@ def test_when_the_command_ends_nothing_goes_on_behind_its_back(out, trouble, tmp
     held.release()
     time.sleep(0.3)
     assert log(out) == noted
+
+
+def test_the_command_prints_one_table_or_json_and_fails_with_what_is_not_tuned(out, trouble, monkeypatch):
+    trouble(at={"256x256x256": "fail"})
+    monkeypatch.setattr(
+        "hopper_gemm.tuning.campaign.Campaign.prepare",
+        lambda shapes, gpus, **rest: campaign(out, [256, 512], len(gpus)),
+    )
+    invoked = CliRunner().invoke(app, ["tune", "--shapes", "list.toml", "--gpus", "0,1", "--json"])
+    assert invoked.exit_code == 1
+    data = json.loads(invoked.stdout)
+    assert [one["state"] for one in data["problems"]] == ["failed", "tuned"]
+    assert data["rates"][-1]["who"] == "in all"
+    assert "GPU 0: sweep 1/4" in invoked.stderr or "GPU 1: sweep 1/4" in invoked.stderr
+    assert invoked.stderr.splitlines()[-1] == (
+        "hopper-gemm: 1 of 2 problems are not tuned, the first is 256x256x256: RuntimeError: nothing is as it was; "
+        "run the same command to go on"
+    )
+    trouble(at={})
+    invoked = CliRunner().invoke(app, ["tune", "--shapes", "list.toml", "--gpus", "0,1", "--seconds", "5"])
+    assert invoked.exit_code == 0
+    assert "| 512x512x512 | 128x128x" in invoked.stdout
+    assert "2 of 2 problems tuned" in invoked.stdout
 
 
 def test_a_claim_is_one_processes_alone_and_forgets_other_runs(tmp_path):
