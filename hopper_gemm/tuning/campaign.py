@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.build.store import source_digest
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.measure.regimes import REGIMES
 from hopper_gemm.model.legality import problem_reasons
@@ -97,6 +98,8 @@ class Campaign:
             regime=regime,
             out=out or local_root() / slug(kinds[0]),
             run=f"{os.getpid()}-{time.time_ns()}",
+            gpu=kinds[0],
+            kernel=source_digest(),
             options=options,
         )
         if job.problems:
@@ -182,7 +185,7 @@ class Campaign:
         if name in self.failures:
             return Tuned(label, "failed", self.failures[name], trials=trials, seconds=seconds)
         try:
-            if not self.job.sweep(problem, self.gpus[0].index).finished:
+            if not self.job.finished(self.job.sweep(problem, self.gpus[0].index)):
                 return Tuned(label, "open", trials=trials, seconds=seconds)
             best = verdict(folder)
         except ResultsError as error:

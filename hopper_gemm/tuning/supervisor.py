@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,6 +74,8 @@ class Job:
         regime: burst or steady.
         out: each problem's folder lies in it.
         run: name of the run.
+        gpu: name of the kind of GPU.
+        kernel: digest of the kernel's sources.
         options: of :func:`hopper_gemm.tuning.tune.prepare`.
         sweep_of: see :func:`tuning`; at module level, as all that travels.
         backend_of: see :func:`cuda`.
@@ -82,6 +85,8 @@ class Job:
     regime: str
     out: Path
     run: str
+    gpu: str
+    kernel: str
     options: dict[str, Any]
     sweep_of: Callable[[GemmProblem, int, Path, dict[str, Any]], Sweep] = tuning
     backend_of: Callable[[SweepSpec, int], Backend] = cuda
@@ -94,6 +99,11 @@ class Job:
         """In its folder."""
         options = {**self.options, "regime": self.regime}
         return self.sweep_of(problem, gpu, self.out / self.name(problem), options)
+
+    def finished(self, sweep: Sweep) -> bool:
+        """Whether there is nothing left to do; what was measured with another kernel or GPU is not passed over in
+        silence, since the sweep itself then says what is wrong with its folder."""
+        return sweep.finished(self.kernel, self.gpu)
 
 
 def supervise(job: Job, gpu: int, cores: Sequence[int], line: Connection) -> None:
@@ -170,7 +180,7 @@ class _Supervisor:
             if held.begun >= TRIES:
                 raise ChildProcessError(f"{TRIES} processes died over it; run the same command to try again")
             sweep = self._job.sweep(problem, self._gpu)
-            if not sweep.finished:
+            if not self._job.finished(sweep):
                 self._tune(sweep, name, held)
         except NoHopperError:
             raise
@@ -193,10 +203,10 @@ class _Supervisor:
         sweep.run(backend, lambda progress: self.tell("progress", name, progress=progress), page=False)
 
     def _note(self, name: str) -> None:
-        folder = self._job.out / name
+        folder, moment = self._job.out / name, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         if folder.is_dir():
-            moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            (folder / ERROR).write_text(f"{moment}\n{traceback.format_exc()}")
+            with suppress(OSError):
+                (folder / ERROR).write_text(f"{moment}\n{traceback.format_exc()}")
 
 
 def _in_a_line(error: Exception) -> str:

@@ -155,12 +155,17 @@ class Sweep:
     def _legal(self) -> list[Point]:
         return [point for point in self._points if not point.refused]
 
-    @property
-    def finished(self) -> bool:
-        """Whether an earlier run used up this very budget and measured all its finals; provenance says so."""
+    def finished(self, kernel: str, gpu: str) -> bool:
+        """Whether an earlier run used up this very budget and measured all its finals; provenance says so.
+
+        Args:
+            kernel: digest of the kernel's sources; figures of another one answer nothing.
+            gpu: name of the GPU, likewise.
+        """
         if not (self.out / PROVENANCE).is_file():
             return False
-        return bool(read_json(self.out / PROVENANCE).get("finished") == self._budget)
+        about = read_json(self.out / PROVENANCE)
+        return (about.get("finished"), about.get("kernel"), about["gpu"]["name"]) == (self._budget, kernel, gpu)
 
     def plan(self) -> Plan:
         """What there is to do."""

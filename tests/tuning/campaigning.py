@@ -72,6 +72,6 @@ class Noting(FakeBackend):
 
 def campaign(out: Path, sizes: list[int], gpus: int = 2, **options: Any) -> Campaign:
     problems = tuple(GemmProblem(size, size, size) for size in sizes)
-    job = Job(problems, "burst", out, f"{time.time_ns()}", options, sweep_of, Noting)
+    job = Job(problems, "burst", out, f"{time.time_ns()}", "NVIDIA H200", "fake", options, sweep_of, Noting)
     found = tuple(GpuId(index, "NVIDIA H200", f"GPU-{index}") for index in range(gpus))
     return Campaign("small, burst", job, found, problems)

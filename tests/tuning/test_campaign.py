@@ -137,6 +137,15 @@ def test_another_sweep_in_a_folder_is_that_problems_failure(out):
     assert "holds another sweep" in found[0].reason
 
 
+def test_what_another_kernel_reached_is_not_taken_for_an_answer(out):
+    campaign(out, [256], gpus=1).run()
+    path = out / "tune-256x256x256-burst" / "provenance.json"
+    path.write_text(json.dumps({**read_json(path), "kernel": "older"}))
+    (one,) = campaign(out, [256], gpus=1).run()
+    assert one.state == "failed"
+    assert "was begun with another kernel (older, now fake); name another folder with --out" in one.reason
+
+
 PROGRAM = """
 import multiprocessing, sys
 from pathlib import Path

@@ -122,6 +122,10 @@ def test_the_finals_of_each_study_are_one_batch(both_kinds, out):
     assert backend.batches == [2, 2]
 
 
+def finished(spec, out) -> bool:
+    return Sweep(spec, out).finished("fake", "NVIDIA H200")
+
+
 class KilledInFinals(FakeBackend):
     """The command ends after so many finals."""
 
@@ -141,9 +145,9 @@ def test_a_kill_among_the_finals_leaves_only_those_without_a_row(spec, out, afte
     first, second = KilledInFinals(after), FakeBackend()
     with pytest.raises(KeyboardInterrupt):
         Sweep(spec, out).run(first)
-    assert not Sweep(spec, out).finished
+    assert not finished(spec, out)
     Sweep(spec, out).run(second)
-    assert Sweep(spec, out).finished
+    assert finished(spec, out)
     assert not second.asked
     assert (second.batches, len(first.measured_again)) == ([2 - after], after)
     assert sorted(read_trials(out / "final.csv")["tile_m"]) == [128, 320]
@@ -178,11 +182,13 @@ def test_a_sweep_is_finished_within_its_budget_and_not_within_a_larger_one(tmp_p
     for trials in (2, 4):
         path.write_text(SPEC + f"[budget]\ntrials = {trials}\n")
         specs.append(read_spec(path))
-    assert not Sweep(specs[0], out).finished
+    assert not finished(specs[0], out)
     Sweep(specs[0], out).run(FakeBackend(), trials=1)
-    assert not Sweep(specs[0], out).finished
+    assert not finished(specs[0], out)
     Sweep(specs[0], out).run(FakeBackend())
-    assert [Sweep(one, out).finished for one in specs] == [True, False]
+    assert [finished(one, out) for one in specs] == [True, False]
+    assert not Sweep(specs[0], out).finished("another", "NVIDIA H200")
+    assert not Sweep(specs[0], out).finished("fake", "NVIDIA H100")
 
 
 @pytest.mark.usefixtures("unpublished")
