@@ -197,6 +197,7 @@ class _Supervisor:
         if self._backend is None:
             self._backend = self._job.backend_of(sweep.spec, self._gpu)
         backend = self._backend = self._backend.serving(sweep.spec)
+        sweep.plan()  # enumerates the space while the GPU's process still loads
         backend.describe()
         held.begin()
         self.tell("begun", name)
