@@ -134,13 +134,15 @@ def sweep(
 @app.command()
 @plain_errors
 def tune(
-    m: Annotated[int, typer.Argument(help="Rows of A and C.")],
-    n: Annotated[int, typer.Argument(help="Columns of B and C.")],
-    k: Annotated[int, typer.Argument(help="Depth of the product.")],
-    dtype: Annotated[str, typer.Option(help="bf16 or fp16.")] = "bf16",
-    regime: Annotated[str, typer.Option(help="burst or steady.")] = "burst",
+    m: Annotated[int | None, typer.Argument(help="Rows of A and C.")] = None,
+    n: Annotated[int | None, typer.Argument(help="Columns of B and C.")] = None,
+    k: Annotated[int | None, typer.Argument(help="Depth of the product.")] = None,
+    shapes: Annotated[Path | None, typer.Option(help="Instead of M N K a list of problems, as TOML.")] = None,
+    dtype: Annotated[str, typer.Option(help="bf16 or fp16; a list says so itself.")] = "bf16",
+    regime: Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")] = "burst",
     budget: Annotated[
-        float | None, typer.Option(min=1, help="Seconds to search; the finals come after. Default: 60.")
+        float | None,
+        typer.Option("--budget", "--seconds", min=1, help="To search a problem; the finals come after. Default: 60."),
     ] = None,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Configs to measure. Default: what the time allows.")
@@ -154,12 +156,28 @@ def tune(
         list[Path] | None, typer.Option(help="Results folder whose rows are told to the sampler; may be repeated.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/tune-<problem>.")
+        Path | None,
+        typer.Option(
+            help="Results folder; of a list that of its problems' folders. Default: results/local/<gpu>/tune-<problem>."
+        ),
     ] = None,
-    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")] = "0",
+    gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it; for a list several: 0,1.")] = "0",
     as_json: Json = False,
 ) -> None:
-    """Find the best config for one problem and put it into the tuned table."""
+    """Find the best config for one problem, or for each of a list, and put it into the tuned table. A list goes on
+    where the last run stopped."""
+    if shapes is not None:
+        if (m, n, k) != (None, None, None):
+            raise ValueError("give the problem as M N K or a list with --shapes, not both")
+        if recorded is not None or backend == "replay":
+            raise ValueError("a list is measured, not replayed; leave out --from and --backend, or give one M N K")
+        if dtype != "bf16":
+            raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
+        options = {"seconds": budget, "trials": trials, "sampler": sampler, "warm_start": warm_start or []}
+        _tune_list(shapes, _several_gpus(gpus), regime, out, options, as_json)
+        return
+    if m is None or n is None or k is None:
+        raise ValueError("tune needs a problem as M N K, or a list with --shapes")
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.tables.places import shown
     from hopper_gemm.tuning.tune import prepare, verdict
@@ -184,6 +202,40 @@ def tune(
         return
     print("\n".join(found.lines()))
     print(f"Written to {shown(run.sweep.out)}")
+
+
+def _tune_list(
+    shapes: Path, gpus: list[int], regime: str, out: Path | None, options: dict[str, Any], as_json: bool
+) -> None:
+    """Tune every problem of a list; say what is left when interrupted."""
+    from hopper_gemm.progress import telling
+    from hopper_gemm.tables.places import shown
+    from hopper_gemm.tuning.campaign import Campaign
+
+    campaign = Campaign.prepare(shapes, gpus=gpus, regime=regime, out=out, **options)
+    (_stderr if as_json else print)(campaign.opening)
+    try:
+        found = campaign.run(telling())
+    except KeyboardInterrupt:
+        to_go = sum(one.state == "open" for one in campaign.found())
+        fail(
+            f"stopped with {to_go} of {len(campaign.problems)} problems to go; what was measured is in {campaign.out}, "
+            "run the same command to go on",
+            INTERRUPTED,
+        )
+    if as_json:
+        rates = [rate.as_dict() for rate in campaign.rates]
+        problems = [one.as_dict() for one in found]
+        print(json.dumps({"out": str(campaign.out), "problems": problems, "rates": rates}))
+    else:
+        print(f"\n{campaign.page(found)}\nWritten to {shown(campaign.out)}")
+    left = [one for one in found if one.state in ("failed", "open")]
+    if left:
+        fail(
+            f"{len(left)} of {len(found)} problems are not tuned, the first is {left[0].problem}: "
+            f"{left[0].reason or 'not finished'}; run the same command to go on",
+            CHECK_FAILED,
+        )
 
 
 @app.command()
@@ -560,6 +612,13 @@ def _one_gpu(text: str) -> int:
     if not text.isdigit():
         raise ValueError(f"--gpus must be the index of one GPU but got {text!r}")
     return int(text)
+
+
+def _several_gpus(text: str) -> list[int]:
+    found = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() for word in found) or len({int(word) for word in found}) < len(found):
+        raise ValueError(f"--gpus must be indices with commas, each once, such as 0,1, but got {text!r}")
+    return [int(word) for word in found]
 
 
 def _number_or(text: str) -> Any:

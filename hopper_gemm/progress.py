@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hopper_gemm.tuning.campaign import Watcher as CampaignWatcher
+    from hopper_gemm.tuning.supervisor import Event
     from hopper_gemm.tuning.sweep import Progress, Watcher
 
 
@@ -25,6 +27,25 @@ def watching(total: int, open_points: int) -> Iterator[Watcher]:
             yield watch
     else:
         yield _lines()
+
+
+def telling() -> CampaignWatcher:
+    """A watcher for a list that is tuned: a line on stderr for each event, with the index of its GPU."""
+    started = time.monotonic()
+
+    def watch(event: Event) -> None:
+        print(f"{time.monotonic() - started:7.1f}s GPU {event.gpu}: {told(event)}", file=sys.stderr, flush=True)
+
+    return watch
+
+
+def told(event: Event) -> str:
+    """One line on what happened on a GPU."""
+    if event.progress is not None:
+        return describe(event.progress)
+    if event.name and event.kind != "died":
+        return f"{event.name} {event.kind}{f': {event.text}' if event.text else ''}"
+    return event.text
 
 
 def describe(progress: Progress) -> str:

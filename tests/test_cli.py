@@ -56,6 +56,16 @@ def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
         ),
         (["ladder", SEED], 2, "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], 2, "backend must be one of auto, cuda, replay but got 'cpu'"),
+        (["tune"], 2, "tune needs a problem as M N K, or a list with --shapes"),
+        (["tune", "64", "64", "64", "--shapes", "sweeps/shapes/suite.toml"], 2, "or a list with --shapes, not both"),
+        (["tune", "64", "64", "64", "--gpus", "0,1"], 2, "--gpus must be the index of one GPU but got '0,1'"),
+        (["tune", "--shapes", "nowhere.toml"], 2, "nowhere.toml does not exist; lists of problems lie in"),
+        (["tune", "--shapes", "sweeps/shapes/suite.toml", "--gpus", "0,0"], 2, "each once, such as 0,1, but got '0,0'"),
+        (
+            ["tune", "--shapes", "sweeps/shapes/suite.toml", "--backend", "replay"],
+            2,
+            "a list is measured, not replayed",
+        ),
         (["table", "tests"], 2, "tests/trials.csv does not exist; name a results folder"),
         (["table", RECORDED, "--rows", "tilt"], 2, "'tilt' is not a column"),
         (["table", RECORDED, "--format", "pdf"], 2, "format must be md, csv or html but got 'pdf'"),
@@ -87,6 +97,7 @@ def test_cuda_without_a_gpu_is_exit_code_3(no_gpu):
         (["check"], replay),
         (["compare"], measured),
         (["compare", "--host"], measured),
+        (["tune", "--shapes", "sweeps/shapes/suite.toml"], "a list is tuned on an H100 or H200"),
     ):
         done = run(*arguments)
         assert done.returncode == 3

@@ -56,6 +56,10 @@ class Child:
         self._connection: Connection | None = None
         self._fresh = False
 
+    def start(self) -> None:
+        """Start the process ahead of its first request, so that what its factory imports is loaded meanwhile."""
+        self._ready()
+
     def ask(self, request: Any, timeout: float) -> Reply:
         """Send a request and wait; after a death or a time-out the next request meets a new process.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Literal
 
 from hopper_gemm.build.child import Child, Handler
@@ -45,7 +45,7 @@ class CompilePool:
         self._store = KernelStore(store)
         count = workers or max(1, len(os.sched_getaffinity(0)) - 1)
         self._children = [Child(_compiler, store) for _ in range(count)]
-        self._idle: SimpleQueue[Child] = SimpleQueue()
+        self._idle: LifoQueue[Child] = LifoQueue()
         for child in self._children:
             self._idle.put(child)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")

@@ -16,6 +16,7 @@ UNKNOWN = "unknown"
 
 def cublas_kernel(problem: GemmProblem) -> str:
     """Name of the kernel (or kernels, joined by ``+``) that torch.mm runs for a problem; see :func:`kernel_of`."""
+    torch.cuda.empty_cache()
     return kernel_of(cublas_launch, make_workload(problem, l2_bytes=0).sets[0])
 
 

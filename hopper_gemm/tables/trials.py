@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,30 @@ class AppendFile:
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())
+
+    def fill(self, name: str, value: Callable[[Mapping[str, str]], str]) -> None:
+        """Give the rows that lack a column's value one; every other character stays. The file is whole at every moment.
+
+        Args:
+            name: of the column.
+            value: of a row, which is given as text.
+        """
+        if not self.path.is_file():
+            return
+        rows = whole_rows(self.path, self.names, "name another folder with --out")
+        found = [{**row, name: row[name] or value(row)} for row in rows]
+        if found == rows:
+            return
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found)
+        part = self.path.with_name(self.path.name + ".part")
+        with part.open("w", newline="") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.path)
 
     def _mend(self) -> None:
         if not self.path.exists():

@@ -11,10 +11,13 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.locks import FileLock
 from hopper_gemm.tables.places import results_root
 from hopper_gemm.tables.trials import ResultsError, read_json, write_json
 
 FILE = "best_configs.json"
+LOCK = ".best_configs.lock"
+"""Beside the table; who writes it holds the lock from reading to replacing."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,15 @@ def read_tuned(path: Path) -> list[TunedEntry]:
 def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:
     """Merge entries into a tuned table: one per problem and regime. A newer one of the same study or of the same config
     replaces the older, since the better of two measurements of one thing is only the luckier; any other one only if it
-    is faster."""
-    known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
-    for entry in entries:
-        old = known.get(_key(entry))
-        same = old is not None and (old.study == entry.study or old.config == entry.config)
-        if old is None or same or entry.speedup > old.speedup:
-            known[_key(entry)] = entry
-    write_json(path, [asdict(known[key]) for key in sorted(known)])
+    is faster. Several processes may write one table: each waits for the other."""
+    with FileLock(path.with_name(LOCK)):
+        known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
+        for entry in entries:
+            old = known.get(_key(entry))
+            same = old is not None and (old.study == entry.study or old.config == entry.config)
+            if old is None or same or entry.speedup > old.speedup:
+                known[_key(entry)] = entry
+        write_json(path, [asdict(known[key]) for key in sorted(known)])
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tuning.space import Point
+from hopper_gemm.tuning.spec import SweepSpec
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,17 @@ class Backend(Protocol):
         """Measure a point for the sweep, with so many pairs or as many as the protocol says."""
         ...
 
-    def final(self, point: Point) -> Answer:
-        """Measure a point again, in fresh processes."""
+    def finals(self, points: Sequence[Point]) -> Iterable[tuple[Point, Answer]]:
+        """Measure the best points of one study again, in fresh processes. Each is answered once, as soon as its figures
+        are final, in any order."""
+        ...
+
+    def cublas_kernel(self, problem: GemmProblem) -> str:
+        """Name of the kernel that cuBLAS runs; empty where that is not known. Asked when nothing is being timed."""
+        ...
+
+    def serving(self, spec: SweepSpec) -> Backend:
+        """This backend for another sweep, with all that it has started and learnt; not for the old one any more."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hopper_gemm.measure.device import DeviceInfo, NoHopperError, find_hopper
 from hopper_gemm.measure.regimes import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.measure.statistics import Pair, speedup
 from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.space import Point
 from hopper_gemm.tuning.spec import SweepSpec
@@ -43,17 +44,26 @@ class CudaBackend:
     source = "measured"
 
     def __init__(self, spec: SweepSpec, gpu: int = 0, store: Path | None = None) -> None:
-        self._spec = spec
         self._gpu = find_hopper(gpu)
         self._store = store or default_store()
         self._pool = CompilePool(self._store)
+        self._serve(spec)
         self._child = self._new_child()
-        self._protocols: dict[str, Protocol] = {
-            "burst": Burst(**spec.burst.model_dump()),
-            "steady": Steady(**spec.steady.model_dump()),
-        }
-        self._cublas: dict[Any, str] = {}
+        self._child.start()
+        self._namer = self._new_child()
+        self._namer.start()
+        self._fresh: list[Child] = []
+        self._cublas: dict[GemmProblem, str] = {}
         self._device: DeviceInfo | None = None
+
+    def serving(self, spec: SweepSpec) -> CudaBackend:
+        """This backend for another sweep: the same GPU, processes, compiled kernels and names."""
+        seed = self._spec.seed
+        self._serve(spec)
+        if spec.seed != seed:
+            self._child.close()
+            self._child = self._new_child()
+        return self
 
     def describe(self) -> dict[str, Any]:
         """The GPU, the protocols and the kernel's digest."""
@@ -70,7 +80,7 @@ class CudaBackend:
         self._pool.submit(dict.fromkeys(KernelId.of(point.config, point.problem) for point in points))
 
     def control(self, point: Point) -> Answer:
-        """The A/A control, timed as any cell; the first of a problem also learns cuBLAS's kernel."""
+        """The A/A control, timed as any cell."""
         protocol = self._protocols[point.regime]
         reply = self._child.ask(
             Request("control", point.problem, protocol=protocol, data=point.data), allowed(protocol)
@@ -88,58 +98,85 @@ class CudaBackend:
         if pairs is not None:
             protocol = replace(protocol, pairs=pairs)
         request = Request("cell", point.problem, point.config, protocol, data=point.data)
-        return self._measured(point, lambda: self._child.ask(request, allowed(protocol)))
+        built = self._pool.result(KernelId.of(point.config, point.problem))
+        if built.status != "ok":
+            return _completed(Answer(built.status, built.reason, {}), point, built)
+        return _completed(_answer(self._child.ask(request, allowed(protocol))), point, built)
 
-    def final(self, point: Point) -> Answer:
-        """Measure again, each time in a process that has measured nothing before."""
-        final = self._spec.final
-        pairs = final.burst_pairs if point.regime == "burst" else final.steady_pairs
-        protocol = replace(self._protocols[point.regime], pairs=pairs)
-
-        def ask() -> Reply:
-            outcomes = []
-            for process in range(final.processes):
-                self._child.close()
+    def finals(self, points: Sequence[Point]) -> Iterator[tuple[Point, Answer]]:
+        """Measure points of one study again, in processes that have measured nothing before: each process measures all
+        of them, and each begins with another one. A point that fails is answered at once and not asked again; where
+        it takes its process along, the others go on in a new one."""
+        built = {point: self._pool.result(KernelId.of(point.config, point.problem)) for point in points}
+        for point in points:
+            if built[point].status != "ok":
+                yield point, _completed(Answer(built[point].status, built[point].reason, {}), point, built[point])
+        parts: dict[Point, list[Figures]] = {point: [] for point in points if built[point].status == "ok"}
+        if not parts:
+            return
+        processes = self._spec.final.processes
+        self._child.close()
+        self._fresh = [self._new_child() for _ in range(processes)]
+        for child in self._fresh:
+            child.start()
+        for process, child in enumerate(self._fresh):
+            if not parts:
+                break
+            self._child.close()
+            self._child = child
+            for point in turned(list(parts), process, processes):
+                protocol = self._final_protocol(point.regime)
                 request = Request("cell", point.problem, point.config, protocol, process, point.data)
-                reply = self._child.ask(request, allowed(protocol))
+                reply = child.ask(request, allowed(protocol))
                 if reply.kind != "answer" or reply.value.figures is None:
-                    return reply
-                outcomes.append(reply.value.figures)
-            return Reply("answer", Outcome("ok", "", _pooled(outcomes)))
+                    del parts[point]
+                    yield point, _completed(_answer(reply), point, built[point])
+                    continue
+                parts[point].append(reply.value.figures)
+                if process == processes - 1:
+                    pooled = Reply("answer", Outcome("ok", "", _pooled(parts[point])))
+                    yield point, _completed(_answer(pooled), point, built[point])
+        for child in self._fresh:
+            if child is not self._child:
+                child.close()
 
-        return self._measured(point, ask)
+    def cublas_kernel(self, problem: GemmProblem) -> str:
+        """Learnt once for each problem, in a process of its own since the profiler slows what comes after it."""
+        if problem not in self._cublas:
+            reply = self._namer.ask(Request("kernel", problem), RUN_SECONDS)
+            self._cublas[problem] = reply.value if reply.kind == "answer" else "unknown"
+        return self._cublas[problem]
 
     def close(self) -> None:
         """End all processes."""
-        self._child.close()
+        for child in (self._child, self._namer, *self._fresh):
+            child.close()
         self._pool.close()
 
     # -----------------------------------------------------------------------------------------
+
+    def _serve(self, spec: SweepSpec) -> None:
+        self._spec = spec
+        self._protocols: dict[str, Protocol] = {
+            "burst": Burst(**spec.burst.model_dump()),
+            "steady": Steady(**spec.steady.model_dump()),
+        }
+
+    def _final_protocol(self, regime: str) -> Protocol:
+        final = self._spec.final
+        pairs = final.burst_pairs if regime == "burst" else final.steady_pairs
+        return replace(self._protocols[regime], pairs=pairs)
 
     def _new_child(self) -> Child:
         environment = {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
         return Child(measuring, self._store, self._spec.seed, environment=environment)
 
-    def _measured(self, point: Point, ask: Any) -> Answer:
-        built = self._pool.result(KernelId.of(point.config, point.problem))
-        known = {"smem_bytes": footprint(point.config).smem_bytes, **_report(built)}
-        if built.status != "ok":
-            return Answer(built.status, built.reason, known)
-        name = self._cublas_kernel(point)
-        answer = _answer(ask())
-        reason = answer.reason or _remark(built, point)
-        return replace(answer, reason=reason, figures={**answer.figures, **known, "cublas_kernel": name})
 
-    def _cublas_kernel(self, point: Point) -> str:
-        """Learnt once for each problem, in a process of its own since the profiler slows what comes after it."""
-        if point.problem not in self._cublas:
-            child = self._new_child()
-            try:
-                reply = child.ask(Request("kernel", point.problem), RUN_SECONDS)
-            finally:
-                child.close()
-            self._cublas[point.problem] = reply.value if reply.kind == "answer" else "unknown"
-        return self._cublas[point.problem]
+def turned(points: Sequence[Point], process: int, processes: int) -> list[Point]:
+    """The order in which one of several processes measures points: each begins at another place, evenly spread, so that
+    none always comes first, or last."""
+    start = process * len(points) // processes
+    return [*points[start:], *points[:start]]
 
 
 def allowed(protocol: Protocol) -> float:
@@ -150,6 +187,13 @@ def allowed(protocol: Protocol) -> float:
         else protocol.settle + protocol.window
     )
     return RUN_SECONDS + 3 * 2 * protocol.pairs * each * 1.5
+
+
+def _completed(answer: Answer, point: Point, built: Built) -> Answer:
+    """The answer with what compiling told of the point."""
+    known = {"smem_bytes": footprint(point.config).smem_bytes, **_report(built)}
+    remark = _remark(built, point) if built.status == "ok" else ""
+    return replace(answer, reason=answer.reason or remark, figures={**answer.figures, **known})
 
 
 def _remark(built: Built, point: Point) -> str:

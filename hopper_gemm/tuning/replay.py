@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.places import shown
 from hopper_gemm.tables.report import Study, read_study
 from hopper_gemm.tables.schema import BEFORE, CARRIED, KEY
@@ -15,6 +16,7 @@ from hopper_gemm.tables.trials import SAMPLES, row_key
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.rows import row_of
 from hopper_gemm.tuning.space import Point
+from hopper_gemm.tuning.spec import SweepSpec
 
 
 class ReplayBackend:
@@ -58,9 +60,18 @@ class ReplayBackend:
         """The recorded row, whatever pairs it has."""
         return self._answer(self._trials, point, "sweep")
 
-    def final(self, point: Point) -> Answer:
-        """The recorded final of the same config."""
-        return self._answer(self._finals, point, "final")
+    def finals(self, points: Sequence[Point]) -> Iterator[tuple[Point, Answer]]:
+        """The recorded finals of the same configs."""
+        for point in points:
+            yield point, self._answer(self._finals, point, "final")
+
+    def cublas_kernel(self, problem: GemmProblem) -> str:
+        """Recorded with the rows, or not known."""
+        return ""
+
+    def serving(self, spec: SweepSpec) -> ReplayBackend:
+        """What is recorded depends on no question."""
+        return self
 
     def close(self) -> None:
         """Nothing to release."""

@@ -34,7 +34,11 @@ def row_of(
     return row
 
 
+def problem_of(row: Mapping[str, Any]) -> GemmProblem:
+    """The problem of a row; its sizes may be text."""
+    return GemmProblem(int(row["m"]), int(row["n"]), int(row["k"]), row["dtype"], row["layouts"])
+
+
 def point_of(row: Mapping[str, Any]) -> Point:
     """The point of a row that ran, or was tried."""
-    problem = GemmProblem(int(row["m"]), int(row["n"]), int(row["k"]), row["dtype"], row["layouts"])
-    return Point(problem, row["regime"], config_of(row), data=row["data"])
+    return Point(problem_of(row), row["regime"], config_of(row), data=row["data"])

@@ -120,12 +120,24 @@ def _of_problem(
     return {config: why for config, why in ruled.items() if why or config in kept}
 
 
-def _refusals(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
+def _refusals(spec: SweepSpec) -> Mapping[GemmConfig, tuple[str, ...]]:
     """Every config with the rules that refuse it, whatever the problem.
 
     What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
-    once for each way to compile.
+    once for each way to compile; and a list of problems that are tuned in one space pays for it once.
     """
+    key = spec.model_dump_json(include={"space", "grids", "rungs", "lower_to_fit"})
+    if key not in _LAST:
+        _LAST.clear()
+        _LAST[key] = _enumerated(spec)
+    return _LAST[key]
+
+
+_LAST: dict[str, dict[GemmConfig, tuple[str, ...]]] = {}
+"""What was enumerated last, by the space it follows from."""
+
+
+def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
     if spec.rungs:
         return {rung.config: _why(rung.config) for rung in rungs(spec)}
     found: dict[GemmConfig, tuple[str, ...]] = {}

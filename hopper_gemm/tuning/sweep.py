@@ -6,7 +6,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hopper_gemm.measure.racing import even, hopeless
 from hopper_gemm.measure.statistics import Pair, Ratio, noise_floor, speedup
 from hopper_gemm.model.config import LAUNCH_FIELDS
 from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.places import results_root, shown
 from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.report import read_study
@@ -40,7 +42,7 @@ from hopper_gemm.tuning.backend import Answer, Backend
 from hopper_gemm.tuning.importance import importances
 from hopper_gemm.tuning.provenance import provenance
 from hopper_gemm.tuning.queue import Asked, PointQueue, open_storage
-from hopper_gemm.tuning.rows import point_of, row_of
+from hopper_gemm.tuning.rows import point_of, problem_of, row_of
 from hopper_gemm.tuning.search import Earlier, Search
 from hopper_gemm.tuning.space import Point, points, refused_by_rule, with_row
 from hopper_gemm.tuning.spec import SweepSpec
@@ -48,6 +50,8 @@ from hopper_gemm.tuning.spec import SweepSpec
 JOURNAL = "study.journal"
 HOPELESS = 5
 """So many crashes from the first point on, and the sweep ends."""
+NOTE_SECONDS = 5.0
+"""How often the time spent on a search is noted, so that a kill does not give it back."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,6 @@ class Sweep:
         self.spec = spec
         self.out = out
         self._storage = storage or str(out / JOURNAL)
-        self._all = points(spec)
-        self._points = with_row(spec, self._all)
-        self._legal = [point for point in self._points if not point.refused]
         self._goal = spec.looked_for
         self._trials = AppendFile(out / TRIALS, NAMES)
         self._finals = AppendFile(out / FINALS, NAMES)
@@ -141,6 +142,30 @@ class Sweep:
         self._refuse_another()
         self._leaders: dict[str, Answer] = {}
         self._measured: dict[tuple[Any, ...], tuple[str, Answer]] = {}
+
+    @cached_property
+    def _all(self) -> list[Point]:
+        return points(self.spec)
+
+    @cached_property
+    def _points(self) -> list[Point]:
+        return with_row(self.spec, self._all)
+
+    @cached_property
+    def _legal(self) -> list[Point]:
+        return [point for point in self._points if not point.refused]
+
+    def finished(self, kernel: str, gpu: str) -> bool:
+        """Whether an earlier run used up this very budget and measured all its finals; provenance says so.
+
+        Args:
+            kernel: digest of the kernel's sources; figures of another one answer nothing.
+            gpu: name of the GPU, likewise.
+        """
+        if not (self.out / PROVENANCE).is_file():
+            return False
+        about = read_json(self.out / PROVENANCE)
+        return (about.get("finished"), about.get("kernel"), about["gpu"]["name"]) == (self._budget, kernel, gpu)
 
     def plan(self) -> Plan:
         """What there is to do."""
@@ -162,6 +187,7 @@ class Sweep:
         watch: Watcher = lambda progress: None,
         trials: int | None = None,
         seconds: float | None = None,
+        page: bool = True,
     ) -> None:
         """Measure what has no row yet, or what a sampler proposes; then the finals; then write the tables.
 
@@ -170,8 +196,10 @@ class Sweep:
             watch: told after each answer.
             trials: stop after so many points, leaving the rest for later.
             seconds: a budget for this run, in place of the spec's.
+            page: write the page and the pictures; else somebody calls :func:`hopper_gemm.tables.publish.publish`.
         """
         about = self._open(backend)
+        about.pop("finished", None)
         started = time.monotonic()
         self._write_refused(about)
         known = self._known()
@@ -183,18 +211,29 @@ class Sweep:
             len(self._points) - len(self._legal) + (queue.planned if isinstance(queue, Search) else len(self._legal))
         )
         count = len(self._points) - len(self._legal) + len(done)
+        spent = about["searched"] = _searched(about)
+        searching = noted = time.monotonic()
         for asked, answer in _unless_all_crash(self._answers(queue, backend, about), len(self._legal) - len(done)):
             self._record(self._trials, asked.point, answer, about, "sweep")
             queue.tell(asked, answer)
             count += 1
             watch(Progress(asked.point, answer, "sweep", count, total, self._best(asked.point), self._goal.names[0]))
+            now = time.monotonic()
+            if now - noted >= NOTE_SECONDS:
+                noted, about["searched"] = now, round(spent + now - searching, 3)
+                write_json(self.out / PROVENANCE, about)
+        about["searched"] = round(spent + time.monotonic() - searching, 3)
+        write_json(self.out / PROVENANCE, about)
+        names = self._name_cublas(backend)
         if queue.finished:
-            self._measure_finals(backend, about, watch)
+            self._measure_finals(backend, about, names, watch)
+            about["finished"] = self._budget
         if self.spec.sampled:
             about["importance"] = importances(self.spec, self._known())
         about["seconds"] = round(about.get("seconds", 0) + time.monotonic() - started, 1)
         write_json(self.out / PROVENANCE, about)
-        publish(self.out)
+        if page:
+            publish(self.out)
 
     # -----------------------------------------------------------------------------------------
 
@@ -212,7 +251,7 @@ class Sweep:
             spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"seconds": seconds})})
         if spec.sampled:
             earlier = [one for folder in spec.warm_start for one in earlier_rows(Path(folder), about["gpu"]["name"])]
-            spent = 0.0 if seconds is not None else about.get("seconds", 0.0)
+            spent = 0.0 if seconds is not None else _searched(about)
             return Search(
                 storage, spec, self._legal, done, earlier=earlier, prepare=backend.prepare, spent=spent, most=trials
             )
@@ -221,7 +260,7 @@ class Sweep:
         allowed = len(todo) if spec.budget.trials is None else max(0, self.plan().open)
         now = todo[: min(allowed, len(todo) if trials is None else trials)]
         backend.prepare(now)
-        left = None if spec.budget.seconds is None else spec.budget.seconds - about.get("seconds", 0.0)
+        left = None if spec.budget.seconds is None else spec.budget.seconds - _searched(about)
         whole = len(now) == allowed
         return PointQueue(storage, spec.name, now, done, self._legal, spec.seed, spec.looked_for, whole, left)
 
@@ -350,6 +389,10 @@ class Sweep:
             self._sample(point, answer, "control", "cublas")
             write_json(self.out / PROVENANCE, about)
 
+    @property
+    def _budget(self) -> dict[str, Any]:
+        return self.spec.budget.model_dump()
+
     def _record(self, file: AppendFile, point: Point, answer: Answer, about: dict[str, Any], stage: str) -> None:
         """Samples first: a row on disk means that everything about it is."""
         if answer.samples:
@@ -365,7 +408,21 @@ class Sweep:
             for process, ours, theirs in answer.samples
         )
 
-    def _measure_finals(self, backend: Backend, about: dict[str, Any], watch: Watcher) -> None:
+    def _name_cublas(self, backend: Backend) -> dict[GemmProblem, str]:
+        """The kernel that cuBLAS runs for each problem: asked once everything is timed, and put into the rows."""
+        ran = [row for row in self._rows(TRIALS).values() if row["status"] == "ok"]
+        names = {problem_of(row): row["cublas_kernel"] for row in ran if row["cublas_kernel"]}
+        unnamed = {problem_of(row) for row in ran if not row["cublas_kernel"]}
+        if unnamed:
+            names |= {problem: backend.cublas_kernel(problem) for problem in unnamed - set(names)}
+            self._trials.fill(
+                "cublas_kernel", lambda row: names.get(problem_of(row), "") if row["status"] == "ok" else ""
+            )
+        return names
+
+    def _measure_finals(
+        self, backend: Backend, about: dict[str, Any], names: dict[GemmProblem, str], watch: Watcher
+    ) -> None:
         """The best of each problem and regime once more: the best of a sweep is otherwise its luckiest sample."""
         if not self.spec.final.best:
             return
@@ -380,10 +437,10 @@ class Sweep:
             best = self._goal.best([answer.figures for _, answer in known], self.spec.final.best)
             chosen += [known[i][0] for i in best]
         todo = [point for point in chosen if point not in finals]
-        for i, point in enumerate(todo, 1):
-            answer = backend.final(point)
-            if answer.status == "illegal":  # a replay knows only the finals that were recorded
+        for i, (point, found) in enumerate(_finals(backend, todo), 1):
+            if found.status == "illegal":  # a replay knows only the finals that were recorded
                 continue
+            answer = replace(found, figures={"cublas_kernel": names.get(point.problem, ""), **found.figures})
             earlier = [other for known, other in finals.items() if known.study == point.study]
             if all(other.figures.get("speedup", 0.0) <= answer.figures.get("speedup", 0.0) for other in earlier):
                 self._tune(point, answer, about)
@@ -422,6 +479,12 @@ class Sweep:
         write_tuned(self.out.parent / TUNED, [entry])
 
 
+def _finals(backend: Backend, points: list[Point]) -> Iterator[tuple[Point, Answer]]:
+    """The answers of each study's finals, one study after the other."""
+    for study in dict.fromkeys(point.study for point in points):
+        yield from backend.finals([point for point in points if point.study == study])
+
+
 def _unless_all_crash(answers: Iterable[tuple[Asked, Answer]], total: int) -> Iterator[tuple[Asked, Answer]]:
     """Pass answers on, but hold the first ones back while they are crashes: what fails on every config is not the
     configs' fault, and rows of it would keep the points from being measured once it is mended.
@@ -442,6 +505,11 @@ def _unless_all_crash(answers: Iterable[tuple[Asked, Answer]], total: int) -> It
         yield from held or ()
         held = None
         yield asked, answer
+
+
+def _searched(about: dict[str, Any]) -> float:
+    """Seconds that earlier runs have searched; older provenance notes only the whole time, finals and all."""
+    return float(about.get("searched", about.get("seconds", 0.0)))
 
 
 def _answer_of(row: dict[str, Any]) -> Answer:

@@ -204,7 +204,7 @@ def prepare(
             raise ResultsError(f"{shown(source)} is no grid and cannot be searched; name another study with --from")
         space = {name: asked[name] for name in ("space", "grids", "keep", "lower_to_fit") if asked.get(name)}
     budget = {name: value for name, value in (("trials", trials), ("seconds", seconds)) if value is not None}
-    name = f"tune-{problem}-{regime}" + ("" if problem.dtype == "bf16" else f"-{problem.dtype}")
+    name = study_name(problem, regime)
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "layouts": problem.layouts}
     raw = {
         "name": name,
@@ -223,6 +223,13 @@ def prepare(
     }
     spec: SweepSpec = checked(raw, "tune")
     return SweepRun.of(spec, backend="replay" if found is None else "cuda", gpu=gpu, out=out, recorded=source)
+
+
+def study_name(problem: GemmProblem, regime: str) -> str:
+    """What tuning a problem is called, and its folder: ``tune-4096x4096x4096-burst``, with the type where it is not
+    bf16 and the layouts where they are not kk."""
+    unusual = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
+    return "-".join(["tune", str(problem), regime, *unusual])
 
 
 def verdict(folder: Path) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,23 +32,25 @@ class Request:
 
 
 def measuring(store: Path | None, seed: int) -> Handler:
-    """The handler of a measuring child: keeps matrices and captured baselines from request to request."""
+    """The handler of a measuring child: keeps matrices and captured baselines from request to request. Made early it
+    only loads modules; the GPU is touched by the first request."""
+    from hopper_gemm.measure.baseline import cublas_kernel
     from hopper_gemm.measure.bench import Bench
     from hopper_gemm.measure.device import describe_current
 
-    bench = Bench(describe_current(), store, seed)
+    @cache
+    def bench() -> Bench:
+        return Bench(describe_current(), store, seed)
 
     def handle(request: Request) -> Any:
         if request.kind == "describe":
-            return bench.device
+            return bench().device
         assert request.problem is not None
         if request.kind == "kernel":
-            from hopper_gemm.measure.baseline import cublas_kernel
-
             return cublas_kernel(request.problem)
         if request.kind == "control":
-            return bench.control(request.problem, request.protocol, request.process, request.data)
+            return bench().control(request.problem, request.protocol, request.process, request.data)
         assert request.config is not None
-        return bench.cell(request.config, request.problem, request.protocol, request.process, request.data)
+        return bench().cell(request.config, request.problem, request.protocol, request.process, request.data)
 
     return handle

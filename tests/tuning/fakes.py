@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.space import Point
 
@@ -75,7 +76,10 @@ class FakeBackend:
     def __init__(self, die_after: int | None = None) -> None:
         self.asked: Counter[str] = Counter()
         self.data: Counter[str] = Counter()
-        self.finals: list[str] = []
+        self.measured_again: list[str] = []
+        self.batches: list[int] = []
+        self.named: Counter[str] = Counter()
+        self.served: list[str] = []
         self.prepared: list[str] = []
         self.closed = False
         self._die_after = die_after
@@ -101,9 +105,22 @@ class FakeBackend:
             return Answer("timeout", "no answer within 60 s; killed", {"registers": 168})
         return self._ok(point)
 
+    def finals(self, points):
+        self.batches.append(len(points))
+        for point in points:
+            yield point, self.final(point)
+
     def final(self, point: Point) -> Answer:
-        self.finals.append(str(point.config))
+        self.measured_again.append(str(point.config))
         return self._ok(point)
+
+    def cublas_kernel(self, problem: GemmProblem) -> str:
+        self.named[str(problem)] += 1
+        return "nvjet"
+
+    def serving(self, spec):
+        self.served.append(spec.name)
+        return self
 
     def close(self) -> None:
         self.closed = True
@@ -126,7 +143,6 @@ class FakeBackend:
             "cublas_sm_mhz": 1600.0,
             "tensor_active": 90.0,
             "rel_err": 1.7e-3,
-            "cublas_kernel": "nvjet",
             "registers": 168,
             "smem_bytes": 229440,
             "wgmma": 8,

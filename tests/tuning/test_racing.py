@@ -122,7 +122,7 @@ def test_the_same_machine_code_is_measured_once_and_says_whose_figures_it_has(tm
     copied = rows[rows["reason"] != ""]
     assert len(copied) == 2
     assert copied["reason"].str.match(r"same machine code as \d+x128x64 .* peek; not measured again").all()
-    assert len(backend.finals) == 2
+    assert len(backend.measured_again) == 2
 
 
 def test_a_twin_is_known_again_after_an_interruption(tmp_path, out):

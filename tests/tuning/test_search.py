@@ -141,14 +141,14 @@ def test_a_search_measures_its_budget_and_then_the_finals(tmp_path, out, sampler
     assert len(rows) == 12
     assert set(backend.asked.values()) == {1}
     assert backend.prepared[:12] == list(dict.fromkeys(backend.prepared))
-    assert len(backend.finals) == 2
+    assert len(backend.measured_again) == 2
     states = [trial.state for trial in study_of(out).trials]
     assert states.count(TrialState.COMPLETE) + states.count(TrialState.PRUNED) == 12
     assert Sweep(spec, out).plan().open == 0
     again = FakeBackend()
     Sweep(spec, out).run(again)
     assert not again.asked
-    assert not again.finals
+    assert not again.measured_again
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 11])
@@ -262,7 +262,7 @@ def test_energy_can_be_looked_for_instead_of_time(tmp_path, out):
     assert study_of(out).directions[0].name == "MINIMIZE"
     rows = read_trials(out / "trials.csv").query("status == 'ok'")
     least = rows.loc[rows["pj_per_flop"].idxmin(), "tile_m"]
-    assert backend.finals[0].startswith(f"{least}x")
+    assert backend.measured_again[0].startswith(f"{least}x")
     assert not (out.parent / "best_configs.json").exists()
 
 
@@ -276,7 +276,7 @@ def test_two_objectives_are_a_pareto_study(tmp_path, out, sampler):
     backend = Metered()
     Sweep(spec_of(tmp_path, text), out).run(backend)
     assert len(study_of(out).directions) == 2
-    assert len(backend.finals) == 2
+    assert len(backend.measured_again) == 2
     assert len(read_trials(out / "trials.csv")) == 12
 
 

@@ -101,12 +101,123 @@ def test_rungs_with_one_config_are_measured_once(tmp_path, out):
 def test_the_best_are_measured_again_and_tuned(spec, out):
     backend = FakeBackend()
     Sweep(spec, out).run(backend)
-    assert len(backend.finals) == 2
+    assert len(backend.measured_again) == 2
     finals = read_trials(out / "final.csv")
     assert finals["tile_m"].tolist() == [320, 128]
     (entry,) = read_tuned(out.parent / TUNED)
     assert (entry.config.tile_m, entry.study) == (320, "small")
     assert entry.noise == read_json(out / "provenance.json")["noise"]["1024x1024x1024 burst"] > 0
+
+
+@pytest.fixture
+def unpublished(monkeypatch):
+    """Pages and pictures are other tests' matter, and most of the time."""
+    monkeypatch.setattr("hopper_gemm.tuning.sweep.publish", lambda folder: None)
+
+
+@pytest.mark.usefixtures("unpublished")
+def test_the_finals_of_each_study_are_one_batch(both_kinds, out):
+    backend = FakeBackend()
+    Sweep(both_kinds, out).run(backend)
+    assert backend.batches == [2, 2]
+
+
+def finished(spec, out) -> bool:
+    return Sweep(spec, out).finished("fake", "NVIDIA H200")
+
+
+class KilledInFinals(FakeBackend):
+    """The command ends after so many finals."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def final(self, point):
+        if len(self.measured_again) == self._after:
+            raise KeyboardInterrupt
+        return super().final(point)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.usefixtures("unpublished")
+def test_a_kill_among_the_finals_leaves_only_those_without_a_row(spec, out, after):
+    first, second = KilledInFinals(after), FakeBackend()
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(spec, out).run(first)
+    assert not finished(spec, out)
+    Sweep(spec, out).run(second)
+    assert finished(spec, out)
+    assert not second.asked
+    assert (second.batches, len(first.measured_again)) == ([2 - after], after)
+    assert sorted(read_trials(out / "final.csv")["tile_m"]) == [128, 320]
+
+
+@pytest.mark.usefixtures("unpublished")
+def test_a_search_that_was_killed_among_the_finals_does_not_search_again(tmp_path, out):
+    """Its seconds are noted before the finals begin."""
+    path = tmp_path / "timed.toml"
+    path.write_text(SPEC.replace("[[prob", 'sampler = "random"\n[[prob') + "[budget]\nseconds = 0.05\n")
+
+    class Slow(KilledInFinals):
+        def measure(self, point, pairs=None):
+            time.sleep(0.03)
+            return super().measure(point, pairs)
+
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(read_spec(path), out).run(Slow(0))
+    rows = len(read_trials(out / "trials.csv"))
+    assert rows < 5
+    second = FakeBackend()
+    Sweep(read_spec(path), out).run(second)
+    assert (len(read_trials(out / "trials.csv")), len(second.asked)) == (rows, 0)
+    assert second.batches
+    assert read_json(out / "provenance.json")["searched"] < 0.2
+
+
+@pytest.mark.usefixtures("unpublished")
+def test_a_sweep_is_finished_within_its_budget_and_not_within_a_larger_one(tmp_path, out):
+    path = tmp_path / "small.toml"
+    specs = []
+    for trials in (2, 4):
+        path.write_text(SPEC + f"[budget]\ntrials = {trials}\n")
+        specs.append(read_spec(path))
+    assert not finished(specs[0], out)
+    Sweep(specs[0], out).run(FakeBackend(), trials=1)
+    assert not finished(specs[0], out)
+    Sweep(specs[0], out).run(FakeBackend())
+    assert [finished(one, out) for one in specs] == [True, False]
+    assert not Sweep(specs[0], out).finished("another", "NVIDIA H200")
+    assert not Sweep(specs[0], out).finished("fake", "NVIDIA H100")
+
+
+@pytest.mark.usefixtures("unpublished")
+def test_cublas_is_named_once_for_each_problem_after_all_its_trials(spec, out):
+    class Late(FakeBackend):
+        def cublas_kernel(self, problem):
+            assert sum(self.asked.values()) == 5
+            assert not self.measured_again
+            return super().cublas_kernel(problem)
+
+    backend = Late()
+    Sweep(spec, out).run(backend)
+    assert backend.named == {"1024x1024x1024": 1}
+    rows = read_trials(out / "trials.csv")
+    assert set(rows.query("status == 'ok'")["cublas_kernel"]) == {"nvjet"}
+    assert set(rows.query("status != 'ok'")["cublas_kernel"]) == {""}
+    assert set(read_trials(out / "final.csv")["cublas_kernel"]) == {"nvjet"}
+    again = FakeBackend()
+    Sweep(spec, out).run(again)
+    assert not again.named
+
+
+@pytest.mark.usefixtures("unpublished")
+def test_a_sweep_that_goes_on_names_cublas_by_what_is_known(spec, out):
+    Sweep(spec, out).run(FakeBackend(), trials=2)
+    backend = FakeBackend()
+    Sweep(spec, out).run(backend)
+    assert not backend.named
+    assert set(read_trials(out / "trials.csv").query("status == 'ok'")["cublas_kernel"]) == {"nvjet"}
 
 
 @pytest.fixture
@@ -195,7 +306,7 @@ def test_a_finished_sweep_measures_nothing_again(spec, out):
     before = (out / "trials.csv").read_text()
     backend = FakeBackend()
     Sweep(spec, out).run(backend)
-    assert (backend.asked, backend.finals) == ({}, [])
+    assert (backend.asked, backend.measured_again) == ({}, [])
     assert (out / "trials.csv").read_text() == before
 
 

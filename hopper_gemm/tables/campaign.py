@@ -1,0 +1,104 @@
+"""The page of a tuned list: the winner of each problem, and how fast it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from hopper_gemm.tables.report import markdown_table
+
+PAGE = "campaign.md"
+
+HEADINGS = ("winner", "speedup over cuBLAS", "trials", "seconds")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What became of one problem.
+
+    Args:
+        problem: with its type and layouts where they are not the usual.
+        state: ``"tuned"``; ``"refused"``: no config can run it; ``"failed"``; ``"open"``: not finished.
+        reason: why it is not tuned.
+        winner: label of its best config.
+        speedup, speedup_low, speedup_high: of the winner's final.
+        even: configs that share the first place within the noise; none where the winner is the only one.
+        trials: rows of its search.
+        seconds: that search and finals took, in all runs.
+    """
+
+    problem: str
+    state: Literal["tuned", "refused", "failed", "open"]
+    reason: str = ""
+    winner: str = ""
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    even: int = 0
+    trials: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As :data:`HEADINGS` has them."""
+        if self.state != "tuned":
+            what = f"{self.state}: {self.reason}" if self.reason else self.state
+            return (what.replace("|", "/"), "", str(self.trials or ""), f"{self.seconds:.0f}" if self.seconds else "")
+        shared = f" (one of {self.even} that are even)" if self.even > 1 else ""
+        figure = f"{self.speedup:.3f}x [{self.speedup_low:.3f}, {self.speedup_high:.3f}]"
+        return f"{self.winner}{shared}", figure, str(self.trials), f"{self.seconds:.0f}"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a GPU did in this run, or all of them together.
+
+    Args:
+        who: ``"GPU 0"``, or ``"in all"``.
+        trials: measured.
+        seconds: it was at work; of all together: from the first moment to the last.
+    """
+
+    who: str
+    trials: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Trials a second."""
+        return self.trials / self.seconds if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**asdict(self), "seconds": round(self.seconds, 1), "per_second": round(self.per_second, 3)}
+
+
+def campaign_table(found: Sequence[Tuned]) -> str:
+    """One line for each problem, as a GitHub table."""
+    frame = pd.DataFrame([one.cells for one in found], index=[one.problem for one in found], columns=list(HEADINGS))
+    return markdown_table(frame, "problem")
+
+
+def campaign_page(title: str, about: str, found: Sequence[Tuned], rates: Sequence[Rate]) -> str:
+    """The whole page.
+
+    Args:
+        title: name of the list, and the regime.
+        about: a sentence on where the figures come from.
+        found: problems in order.
+        rates: of this run.
+    """
+    tuned = sum(one.state == "tuned" for one in found)
+    lines = [f"# {title}", "", f"**{about}**", "", campaign_table(found), ""]
+    lines += [f"{tuned} of {len(found)} problems tuned. The speedups are of finals in fresh processes.", ""]
+    if any(rate.trials for rate in rates):
+        told = [f"{rate.who} {rate.per_second:.2f} ({rate.trials} in {rate.seconds:.0f} s)" for rate in rates]
+        lines += ["Trials a second in the last run, set-up and finals counted: " + ", ".join(told) + ".", ""]
+    return "\n".join(lines)
