@@ -160,7 +160,7 @@ def read_compare(folder: Path) -> pd.DataFrame:
         raise ResultsError(f"{path} does not exist; run hopper-gemm compare on a Hopper GPU first")
     latest: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
     codes: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for row in whole_rows(path, NAMES, _MEND):
+    for row in whole_rows(path, NAMES, _MEND, older=True):
         cell, config = tuple(row[name] for name in CELL), tuple(row[name] for name in (*FIELDS, "code"))
         if codes.get(cell) != config:
             codes[cell], latest[cell] = config, {}

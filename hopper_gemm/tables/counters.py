@@ -103,7 +103,7 @@ def recorded_keys(folder: Path, figures: Collection[str] = FIGURES) -> set[tuple
     Raises:
         ResultsError: the file is not of this version: rows could not be added to it.
     """
-    rows = _rows(folder / FILE) if (folder / FILE).is_file() else []
+    rows = _rows(folder / FILE, older=False) if (folder / FILE).is_file() else []
     return {counter_key(row) for row in rows if any(row[name] for name in figures)}
 
 
@@ -116,7 +116,7 @@ def read_counters(folder: Path) -> pd.DataFrame:
     path = folder / FILE
     if not path.is_file():
         raise ResultsError(f"{path} does not exist; run hopper-gemm counters on a Hopper GPU first")
-    frame = pd.DataFrame(_rows(path), columns=list(NAMES), dtype=object)
+    frame = pd.DataFrame(_rows(path, older=True), columns=list(NAMES), dtype=object)
     return with_kinds(frame, COLUMNS)
 
 
@@ -206,14 +206,14 @@ def _raster(row: Mapping[str, Any], sms: int) -> str:
     return f"{config.raster}{config.swizzle} ({best_swizzle(config, sms):.1f})"
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path, older: bool) -> list[dict[str, str]]:
     """A file's rows as text, one for each key; a torn last line is passed over.
 
     Of several rows of one key the later fills in what the earlier lacks, or takes its place where it is of other
     machine code.
     """
     rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in whole_rows(path, NAMES, "move it away and count again"):
+    for row in whole_rows(path, NAMES, "move it away and count again", older=older):
         key = counter_key(row)
         before = rows.get(key, {})
         kept = before if before.get("code") == row["code"] else {}

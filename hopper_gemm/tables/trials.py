@@ -132,20 +132,33 @@ def read_trials(path: Path) -> pd.DataFrame:
     return with_pairs(frame.reset_index(drop=True))
 
 
-def whole_rows(path: Path, names: tuple[str, ...], mend: str) -> list[dict[str, str]]:
+def whole_rows(path: Path, names: tuple[str, ...], mend: str, *, older: bool = False) -> list[dict[str, str]]:
     """The whole lines of a file as text; a torn last one is passed over.
 
+    Args:
+        path: the file.
+        names: its columns.
+        mend: what to do about a file that has others.
+        older: whether it may lack columns that came later: a row with a config then holds what held before there was
+            one; see :data:`hopper_gemm.tables.schema.BEFORE`. No rows can be added to such a file.
+
     Raises:
-        ResultsError: its columns are not ``names``; ``mend`` says what to do about it.
+        ResultsError: its columns are not ``names``.
     """
     content = path.read_text()
     whole = content[: content.rfind("\n") + 1]
     if not whole:
         return []
     reader = csv.DictReader(io.StringIO(whole))
-    if tuple(reader.fieldnames or ()) != names:
+    found = tuple(reader.fieldnames or ())
+    later = [name for name in names if name not in found and name in BEFORE] if older else []
+    if found != tuple(name for name in names if name not in later):
         raise ResultsError(f"{path} has the columns of another version; {mend}")
-    return list(reader)
+    rows = list(reader)
+    if not later:
+        return rows
+    filled = {name: _text(BEFORE[name]) for name in later}
+    return [{**row, **(filled if row["tile_m"] else dict.fromkeys(later, ""))} for row in rows]
 
 
 def with_kinds(frame: pd.DataFrame, columns: Iterable[Column]) -> pd.DataFrame:

@@ -168,3 +168,14 @@ def test_nothing_counted_joins_to_empty_figures(study):
     joined = with_counters(trials(study, {**ours(), "regime": "burst"}), read_counters(study).iloc[:0])
     assert isinstance(joined, pd.DataFrame)
     assert joined[list(FIGURES)].isna().all(axis=None)
+
+
+def test_a_file_older_than_a_parameter_is_read_with_its_default(study):
+    path = study / FILE
+    read = read_counters(study)
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    at = lines[0].index("early")
+    path.write_text("".join(",".join(line[:at] + line[at + 1 :]) + "\n" for line in lines))
+    again = read_counters(study)
+    assert again["early"].tolist() == read["early"].tolist()
+    assert again.drop(columns="early").equals(read.drop(columns="early"))
