@@ -66,6 +66,15 @@ GRIDS: list[dict[str, Any]] = [
         "swap_ab": [False, True],
         **LAUNCHES,
     },
+    {  # few rows or columns, which memory paces: deep rings and wide multicast
+        "tile_m": [64, 128],
+        "tile_n": [8, 16, 32, 64],
+        "k_depth": [4, 8],
+        "stagger": [1, 0],
+        "cluster": ["2x1", "4x1", "1x2", "1x4"],
+        "swap_ab": [False, True],
+        **LAUNCHES,
+    },
     {  # a last wave that is hardly filled
         "stream_k": True,
         "tile_m": [128, 192, 256],
