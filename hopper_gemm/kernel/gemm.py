@@ -12,7 +12,7 @@ from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.loads import Loads, ThreadLoad, ThreadLoads
-from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, smem_layout
+from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, plain_layout, smem_layout
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.roles import Place, Roles
 from hopper_gemm.kernel.tile_scheduler import Raster
@@ -100,12 +100,15 @@ class HopperGemm(Roles):
         map_a, map_b = self.a.descriptor(a, config.l2_promotion), self.b.descriptor(b, config.l2_promotion)
         layout_c, store_c, tensor_c = None, None, c
         if cutlass.const_expr(config.stores == "tma"):
-            chunk = (hopper.WGMMA_M, shares.chunk_n)
-            kind = BY_ROWS[128] if config.swap_ab else BY_DEPTH[min(128, 2 * shares.chunk_n)]
-            layout_c = smem_layout(self.dtype, kind, (*chunk, config.epi_buffers * config.consumers))
-            store = cpasync.make_tiled_tma_atom(
-                cpasync.CopyBulkTensorTileS2GOp(), c, smem_layout(self.dtype, kind, chunk), chunk
-            )
+            chunk, buffers = (hopper.WGMMA_M, shares.chunk_n), config.epi_buffers * config.consumers
+            if cutlass.const_expr(shares.chunk_swizzled):
+                kind = BY_ROWS[128] if config.swap_ab else BY_DEPTH[min(128, 2 * shares.chunk_n)]
+                layout_c = smem_layout(self.dtype, kind, (*chunk, buffers))
+                one = smem_layout(self.dtype, kind, chunk)
+            else:
+                layout_c, one = plain_layout(*chunk, buffers), plain_layout(*chunk)
+                one = cute.slice_(one, (None, None, 0))
+            store = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, one, chunk)
             store_c, tensor_c = store.atom, store.tma_tensor
         threads_load = cutlass.const_expr(config.loads == "cp_async")
         mma = self._tiled_mma(shares.share_n)
