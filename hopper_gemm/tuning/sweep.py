@@ -31,6 +31,7 @@ from hopper_gemm.tables.trials import (
     TRIALS,
     AppendFile,
     ResultsError,
+    packed,
     read_json,
     read_trials,
     row_key,
@@ -328,6 +329,8 @@ class Sweep:
     def _refuse_another(self) -> None:
         if self.out.exists() and not self.out.is_dir():
             raise ResultsError(f"{self.out} is a file; name a folder with --out")
+        if any(packed(self.out / name).is_file() and not (self.out / name).is_file() for name in (TRIALS, SAMPLES)):
+            raise ResultsError(f"{self.out} is packed and takes no more rows; name another folder with --out")
         if not (self.out / PROVENANCE).is_file():
             if (self.out / TRIALS).exists():
                 raise ResultsError(f"{self.out} holds {TRIALS} without {PROVENANCE}; name another folder with --out")
