@@ -237,11 +237,16 @@ def _of_the_default(curves: Sequence[Curve]) -> list[str]:
             continue
         others = {one.sampler: one for one in curves if one.group == curve.group}
         chance = f"; drawing at random, in {others['random'].found():.0%}" if "random" in others else ""
+        blind = (
+            f"; told nothing by the model, in {others[DEFAULT + BLIND].found():.0%}"
+            if DEFAULT + BLIND in others
+            else ""
+        )
         alone = f"; the model alone needs {_counted(others['prior'].needed[0])}" if "prior" in others else ""
         lines.append(
             f"- {curve.group.label}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
-            f"({max(1, round(SHARE * curve.size))} trials) in {curve.found():.0%} of {len(curve.needed)} games{chance}"
-            f"{alone}."
+            f"({max(1, round(SHARE * curve.size))} trials) in {curve.found():.0%} of {len(curve.needed)} games"
+            f"{blind}{chance}{alone}."
         )
     return ["", *lines] if lines else []
 
