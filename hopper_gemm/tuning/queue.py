@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.fleet import Alone, Fleet, Held
+from hopper_gemm.tuning.legal import telling
 from hopper_gemm.tuning.objective import Objective
 from hopper_gemm.tuning.space import Point
 from hopper_gemm.tuning.storage import patiently
@@ -277,9 +278,10 @@ def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Ob
 
     def once() -> None:
         try:
-            if carry:
+            if carry:  # one attribute is one commit
                 trial.set_user_attr(ANSWER, packed_answer(answer))
-            trial.set_user_attr("status", answer.status)
+            else:
+                trial.set_user_attr("status", answer.status)
             if values is None:
                 trial.set_constraint("runs", 1.0)
         except UpdateFinishedTrialError:  # told already, and only the database's reply was lost; or taken over
@@ -329,15 +331,11 @@ def open_study(
 
 
 def _choices(points: Sequence[Point]) -> dict[str, Any]:
-    """The parameters that vary, as categories of text (a journal turns tuples into lists)."""
-    values: dict[str, list[str]] = {}
-    for point in points:
-        for name, value in point.config.as_dict().items():
-            seen = values.setdefault(name, [])
-            if str(value) not in seen:
-                seen.append(str(value))
+    """The parameters that tell the configs apart, as categories of text (a journal turns tuples into lists). Those that
+    follow from the others, as the stages that fit do, would cost a database as much again."""
     return {
-        name: CategoricalDistribution(sorted(seen, key=_number_first)) for name, seen in values.items() if len(seen) > 1
+        name: CategoricalDistribution(sorted(map(str, values), key=_number_first))
+        for name, values in telling(list(dict.fromkeys(point.config for point in points))).items()
     }
 
 
