@@ -92,7 +92,11 @@ def is_away(error: BaseException) -> bool:
     """Whether an error says that the database cannot be reached now, or is busy: all others are mistakes."""
     import sqlalchemy.exc
 
-    away: tuple[type[BaseException], ...] = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)
+    away: tuple[type[BaseException], ...] = (
+        sqlalchemy.exc.OperationalError,
+        sqlalchemy.exc.InterfaceError,
+        sqlalchemy.exc.PendingRollbackError,  # the second statement of a session that broke in its first
+    )
     try:
         import psycopg
 
