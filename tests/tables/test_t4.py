@@ -120,7 +120,8 @@ def test_a_result_says_what_its_row_says(tmp_path):
     frame, samples = read_study(STAGGER).trials, read_samples(STAGGER)
     (document,) = documents([first])
     rows = frame[frame["k"] == 8192].to_dict("records")
-    for row, result in zip(rows, document["results"], strict=True):
+    assert len(rows) == len(document["results"])
+    for row, result in zip(rows[::20], document["results"][::20], strict=True):
         config = GemmConfig(**result["configuration"])
         assert config == resolve(config)
         assert {name: row[name] for name in FIELDS} == result["configuration"]
