@@ -244,19 +244,22 @@ def simulate(
     results: Annotated[
         Path, typer.Argument(metavar="RESULTS_DIR", help="A recorded study, such as results/h200/seed-table.")
     ],
-    samplers: Annotated[str, typer.Option(help="Names, separated by commas.")] = "exhaustive,random,tpe,gp,prior",
+    samplers: Annotated[
+        str, typer.Option(help="Names, with commas; gp-blind is gp without the model.")
+    ] = "exhaustive,random,tpe,gp,prior",
     seeds: Annotated[int, typer.Option(min=1, help="Games of each sampler.")] = 30,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Trials of a game. Default: a quarter of the space, at least 40.")
     ] = None,
     regime: Annotated[str | None, typer.Option(help="Only this regime.")] = None,
     problem: Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md and simulation.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .png and .json.")] = None,
     as_json: Json = False,
 ) -> None:
     """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""
     from hopper_gemm.tables.plots import regret_curves
-    from hopper_gemm.tuning.simulate import recorded_problems, simulation_table, summary
+    from hopper_gemm.tables.trials import write_json
+    from hopper_gemm.tuning.simulate import course, recorded_problems, simulation_table, summary
     from hopper_gemm.tuning.simulate import simulate as simulated
 
     games = [
@@ -270,6 +273,7 @@ def simulate(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "simulation.md").write_text(simulation_table(curves) + "\n")
+        write_json(out / "simulation.json", [{**summary(curve), **course(curve)} for curve in curves])
         titled: dict[str, dict[str, Any]] = {}
         for curve in curves:
             titled.setdefault(curve.group.title, {})[curve.sampler] = curve.regret
@@ -371,6 +375,47 @@ def table(
     corner = f"{rows} \\ {cols}"
     parts = [f"{name}: {value}\n\n{render(frame, form, corner)}" for name, frame in tables]
     print("\n".join([f"{source_line(study.provenance)}\n", *parts]))
+
+
+@app.command()
+@plain_errors
+def export(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS_DIR", help="A study's folder, such as results/h200/seed-table.")
+    ],
+    form: Annotated[str, typer.Option("--format", help="t4: Kernel Tuner's results format.")] = "t4",
+    out: Annotated[
+        Path | None, typer.Option(help="File to write. Default: t4.json; several problems have a file each.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """A study in the format of other tuners: T4, the open results format of the autotuning community."""
+    from hopper_gemm.tables.places import shown
+    from hopper_gemm.tables.t4 import export as exported
+
+    if form != "t4":
+        fail(f"--format must be t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR --format csv")
+    written = exported(results, out)
+    if as_json:
+        print(json.dumps({"files": [str(path) for path in written]}))
+    else:
+        print("\n".join(f"Written to {shown(path)}" for path in written))
+
+
+@app.command()
+@plain_errors
+def pack(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS_DIR", help="Folder of a finished study.")],
+    as_json: Json = False,
+) -> None:
+    """Turn a finished study's CSV files into Parquet, a fifth of the size; every command reads either."""
+    from hopper_gemm.tables.pack import pack as packed
+
+    found = packed(results)
+    if as_json:
+        print(json.dumps({name: {"csv_bytes": old, "bytes": new} for name, (old, new) in found.items()}))
+    else:
+        print("\n".join(f"{name}: {new} bytes instead of {old}" for name, (old, new) in found.items()))
 
 
 @app.command()

@@ -20,6 +20,7 @@ NEEDED = (
     "torch",
     "optuna",
     "pandas",
+    "pyarrow",
     "numpy",
     "pydantic",
     "matplotlib",

@@ -51,7 +51,7 @@ class AppendFile:
         if not self.path.exists() or self.path.stat().st_size == 0:
             writer.writeheader()
         for row in rows:
-            writer.writerow({name: _text(row.get(name)) for name in self.names})
+            writer.writerow({name: as_text(row.get(name)) for name in self.names})
         with self.path.open("a", newline="") as file:
             file.write(text.getvalue())
             file.flush()
@@ -94,7 +94,8 @@ class AppendFile:
 
 
 def read_trials(path: Path) -> pd.DataFrame:
-    """A trials file with its kinds: integers stay integers where they are missing in other rows.
+    """A trials file with its kinds: integers stay integers where they are missing in other rows. Where the file is not
+    there but was packed, as ``trials.parquet`` beside where it was, that is read.
 
     A column that came after the file was written holds what held before there was one; see
     :data:`hopper_gemm.tables.schema.BEFORE`.
@@ -102,20 +103,12 @@ def read_trials(path: Path) -> pd.DataFrame:
     Raises:
         ResultsError: no such file, not this schema, or a status nobody knows.
     """
-    if not path.is_file():
-        raise ResultsError(
-            f"{path} does not exist; name a results folder that holds {path.name}, such as results/h200/seed-table"
-        )
-    content = path.read_text()
-    whole = content[: content.rfind("\n") + 1]
-    if not whole:
-        raise ResultsError(f"{path} is empty; run the sweep again")
-    frame = pd.read_csv(io.StringIO(whole), dtype=str, keep_default_na=False, na_values=[""])
+    frame = _texts(path)
     absent = [name for name in NAMES if name not in frame.columns]
     missing = [name for name in absent if name not in BEFORE]
     if missing:
         raise ResultsError(f"{path} lacks the columns {', '.join(missing)}; it is not a trials file of this version")
-    frame = frame.assign(**{name: _text(BEFORE[name]) for name in absent})
+    frame = frame.assign(**{name: as_text(BEFORE[name]) for name in absent})
     for column in COLUMNS:
         if column.kind == "integer":
             frame[column.name] = pd.to_numeric(frame[column.name]).astype("Int64")
@@ -130,6 +123,64 @@ def read_trials(path: Path) -> pd.DataFrame:
     if strange:
         raise ResultsError(f"{path} has the unknown status {strange[0]!r}; known are {', '.join(STATUSES)}")
     return with_pairs(frame.reset_index(drop=True))
+
+
+def packed(path: Path) -> Path:
+    """Where a CSV file's Parquet lies once :func:`hopper_gemm.tables.pack.pack` has put it there."""
+    return path.with_suffix(".parquet")
+
+
+def is_there(path: Path) -> bool:
+    """Whether a CSV file is there, or its Parquet instead."""
+    return path.is_file() or packed(path).is_file()
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """A packed file.
+
+    Raises:
+        ResultsError: it is not Parquet, or there is nothing to read it with.
+    """
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except ImportError:
+        raise ResultsError(f"{path} needs pyarrow to be read; pip install pyarrow") from None
+    except (OSError, ValueError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ResultsError(f"{path} is not a Parquet file ({why}); restore it, or run the sweep again") from None
+
+
+def read_samples(folder: Path) -> pd.DataFrame:
+    """Every pair of times of a study, with the columns :data:`SAMPLE_NAMES`; no rows where none were kept. Samples that
+    are older than the column ``data`` have it too.
+
+    Raises:
+        ResultsError: the file is not what it should be.
+    """
+    path = folder / SAMPLES
+    if path.is_file():
+        frame = pd.read_csv(path)
+    elif packed(path).is_file():
+        frame = read_parquet(packed(path))
+    else:
+        return pd.DataFrame({name: [] for name in SAMPLE_NAMES})
+    return frame if "data" in frame.columns else frame.assign(data=BEFORE["data"])
+
+
+def _texts(path: Path) -> pd.DataFrame:
+    """A trials file, or its Parquet, as text; nothing where a value is missing."""
+    if not path.is_file() and packed(path).is_file():
+        frame = read_parquet(packed(path))
+        return pd.DataFrame({name: [as_text(one) or None for one in frame[name]] for name in frame.columns}, dtype=str)
+    if not path.is_file():
+        raise ResultsError(
+            f"{path} does not exist; name a results folder that holds {path.name}, such as results/h200/seed-table"
+        )
+    content = path.read_text()
+    whole = content[: content.rfind("\n") + 1]
+    if not whole:
+        raise ResultsError(f"{path} is empty; run the sweep again")
+    return pd.read_csv(io.StringIO(whole), dtype=str, keep_default_na=False, na_values=[""])
 
 
 def whole_rows(path: Path, names: tuple[str, ...], mend: str, *, older: bool = False) -> list[dict[str, str]]:
@@ -157,7 +208,7 @@ def whole_rows(path: Path, names: tuple[str, ...], mend: str, *, older: bool = F
     rows = list(reader)
     if not later:
         return rows
-    filled = {name: _text(BEFORE[name]) for name in later}
+    filled = {name: as_text(BEFORE[name]) for name in later}
     return [{**row, **(filled if row["tile_m"] else dict.fromkeys(later, ""))} for row in rows]
 
 
@@ -182,12 +233,12 @@ def with_pairs(frame: pd.DataFrame) -> pd.DataFrame:
 
 def row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     """What tells a row from another, as text: the same for a row read back and for one about to be written."""
-    return tuple(_text(row[name]) for name in KEY)
+    return tuple(as_text(row[name]) for name in KEY)
 
 
 def config_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     """The part of :func:`row_key` that tells configs apart."""
-    return tuple(_text(row[name]) for name in FIELDS)
+    return tuple(as_text(row[name]) for name in FIELDS)
 
 
 def config_of(row: Mapping[str, Any]) -> GemmConfig:
@@ -216,7 +267,8 @@ def read_json(path: Path) -> Any:
         raise ResultsError(f"{path} is not valid JSON ({error}); restore it or run the sweep again") from None
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value as a CSV file holds it: six digits of a figure, nothing for what is missing."""
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, bool) or type(value).__name__ == "bool":

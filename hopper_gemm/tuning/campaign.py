@@ -24,7 +24,7 @@ from hopper_gemm.tables.campaign import PAGE, Rate, Tuned, campaign_page
 from hopper_gemm.tables.places import local_root, shown
 from hopper_gemm.tables.publish import TABLE, publish
 from hopper_gemm.tables.report import read_study
-from hopper_gemm.tables.trials import PROVENANCE, TRIALS, ResultsError
+from hopper_gemm.tables.trials import PROVENANCE, TRIALS, ResultsError, is_there
 from hopper_gemm.tuning.shapes import read_shapes
 from hopper_gemm.tuning.supervisor import UNUSABLE, Event, Job, supervise
 from hopper_gemm.tuning.tune import verdict
@@ -179,7 +179,7 @@ class Campaign:
             return Tuned(label, "refused", self.refused[problem])
         folder = self.out / name
         trials, seconds = 0, 0.0
-        if (folder / TRIALS).is_file():
+        if is_there(folder / TRIALS):
             study = read_study(folder)
             trials, seconds = len(study.trials), float(study.provenance.get("seconds", 0.0))
         if name in self.failures:
@@ -270,7 +270,7 @@ def _death(code: int, name: str = "") -> str:
 def _publish(folder: Path) -> None:
     """A finished study's page, unless it was written after the study's end."""
     page = folder / TABLE
-    if not (folder / TRIALS).is_file():
+    if not is_there(folder / TRIALS):
         return
     if not page.is_file() or page.stat().st_mtime_ns < (folder / PROVENANCE).stat().st_mtime_ns:
         publish(folder)

@@ -1,30 +1,45 @@
 """The Optuna studies of a sweep: one for each problem and regime, each an exhaustive queue of its legal points.
 
-Optuna remembers what was asked and told, in a journal file that needs no server, so that its dashboard and its plots
-work on our sweeps and guided samplers can take over the same storage. The queue never proposes a point that a rule
-refuses, nor one whose row is already on disk.
+Optuna remembers what was asked and told, so that its dashboard and its plots work on our sweeps and guided samplers can
+take over the same storage. The queue never proposes a point that a rule refuses, nor one whose row is already on disk,
+nor one that another worker has claimed: a claim is a running trial that bears the worker's name, made while no other
+worker may make one, and it ends with its worker.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
-from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hopper_gemm.tuning.backend import Answer
+from hopper_gemm.tuning.fleet import Alone, Fleet, Held
+from hopper_gemm.tuning.legal import telling
 from hopper_gemm.tuning.objective import Objective
 from hopper_gemm.tuning.space import Point
+from hopper_gemm.tuning.storage import patiently
 
 PLANNED = "planned"
-"""User attribute of a queued trial: the label of the point it stands for."""
+"""User attribute of a trial of a queue: the label of the point it stands for."""
+
+WORKER = "worker"
+"""User attribute of a trial: who measures it, or did."""
+
+ANSWER = "answer"
+"""User attribute of a trial in a storage that several folders share: the answer, so that each of them gets its row."""
+
+WAIT_SECONDS = 0.2
+"""Between two looks at points that others are measuring, when nothing else is left."""
+
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 @dataclass(frozen=True)
@@ -36,20 +51,26 @@ class Asked:
     study: optuna.Study
 
 
+class LockLostError(Exception):
+    """The database that held a lock was away meanwhile; what was done under it was taken back."""
+
+
 class PointQueue:
     """The points still to be measured, in order, as Optuna trials.
 
     Args:
-        storage: of the studies; see :func:`open_storage`.
+        storage: of the studies; see :func:`hopper_gemm.tuning.storage.open_storage`.
         name: of the sweep; studies are called ``name/problem dtype layouts regime``.
-        points: legal points to be measured now.
+        points: legal points that are open, as far as the budget allows.
         done: legal points that have a row, with what was answered: trials that were cut off before they were told are
             told now.
         space: all legal points of the sweep; their values are the categories, the same in every run.
         seed: of the sampler.
         objective: the figure that trials are told.
-        whole: whether the sweep is done with these points.
+        most: give out so many points now, leaving the rest for later.
         seconds: ask for nothing more after so many.
+        fleet: the workers that share the storage.
+        carry: keep whole answers in the storage, for workers with other folders.
     """
 
     def __init__(
@@ -61,78 +82,242 @@ class PointQueue:
         space: Sequence[Point],
         seed: int,
         objective: Objective,
-        whole: bool = True,
+        most: int | None = None,
         seconds: float | None = None,
+        fleet: Fleet | None = None,
+        carry: bool = False,
     ) -> None:
+        self._storage = storage
         self._objective = objective
-        self._whole = whole
+        self._fleet = fleet or Alone()
+        self._carry = carry
+        self._most = len(points) if most is None else most
         self._ends = None if seconds is None else time.monotonic() + seconds
         self.finished = False
         """Whether nothing is left that the budget allows."""
-        self._points = list(points)
+        self._points: dict[str, dict[str, Point]] = {}
+        for point in points:
+            self._points.setdefault(point.study, {})[_label(point)] = point
         self._choices = _choices(space)
-        self._studies = {
-            study: open_study(storage, f"{name}/{study}", objective, optuna.samplers.RandomSampler(seed=seed))
+        self._mine: set[int] = set()
+        self.studies = {
+            study: patiently(
+                lambda study=study: open_study(  # type: ignore[misc]
+                    storage, f"{name}/{study}", objective, optuna.samplers.RandomSampler(seed=seed)
+                )
+            )
             for study in dict.fromkeys(point.study for point in space)
         }
-        for study, handle in self._studies.items():
-            self._settle(handle, [(point, answer) for point, answer in done if point.study == study])
-            self._plan(handle, [point for point in points if point.study == study])
+        """By the name of :attr:`hopper_gemm.tuning.space.Point.study`."""
+        for study, handle in self.studies.items():
+            known = {_label(point): (point, answer) for point, answer in done if point.study == study}
+            self._alone(handle, lambda held, handle=handle, known=known: self._settle(handle, known))  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Asked]:
-        by_label = {(point.study, _label(point)): point for point in self._points}
-        for study in dict.fromkeys(point.study for point in self._points):
-            handle = self._studies[study]
-            for _ in range(sum(point.study == study for point in self._points)):
+        given = 0
+        for study in self._points:
+            while True:
                 if self._ends is not None and time.monotonic() >= self._ends:
                     self.finished = True
                     return
-                trial = handle.ask(self._choices)
-                yield Asked(by_label[study, trial.user_attrs[PLANNED]], trial, handle)
-        self.finished = self._whole
+                if given >= self._most:
+                    self.finished = self._most > 0 and not self._open_points()
+                    return
+                handle = self.studies[study]
+                asked, others = self._alone(handle, lambda held, study=study: self._claim(study, held))  # type: ignore[misc]
+                if asked is not None:
+                    given += 1
+                    yield asked
+                elif others:
+                    time.sleep(WAIT_SECONDS)
+                else:
+                    break
+        self.finished = True
+
+    def known(self) -> set[Point]:
+        """Points that somebody has measured."""
+        return {point for name, points in self._points.items() for point, _ in answers(self.studies[name], points)}
 
     def tell(self, asked: Asked, answer: Answer) -> None:
         """Record an answer."""
-        tell(asked.study, asked.trial, answer, self._objective)
+        tell(asked.study, asked.trial, answer, self._objective, self._carry)
+        self._mine.discard(asked.trial.number)
 
-    def _plan(self, study: optuna.Study, points: list[Point]) -> None:
-        """Leave exactly the open points waiting, in order; what an earlier run left in another state is closed."""
-        waiting = {
-            trial.user_attrs.get(PLANNED): trial
-            for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        }
-        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            study.tell(trial.number, state=TrialState.FAIL)
-        for point in points:
-            if _label(point) not in waiting:
-                study.enqueue_trial(_parameters(point), user_attrs={PLANNED: _label(point)})
+    def _alone(self, study: optuna.Study, do: Callable[[Held], Any]) -> Any:
+        """Do something that no other worker does meanwhile, whatever becomes of the database."""
 
-    def _settle(self, study: optuna.Study, done: list[tuple[Point, Answer]]) -> None:
-        """Tell trials whose row reached the disk but whose answer did not reach the journal."""
-        answers = {_label(point): answer for point, answer in done}
-        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            answer = answers.get(trial.user_attrs.get(PLANNED))
-            if answer is not None:
-                self._close(study, trial, answer)
+        def once() -> Any:
+            while True:
+                try:
+                    with self._fleet.alone(study.study_name) as held:
+                        return do(held)
+                except LockLostError:
+                    continue
+
+        return patiently(once)
+
+    def _claim(self, name: str, held: Held) -> tuple[Asked | None, bool]:
+        """The next point that is open, or None and whether others are still at work on theirs."""
+        study = self.studies[name]
+        point, others = self._next(study, self._points[name], reap=False)
+        if point is None and others:
+            point, others = self._next(study, self._points[name], reap=True)
+        if point is None:
+            return None, others
+        chosen = {name: value for name, value in _parameters(point).items() if name in self._choices}
+        begun = create_trial(
+            state=TrialState.RUNNING,
+            params=chosen,
+            distributions={name: self._choices[name] for name in chosen},
+            user_attrs={PLANNED: _label(point), WORKER: self._fleet.worker},
+        )
+        number = self._storage.create_new_trial(self._storage.get_study_id_from_name(study.study_name), begun)
+        trial = optuna.Trial(study, number)
+        if not held():
+            study.tell(trial, state=TrialState.FAIL)
+            raise LockLostError
+        self._mine.add(trial.number)
+        return Asked(point, trial, study), True
+
+    def _next(self, study: optuna.Study, points: Mapping[str, Point], reap: bool) -> tuple[Point | None, bool]:
+        """The first point that has neither an answer nor a worker.
+
+        Args:
+            study: its.
+            points: to choose from, by label.
+            reap: look whether the workers live; else they are believed to.
+        """
+        taken, others, lives = set(), False, {}
+        for trial in study.get_trials(deepcopy=False):
+            label = trial.user_attrs.get(PLANNED)
+            if label not in points:
+                continue
+            if trial.state == TrialState.RUNNING:
+                worker = trial.user_attrs.get(WORKER, "")
+                if worker == self._fleet.worker:
+                    lives[worker] = trial.number in self._mine  # else its making was in doubt, and it is not begun
+                elif reap and worker not in lives:
+                    lives[worker] = self._fleet.alive(worker)
+                if not lives.get(worker, True):
+                    study.tell(trial.number, state=TrialState.FAIL)
+                    continue
+                others = True
+            if trial.state in (TrialState.RUNNING, *ENDED):
+                taken.add(label)
+        return next((point for label, point in points.items() if label not in taken), None), others
+
+    def _open_points(self) -> bool:
+        """Whether a point is left that has no answer."""
+        for name, points in self._points.items():
+            trials = patiently(lambda name=name: self.studies[name].get_trials(deepcopy=False, states=ENDED))  # type: ignore[misc]
+            if points.keys() - {trial.user_attrs.get(PLANNED) for trial in trials}:
+                return True
+        return False
+
+    def _settle(self, study: optuna.Study, done: Mapping[str, tuple[Point, Answer]]) -> None:
+        """Let the study hold what the rows hold: trials whose row reached the disk but whose answer did not reach the
+        storage are told now, others that were cut off are closed, and what an older version left waiting is too."""
+        told = set()
+        for trial in study.get_trials(deepcopy=False):
+            label = trial.user_attrs.get(PLANNED)
+            if trial.state == TrialState.WAITING:
+                self._storage.set_trial_state_values(
+                    self._storage.get_trial_id_from_study_id_trial_number(
+                        self._storage.get_study_id_from_name(study.study_name), trial.number
+                    ),
+                    TrialState.FAIL,
+                )
+            elif trial.state == TrialState.RUNNING and not self._fleet.alive(trial.user_attrs.get(WORKER, "")):
+                if label in done:
+                    self._close(study, trial, done[label][1])
+                    told.add(label)
+                else:
+                    study.tell(trial.number, state=TrialState.FAIL)
+            elif trial.state != TrialState.FAIL:
+                told.add(label)
+        for label, (point, answer) in done.items():
+            if self._carry and label not in told:
+                self._add(study, point, answer)
 
     def _close(self, study: optuna.Study, trial: FrozenTrial, answer: Answer) -> None:
+        if self._carry:
+            study_id = self._storage.get_study_id_from_name(study.study_name)
+            number = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+            self._storage.set_trial_user_attr(number, ANSWER, packed_answer(answer))
         values = self._objective.values(answer.figures) if answer.status == "ok" else None
         if values is not None:
             study.tell(trial.number, values)
         else:
             study.tell(trial.number, state=TrialState.PRUNED)
 
+    def _add(self, study: optuna.Study, point: Point, answer: Answer) -> None:
+        """A row of an earlier run that the storage knows nothing of, for the workers that share it."""
+        values = self._objective.values(answer.figures) if answer.status == "ok" else None
+        chosen = {name: value for name, value in _parameters(point).items() if name in self._choices}
+        study.add_trial(
+            create_trial(
+                state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
+                values=values,
+                params=chosen,
+                distributions={name: self._choices[name] for name in chosen},
+                user_attrs={PLANNED: _label(point), "status": answer.status, ANSWER: packed_answer(answer)},
+            )
+        )
 
-def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Objective) -> None:
+
+def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Objective, carry: bool = False) -> None:
     """Record an answer. A point that did not run is pruned and infeasible, never failed: samplers do not see failures
-    and would propose the same corner for ever."""
-    trial.set_user_attr("status", answer.status)
+    and would propose the same corner for ever. Where another worker took the trial for dead and closed it, its own
+    answer counts.
+
+    Args:
+        study, trial, answer, objective: what was asked, and what came of it.
+        carry: keep the whole answer in the storage.
+    """
     values = objective.values(answer.figures) if answer.status == "ok" else None
-    if values is not None:
-        study.tell(trial, values)
-    else:
-        trial.set_constraint("runs", 1.0)
-        study.tell(trial, state=TrialState.PRUNED)
+
+    def once() -> None:
+        try:
+            if carry:  # one attribute is one commit
+                trial.set_user_attr(ANSWER, packed_answer(answer))
+            else:
+                trial.set_user_attr("status", answer.status)
+            if values is None:
+                trial.set_constraint("runs", 1.0)
+        except UpdateFinishedTrialError:  # told already, and only the database's reply was lost; or taken over
+            return
+        if values is not None:
+            study.tell(trial, values, skip_if_finished=True)
+        else:
+            study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+
+    patiently(once)
+
+
+def answers(study: optuna.Study, points: Mapping[str, Point]) -> Iterator[tuple[Point, Answer]]:
+    """What all workers found, as far as the storage carries it.
+
+    Args:
+        study: of one problem and regime.
+        points: its legal points, by the label of their config.
+    """
+    for trial in patiently(lambda: study.get_trials(deepcopy=False, states=ENDED)):
+        point = points.get(trial.user_attrs.get(PLANNED) or trial.user_attrs.get("config", ""))
+        if point is not None and ANSWER in trial.user_attrs:
+            yield point, unpacked_answer(trial.user_attrs[ANSWER])
+
+
+def packed_answer(answer: Answer) -> str:
+    """An answer as one line of JSON; figures that are no numbers are left out."""
+    figures = {name: _plain(value) for name, value in answer.figures.items()}
+    kept = {name: value for name, value in figures.items() if value is not None and value == value}
+    return json.dumps([answer.status, answer.reason, kept, [list(map(_plain, one)) for one in answer.samples]])
+
+
+def unpacked_answer(text: str) -> Answer:
+    """The other way round."""
+    status, reason, figures, samples = json.loads(text)
+    return Answer(status, reason, figures, tuple(tuple(one) for one in samples))
 
 
 def open_study(
@@ -145,24 +330,12 @@ def open_study(
     )
 
 
-def open_storage(url: str) -> BaseStorage | str:
-    """An Optuna storage: a path is a journal file; anything with ``://`` is a database URL, handed to Optuna."""
-    if "://" in url:
-        return url
-    Path(url).parent.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(url))
-
-
 def _choices(points: Sequence[Point]) -> dict[str, Any]:
-    """The parameters that vary, as categories of text (a journal turns tuples into lists)."""
-    values: dict[str, list[str]] = {}
-    for point in points:
-        for name, value in point.config.as_dict().items():
-            seen = values.setdefault(name, [])
-            if str(value) not in seen:
-                seen.append(str(value))
+    """The parameters that tell the configs apart, as categories of text (a journal turns tuples into lists). Those that
+    follow from the others, as the stages that fit do, would cost a database as much again."""
     return {
-        name: CategoricalDistribution(sorted(seen, key=_number_first)) for name, seen in values.items() if len(seen) > 1
+        name: CategoricalDistribution(sorted(map(str, values), key=_number_first))
+        for name, values in telling(list(dict.fromkeys(point.config for point in points))).items()
     }
 
 
@@ -176,3 +349,7 @@ def _parameters(point: Point) -> dict[str, str]:
 
 def _label(point: Point) -> str:
     return str(point.config)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

@@ -11,8 +11,8 @@ import pandas as pd
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.places import shown
 from hopper_gemm.tables.report import Study, read_study
-from hopper_gemm.tables.schema import BEFORE, CARRIED, KEY
-from hopper_gemm.tables.trials import SAMPLES, row_key
+from hopper_gemm.tables.schema import CARRIED, KEY
+from hopper_gemm.tables.trials import read_samples, row_key
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.rows import row_of
 from hopper_gemm.tuning.space import Point
@@ -36,8 +36,7 @@ class ReplayBackend:
         self._study: Study = read_study(folder)
         self._trials = _by_key(self._study.trials)
         self._finals = _by_key(self._study.finals)
-        path = folder / SAMPLES
-        self._samples = _with_data(pd.read_csv(path)) if path.is_file() else None
+        self._samples = read_samples(folder)
 
     def describe(self) -> dict[str, Any]:
         """The recorded GPU and protocol."""
@@ -84,8 +83,6 @@ class ReplayBackend:
         return Answer(row["status"], row["reason"], figures, self._samples_of(point, stage, str(point.config)))
 
     def _samples_of(self, point: Point, stage: str, config: str) -> tuple[tuple[int, float, float], ...]:
-        if self._samples is None:
-            return ()
         s, p = self._samples, point.problem
         chosen = s[
             (s.m == p.m)
@@ -97,11 +94,6 @@ class ReplayBackend:
             & (s.config == config)
         ]
         return tuple(zip(chosen.process.tolist(), chosen.ours_us.tolist(), chosen.cublas_us.tolist(), strict=True))
-
-
-def _with_data(samples: pd.DataFrame) -> pd.DataFrame:
-    """Samples older than the column, too, say what the matrices held."""
-    return samples if "data" in samples.columns else samples.assign(data=BEFORE["data"])
 
 
 def _by_key(frame: pd.DataFrame) -> dict[tuple[str, ...], dict[str, Any]]:

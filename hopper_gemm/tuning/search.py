@@ -15,11 +15,13 @@ from optuna.trial import TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.tuning.backend import Answer
+from hopper_gemm.tuning.fleet import Alone, Fleet
 from hopper_gemm.tuning.legal import LegalSpace
-from hopper_gemm.tuning.queue import Asked, open_study, tell
-from hopper_gemm.tuning.samplers import EARLIER, make, predictions
+from hopper_gemm.tuning.queue import ANSWER, WORKER, Asked, open_study, packed_answer, tell
+from hopper_gemm.tuning.samplers import EARLIER, SHOWN, make, predictions
 from hopper_gemm.tuning.space import Point
 from hopper_gemm.tuning.spec import SweepSpec
+from hopper_gemm.tuning.storage import patiently
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Search:
         spent: seconds that earlier runs have searched.
         most: stop after so many points now, leaving the rest for later.
         clock: seconds.
+        fleet: the workers that share the storage; no two of them are proposed the same config.
+        carry: keep whole answers in the storage, for workers with other folders.
     """
 
     def __init__(
@@ -66,7 +70,11 @@ class Search:
         spent: float = 0.0,
         most: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        fleet: Fleet | None = None,
+        carry: bool = False,
     ) -> None:
+        self._fleet = fleet or Alone()
+        self._carry = carry
         self._spec = spec
         self._objective = spec.looked_for
         self._prepare = prepare
@@ -95,7 +103,12 @@ class Search:
 
     def tell(self, asked: Asked, answer: Answer) -> None:
         """Record an answer."""
-        tell(asked.study, asked.trial, answer, self._objective)
+        tell(asked.study, asked.trial, answer, self._objective, self._carry)
+
+    @property
+    def studies(self) -> dict[str, optuna.Study]:
+        """By the name of :attr:`hopper_gemm.tuning.space.Point.study`."""
+        return {one.points[0].study: one.study for one in self._open}
 
     @property
     def planned(self) -> int:
@@ -112,10 +125,10 @@ class Search:
             waiting: deque[Asked] = deque()
             while True:
                 over = share is not None and self._clock() - started >= share
-                room = 0 if over else min(self._spec.ahead - len(waiting), one.room(self._spec.budget.trials))
+                room = 0 if over else min(self._spec.ahead - len(waiting), self._room(one))
                 if self._most is not None:
                     room = min(room, self._most - given - len(waiting))
-                asked = [self._ask(one) for _ in range(room)]
+                asked = [fresh for _ in range(room) if (fresh := self._ask(one)) is not None]
                 waiting += asked
                 if asked:
                     self._prepare([fresh.point for fresh in asked])
@@ -124,19 +137,32 @@ class Search:
                 given += 1
                 yield waiting.popleft()
             for left in waiting:
-                left.study.tell(left.trial, state=TrialState.FAIL)
-                one.asked -= 1
+                patiently(lambda left=left: left.study.tell(left.trial, state=TrialState.FAIL, skip_if_finished=True))  # type: ignore[misc]
             if self._left is not None:
                 self._left = max(0.0, self._left - (self._clock() - started))
-        self.finished = self._most is None or all(one.room(self._spec.budget.trials) == 0 for one in self._open)
+        self.finished = self._most is None or all(self._room(one) == 0 for one in self._open)
 
-    def _ask(self, one: _Open) -> Asked:
-        trial = one.study.ask(one.space.distributions)
-        number = one.space.find(trial.params)
-        assert number is not None
-        one.asked += 1
-        trial.set_user_attr("config", str(one.space.configs[number]))
-        return Asked(one.points[number], trial, one.study)
+    def _room(self, one: _Open) -> int:
+        return patiently(lambda: one.room(self._spec.budget.trials))
+
+    def _ask(self, one: _Open) -> Asked | None:
+        """A proposal; none where others have taken the last that the budget allows."""
+
+        def once() -> Asked | None:
+            with self._fleet.alone(one.study.study_name) as held:
+                if not one.room(self._spec.budget.trials):
+                    return None
+                trial = one.study.ask(one.space.distributions)
+                number = one.space.find(trial.params)
+                assert number is not None
+                trial.set_user_attr("config", str(one.space.configs[number]))
+                trial.set_user_attr(WORKER, self._fleet.worker)
+                if held():
+                    return Asked(one.points[number], trial, one.study)
+                one.study.tell(trial, state=TrialState.FAIL)
+                return once()
+
+        return patiently(once)
 
     def _opened(
         self,
@@ -157,10 +183,15 @@ class Search:
         sampler = make(
             spec.sampler, space, self._objective, spec.seed, predictions(space.configs, problem), spec.seeds, told
         )
-        study = open_study(storage, f"{spec.name}/{name}", self._objective, sampler)
-        self._settle(study, space, done)
-        self._tell_earlier(study, space, earlier)
-        return _Open(study, space, points, len(done))
+        study = patiently(lambda: open_study(storage, f"{spec.name}/{name}", self._objective, sampler))
+
+        def settle() -> None:
+            with self._fleet.alone(study.study_name):
+                self._settle(study, space, done)
+                self._tell_earlier(study, space, earlier)
+
+        patiently(settle)
+        return _Open(study, space, points)
 
     def _settle(self, study: optuna.Study, space: LegalSpace, done: list[tuple[Point, Answer]]) -> None:
         """Let the study hold what the rows hold: a trial that was cut off before it was told is told now, one that was
@@ -171,7 +202,7 @@ class Search:
             if trial.state == TrialState.RUNNING:
                 if number in answers:
                     self._close(study, trial.number, answers[number])
-                else:
+                elif not self._fleet.alive(trial.user_attrs.get(WORKER, "")):
                     study.tell(trial.number, state=TrialState.FAIL)
             if number in answers and EARLIER not in trial.user_attrs and trial.state != TrialState.FAIL:
                 del answers[number]
@@ -183,7 +214,11 @@ class Search:
                     values=values,
                     params=space.parameters(number),
                     distributions=space.distributions,
-                    user_attrs={"config": str(space.configs[number]), "status": answer.status},
+                    user_attrs={
+                        "config": str(space.configs[number]),
+                        "status": answer.status,
+                        **({ANSWER: packed_answer(answer)} if self._carry else {}),
+                    },
                 )
             )
 
@@ -218,14 +253,13 @@ class _Open:
     Args:
         study, space: Optuna's, and what it proposes from.
         points: of the space, by number.
-        asked: points with a row, or proposed.
     """
 
     study: optuna.Study
     space: LegalSpace
     points: list[Point]
-    asked: int
 
     def room(self, trials: int | None) -> int:
-        """Points that may still be proposed."""
-        return max(0, min(len(self.points), trials or len(self.points)) - self.asked)
+        """Points that may still be proposed: those that any worker was proposed are counted."""
+        asked = sum(EARLIER not in trial.user_attrs for trial in self.study.get_trials(deepcopy=False, states=SHOWN))
+        return max(0, min(len(self.points), trials or len(self.points)) - asked)

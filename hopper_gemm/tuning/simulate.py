@@ -26,6 +26,13 @@ WITHIN = 0.01
 SHARE = 0.05
 """Part of the space in which the default sampler should get there."""
 
+DEFAULT = "gp"
+"""The sampler of ``tune`` where none is named."""
+
+BLIND = "-blind"
+"""What ends the name of a sampler that is told nothing by the model, such as ``gp-blind``: where the model was fitted
+to the very study that is played, only this says what the sampler itself finds."""
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -94,7 +101,7 @@ def play(
 
     Args:
         recorded: the problem.
-        sampler: its name.
+        sampler: its name; with :data:`BLIND` at its end it sees no prediction.
         seed: of the sampler.
         trials: how many configs it may try.
         seeds: configs that it takes from the model first.
@@ -105,7 +112,10 @@ def play(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = recorded.space
-    proposing = make(sampler, space, Objective(), seed, recorded.predicted, seeds)
+    blind = sampler.endswith(BLIND)
+    nothing = np.random.default_rng(seed).uniform(0, 1e-12, len(space))  # only so that the first config is any
+    predicted, first = (nothing, 0) if blind else (recorded.predicted, seeds)
+    proposing = make(sampler.removesuffix(BLIND), space, Objective(), seed, predicted, first)
     study = optuna.create_study(direction="maximize", sampler=proposing)
     tried: list[int] = []
     asked: list[optuna.Trial] = []
@@ -145,7 +155,7 @@ def simulate(
     Raises:
         ValueError: there is no such sampler.
     """
-    unknown = [name for name in samplers if name not in SAMPLERS]
+    unknown = [name for name in samplers if name.removesuffix(BLIND) not in SAMPLERS]
     if unknown:
         raise ValueError(f"samplers must be among {', '.join(SAMPLERS)} but got {unknown[0]!r}")
     curves = []
@@ -190,6 +200,13 @@ def summary(curve: Curve) -> dict[str, Any]:
     }
 
 
+def course(curve: Curve) -> dict[str, Any]:
+    """How a curve ran, ready for JSON: trials that each game needed, and how far behind the best the games were after
+    each trial: a tenth of them less than ``low``, half less than ``middle``, a tenth more than ``high``."""
+    low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
+    return {"needed": [_known(one) for one in curve.needed.tolist()], "low": low, "middle": middle, "high": high}
+
+
 def simulation_table(curves: Sequence[Curve]) -> str:
     """One line for each problem and sampler, in GitHub's form."""
     share = f"{SHARE:.0%}"
@@ -209,7 +226,33 @@ def simulation_table(curves: Sequence[Curve]) -> str:
             f"| {one['problem']} | {one['configs']} | {one['sampler']} | {one['games']} | {median} | {ninety} | "
             f"{one['found']:.0%} | {one['regret']:.2%} |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_of_the_default(curves)])
+
+
+def _of_the_default(curves: Sequence[Curve]) -> list[str]:
+    """One sentence for each problem: does the default sampler keep its promise, and would chance do as well?"""
+    lines = []
+    for curve in curves:
+        if curve.sampler != DEFAULT:
+            continue
+        others = {one.sampler: one for one in curves if one.group == curve.group}
+        chance = f"; drawing at random, in {others['random'].found():.0%}" if "random" in others else ""
+        blind = (
+            f"; told nothing by the model, in {others[DEFAULT + BLIND].found():.0%}"
+            if DEFAULT + BLIND in others
+            else ""
+        )
+        alone = f"; the model alone needs {_counted(others['prior'].needed[0])}" if "prior" in others else ""
+        lines.append(
+            f"- {curve.group.label}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
+            f"({max(1, round(SHARE * curve.size))} trials) in {curve.found():.0%} of {len(curve.needed)} games"
+            f"{blind}{chance}{alone}."
+        )
+    return ["", *lines] if lines else []
+
+
+def _counted(trials: float) -> str:
+    return "more than it was given" if np.isinf(trials) else f"{trials:.0f} trial{'s' if trials != 1 else ''}"
 
 
 def _known(trials: float) -> float | None:

@@ -6,19 +6,23 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pandas as pd
+from optuna.storages import BaseStorage
 
 from hopper_gemm.measure.racing import even, hopeless
 from hopper_gemm.measure.statistics import Pair, Ratio, noise_floor, speedup
 from hopper_gemm.model.config import LAUNCH_FIELDS
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.locks import FileLock
 from hopper_gemm.tables.places import results_root, shown
 from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.report import read_study
@@ -31,7 +35,9 @@ from hopper_gemm.tables.trials import (
     TRIALS,
     AppendFile,
     ResultsError,
+    packed,
     read_json,
+    read_samples,
     read_trials,
     row_key,
     write_json,
@@ -39,15 +45,20 @@ from hopper_gemm.tables.trials import (
 from hopper_gemm.tables.tuned import FILE as TUNED
 from hopper_gemm.tables.tuned import TunedEntry, write_tuned
 from hopper_gemm.tuning.backend import Answer, Backend
+from hopper_gemm.tuning.fleet import Fleet
 from hopper_gemm.tuning.importance import importances
 from hopper_gemm.tuning.provenance import provenance
-from hopper_gemm.tuning.queue import Asked, PointQueue, open_storage
+from hopper_gemm.tuning.queue import Asked, PointQueue, answers
 from hopper_gemm.tuning.rows import point_of, problem_of, row_of
 from hopper_gemm.tuning.search import Earlier, Search
 from hopper_gemm.tuning.space import Point, points, refused_by_rule, with_row
 from hopper_gemm.tuning.spec import SweepSpec
+from hopper_gemm.tuning.storage import open_fleet, open_storage, patiently, shown_url
 
 JOURNAL = "study.journal"
+LOCK = ".sweep.lock"
+BEGUN, FINALISED = "begun", "finals"
+"""User attributes of a shared study: what its first worker asked, and who has measured the finals."""
 HOPELESS = 5
 """So many crashes from the first point on, and the sweep ends."""
 NOTE_SECONDS = 5.0
@@ -125,7 +136,9 @@ class Sweep:
     Args:
         spec: the question.
         out: the results folder; made if need be.
-        storage: Optuna storage; by default a journal file in the folder.
+        storage: Optuna storage; by default a journal file in the folder. Where one is named it may be shared: workers
+            with other folders, on this host or others, measure other points of the same sweep, and each that stays to
+            the end has all rows.
 
     Raises:
         ResultsError: the folder holds another sweep, or cannot be written.
@@ -135,6 +148,7 @@ class Sweep:
         self.spec = spec
         self.out = out
         self._storage = storage or str(out / JOURNAL)
+        self._shared = storage is not None
         self._goal = spec.looked_for
         self._trials = AppendFile(out / TRIALS, NAMES)
         self._finals = AppendFile(out / FINALS, NAMES)
@@ -198,6 +212,16 @@ class Sweep:
             seconds: a budget for this run, in place of the spec's.
             page: write the page and the pictures; else somebody calls :func:`hopper_gemm.tables.publish.publish`.
         """
+        with self._alone_in_folder():
+            fleet = open_fleet(self._storage)
+            try:
+                self._run(backend, fleet, watch, trials, seconds)
+            finally:
+                fleet.close()
+            if page:
+                publish(self.out)
+
+    def _run(self, backend: Backend, fleet: Fleet, watch: Watcher, trials: int | None, seconds: float | None) -> None:
         about = self._open(backend)
         about.pop("finished", None)
         started = time.monotonic()
@@ -206,11 +230,12 @@ class Sweep:
         done = [(point, known[point]) for point in self._legal if point in known]
         for point, answer in done:
             self._remember(point, answer, answer.figures.get("code", ""))
-        queue = self._queue(backend, about, done, trials, seconds)
+        queue = self._queue(backend, fleet, about, done, trials, seconds)
+        self._refuse_another_sharing(queue, fleet, about)
+        count = len(self._points) - len(self._legal) + len(done) + self._adopt(queue, about)
         total = (
             len(self._points) - len(self._legal) + (queue.planned if isinstance(queue, Search) else len(self._legal))
         )
-        count = len(self._points) - len(self._legal) + len(done)
         spent = about["searched"] = _searched(about)
         searching = noted = time.monotonic()
         for asked, answer in _unless_all_crash(self._answers(queue, backend, about), len(self._legal) - len(done)):
@@ -223,46 +248,172 @@ class Sweep:
                 noted, about["searched"] = now, round(spent + now - searching, 3)
                 write_json(self.out / PROVENANCE, about)
         about["searched"] = round(spent + time.monotonic() - searching, 3)
+        self._adopt(queue, about)
         write_json(self.out / PROVENANCE, about)
         names = self._name_cublas(backend)
         if queue.finished:
-            self._measure_finals(backend, about, names, watch)
+            self._measure_finals_once(queue, fleet, backend, about, names, watch)
             about["finished"] = self._budget
         if self.spec.sampled:
             about["importance"] = importances(self.spec, self._known())
         about["seconds"] = round(about.get("seconds", 0) + time.monotonic() - started, 1)
         write_json(self.out / PROVENANCE, about)
-        if page:
-            publish(self.out)
 
     # -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone_in_folder(self) -> Iterator[None]:
+        """A folder is one process's: two would tear each other's rows."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultsError(
+                f"{self.out} cannot be made ({error.strerror}); name another folder with --out"
+            ) from None
+        lock = FileLock(self.out / LOCK)
+        if not lock.take(wait=False):
+            raise ResultsError(
+                f"another process is at work in {self.out}; wait for it, or name another folder with --out and one "
+                "--storage for both, to share the sweep"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _refuse_another_sharing(self, queue: PointQueue | Search, fleet: Fleet, about: dict[str, Any]) -> None:
+        """Workers share a sweep only if they ask the same question of the same kernel on the same kind of GPU."""
+        if not self._shared:
+            return
+        mine = {"sweep": self.spec.digest, "kernel": about.get("kernel"), "GPU": about["gpu"]["name"]}
+        for study in queue.studies.values():
+
+            def begun(study: optuna.Study = study) -> dict[str, Any]:
+                with fleet.alone(study.study_name):
+                    if BEGUN not in study.user_attrs:
+                        study.set_user_attr(BEGUN, mine)
+                    return study.user_attrs[BEGUN]
+
+            theirs = patiently(begun)
+            for name, value in mine.items():
+                if theirs[name] != value:
+                    raise ResultsError(
+                        f"{shown_url(self._storage)} holds {study.study_name} of another {name} "
+                        f"({theirs[name]}, now {value}); name another --storage"
+                    )
+
+    def _adopt(self, queue: PointQueue | Search, about: dict[str, Any]) -> int:
+        """Give what other workers measured a row here; how many."""
+        if not self._shared:
+            return 0
+        known = self._known()
+        found = 0
+        for name, study in queue.studies.items():
+            points = {str(point.config): point for point in self._legal if point.study == name}
+            for point, answer in answers(study, points):
+                if point not in known:
+                    known[point] = answer
+                    self._record(self._trials, point, answer, about, "sweep")
+                    self._remember(point, answer, answer.figures.get("code", ""))
+                    found += 1
+        return found
+
+    def _measure_finals_once(
+        self,
+        queue: PointQueue | Search,
+        fleet: Fleet,
+        backend: Backend,
+        about: dict[str, Any],
+        names: dict[GemmProblem, str],
+        watch: Watcher,
+    ) -> None:
+        """Of the workers that share a sweep the first to come measures its finals; the others go without."""
+        if not self._shared:
+            self._measure_finals(backend, about, names, watch)
+            return
+        first = next(iter(queue.studies.values()), None)
+        if first is None or not self.spec.final.best:
+            return
+
+        def once() -> None:  # done twice it finds its own finals, and measures nothing again
+            with fleet.alone(f"{first.study_name} finals"):
+                if FINALISED not in first.user_attrs:
+                    self._measure_finals(backend, about, names, watch)
+                    first.set_user_attr(FINALISED, fleet.worker)
+
+        patiently(once)
+
+    def _recalled(self, done: list[tuple[Point, Answer]]) -> list[tuple[Point, Answer]]:
+        """Rows with their pairs of times, for workers that know neither."""
+        kept: dict[tuple[Any, ...], list[tuple[int, float, float]]] = {}
+        frame = read_samples(self.out)
+        for row in frame[frame["stage"] == "sweep"].itertuples():
+            key = (row.m, row.n, row.k, row.data, row.regime, row.config)
+            kept.setdefault(key, []).append((int(row.process), float(row.ours_us), float(row.cublas_us)))
+
+        def key_of(point: Point) -> tuple[Any, ...]:
+            problem = point.problem
+            return (problem.m, problem.n, problem.k, point.data, point.regime, str(point.config))
+
+        return [(point, replace(answer, samples=tuple(kept.get(key_of(point), ())))) for point, answer in done]
 
     def _queue(
         self,
         backend: Backend,
+        fleet: Fleet,
         about: dict[str, Any],
         done: list[tuple[Point, Answer]],
         trials: int | None,
         seconds: float | None,
     ) -> PointQueue | Search:
         """What says which point is next."""
-        spec, storage = self.spec, open_storage(self._storage)
+
+        def opened() -> BaseStorage:
+            with fleet.alone("tables"):  # two workers that make them at once would trip over each other
+                return open_storage(self._storage)
+
+        spec, storage = self.spec, patiently(opened)
+        if self._shared:
+            done = self._recalled(done)
         if seconds is not None:
             spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"seconds": seconds})})
         if spec.sampled:
             earlier = [one for folder in spec.warm_start for one in earlier_rows(Path(folder), about["gpu"]["name"])]
             spent = 0.0 if seconds is not None else _searched(about)
             return Search(
-                storage, spec, self._legal, done, earlier=earlier, prepare=backend.prepare, spent=spent, most=trials
+                storage,
+                spec,
+                self._legal,
+                done,
+                earlier=earlier,
+                prepare=backend.prepare,
+                spent=spent,
+                most=trials,
+                fleet=fleet,
+                carry=self._shared,
             )
         measured = {point for point, _ in done}
         todo = [point for point in self._legal if point not in measured]
         allowed = len(todo) if spec.budget.trials is None else max(0, self.plan().open)
-        now = todo[: min(allowed, len(todo) if trials is None else trials)]
-        backend.prepare(now)
+        now = todo[:allowed]
         left = None if spec.budget.seconds is None else spec.budget.seconds - _searched(about)
-        whole = len(now) == allowed
-        return PointQueue(storage, spec.name, now, done, self._legal, spec.seed, spec.looked_for, whole, left)
+        queue = PointQueue(
+            storage,
+            spec.name,
+            now,
+            done,
+            self._legal,
+            spec.seed,
+            spec.looked_for,
+            trials,
+            left,
+            fleet,
+            self._shared,
+        )
+        found = queue.known() if self._shared else set()
+        unknown = [point for point in now if point not in found]
+        backend.prepare(unknown[: len(unknown) if trials is None else trials])
+        return queue
 
     def _answers(
         self, queue: PointQueue | Search, backend: Backend, about: dict[str, Any]
@@ -328,6 +479,8 @@ class Sweep:
     def _refuse_another(self) -> None:
         if self.out.exists() and not self.out.is_dir():
             raise ResultsError(f"{self.out} is a file; name a folder with --out")
+        if any(packed(self.out / name).is_file() and not (self.out / name).is_file() for name in (TRIALS, SAMPLES)):
+            raise ResultsError(f"{self.out} is packed and takes no more rows; name another folder with --out")
         if not (self.out / PROVENANCE).is_file():
             if (self.out / TRIALS).exists():
                 raise ResultsError(f"{self.out} holds {TRIALS} without {PROVENANCE}; name another folder with --out")

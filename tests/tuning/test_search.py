@@ -15,11 +15,11 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.trials import ResultsError, read_json, read_trials
 from hopper_gemm.tuning.legal import LegalSpace
 from hopper_gemm.tuning.objective import Objective
-from hopper_gemm.tuning.queue import open_storage
 from hopper_gemm.tuning.samplers import EARLIER, SAMPLERS, make, predictions
 from hopper_gemm.tuning.search import Search
 from hopper_gemm.tuning.space import points
 from hopper_gemm.tuning.spec import SpecError, read_spec
+from hopper_gemm.tuning.storage import open_storage
 from hopper_gemm.tuning.sweep import JOURNAL, Sweep
 from tests.tuning.fakes import FakeBackend
 

@@ -94,3 +94,20 @@ def test_the_command_writes_a_table_and_a_picture(tmp_path):
     assert (tmp_path / "simulation.png").stat().st_size > 1000
     assert "| sampler |" in (tmp_path / "simulation.md").read_text()
     assert "has no such problem and regime" in run(*asked, "--problem", "1x1x1").stderr
+
+
+def test_a_blind_sampler_is_told_nothing_by_the_model(seed_table):
+    """Its first config is any, and it ends where the others do."""
+    firsts = {play(seed_table[0], "gp-blind", seed, trials=1)[0][0] for seed in range(8)}
+    assert len(firsts) > 3
+    assert play(seed_table[0], "tpe-blind", seed=0, trials=99)[1][-1] == seed_table[0].best
+
+
+def test_the_course_of_the_games_is_written_beside_the_table(tmp_path):
+    asked = ["simulate", str(SEED), "--seeds", "2", "--regime", "burst", "--problem", "4096x4096x4096"]
+    done = run(*asked, "--samplers", "gp,random,prior", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    noted = {one["sampler"]: one for one in json.loads((tmp_path / "simulation.json").read_text())}
+    assert len(noted["gp"]["needed"]) == 2
+    assert len(noted["gp"]["middle"]) == 39
+    assert "- 4096x4096x4096 bf16 burst: gp, the default, is within 1% after 5% of the space" in done.stdout

@@ -17,9 +17,9 @@ from hopper_gemm.tables.trials import ResultsError, read_json, read_trials
 from hopper_gemm.tables.tuned import FILE as TUNED
 from hopper_gemm.tables.tuned import read_tuned
 from hopper_gemm.tuning.backend import Answer
-from hopper_gemm.tuning.queue import open_storage
 from hopper_gemm.tuning.replay import ReplayBackend
 from hopper_gemm.tuning.spec import read_spec
+from hopper_gemm.tuning.storage import open_storage
 from hopper_gemm.tuning.sweep import JOURNAL, Sweep, SweepError
 from tests.tuning.fakes import LADDER, SPEC, FakeBackend
 
