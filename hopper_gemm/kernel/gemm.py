@@ -46,8 +46,9 @@ class HopperGemm(Roles):
 
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
-        dtype: element type of A, B and C.
+        dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
+        out_dtype: element type of C: theirs or fp32.
     """
 
     @cute.jit
@@ -100,11 +101,12 @@ class HopperGemm(Roles):
         map_a, map_b = self.a.descriptor(a, config.l2_promotion), self.b.descriptor(b, config.l2_promotion)
         layout_c, store_c, tensor_c = None, None, c
         if cutlass.const_expr(config.stores == "tma"):
-            chunk = (hopper.WGMMA_M, shares.chunk_n)
-            kind = BY_ROWS[128] if config.swap_ab else BY_DEPTH[min(128, 2 * shares.chunk_n)]
-            layout_c = smem_layout(self.dtype, kind, (*chunk, config.epi_buffers * config.consumers))
+            kind = BY_ROWS[128] if config.swap_ab else BY_DEPTH[min(128, self.out_bytes * self.chunk_n)]
+            by_boxes = self.box[0] == hopper.WGMMA_M
+            buffers = hopper.WGMMA_M, self.chunk_n, config.epi_buffers * config.consumers
+            layout_c = smem_layout(self.out_dtype, kind, buffers, by_boxes)
             store = cpasync.make_tiled_tma_atom(
-                cpasync.CopyBulkTensorTileS2GOp(), c, smem_layout(self.dtype, kind, chunk), chunk
+                cpasync.CopyBulkTensorTileS2GOp(), c, smem_layout(self.out_dtype, kind, self.box), self.box
             )
             store_c, tensor_c = store.atom, store.tma_tensor
         threads_load = cutlass.const_expr(config.loads == "cp_async")
@@ -296,12 +298,13 @@ class HopperGemm(Roles):
     ) -> type:
         """The shared memory of a CTA; where parts of a tile meet in the ring, its A and B lie side by side."""
 
-        def buffer(layout: cute.ComposedLayout | None):
+        def buffer(layout: cute.ComposedLayout | None, dtype: type[cutlass.Numeric] = self.dtype):
             size = cute.cosize(layout) if layout is not None else 0
-            return cute.struct.Align[cute.struct.MemRange[self.dtype, size], BUFFER_ALIGN]
+            return cute.struct.Align[cute.struct.MemRange[dtype, size], BUFFER_ALIGN]
 
         barriers = cute.struct.MemRange[Int64, (1 + self.config.full_barriers) * self.config.stages]
-        regions = {"A": buffer(layout_a), "B": buffer(layout_b), "C": buffer(layout_c), "barriers": barriers}
+        buffer_c = buffer(layout_c, self.out_dtype)
+        regions = {"A": buffer(layout_a), "B": buffer(layout_b), "C": buffer_c, "barriers": barriers}
         fields = {name.lower(): regions[name] for name in self.footprint.smem_map}
         return cute.struct(type("Shared", (), {"__annotations__": fields}))
 

@@ -39,7 +39,8 @@ class GemmConfig:
         peek: probe the next stage's barrier early, and block only if the probe failed: on both sides of the ring
             (true), on one (``"producer"``, ``"consumer"``), or on none (false).
         epi_n: columns of the chunks in which a tile leaves through shared memory, at most; ``"auto"`` takes 64
-            where they fit beside the ring, else 32. 0 with direct stores.
+            where they fit beside the ring, else 32. Of an fp32 output half as many: a chunk keeps its bytes. 0 with
+            direct stores.
         epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves. 0 with direct
             stores.
         persistent: as many CTAs as fit at once, each walking over tiles, or one CTA for each tile.

@@ -397,9 +397,24 @@ def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
     return None
 
 
+def _output(shares: Footprint, problem: GemmProblem) -> str | None:
+    """A wider output in chunks of the same bytes: they have fewer columns."""
+    columns, least = shares.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
+    if columns >= least:
+        return None
+    need = least * problem.out_bytes // ELEMENT_BYTES
+    found = f"{problem.dtype} leaves in chunks of {columns} columns here and needs {least}"
+    if shares.share_n % need == 0:
+        return f"{found}; raise epi_n to {need}"
+    return (
+        f"{found}; give each consumer a multiple of {need} columns instead of {shares.share_n}, or take stores direct"
+    )
+
+
 PAIR_RULES = (
     PairRule("split_k", "every CTA that divides k needs a stage of its own", _parts_of_k),
     PairRule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
+    PairRule("output", "a chunk keeps its bytes, and wgmma leaves its columns in groups of eight", _output),
 )
 """The rules on a config and a problem together."""
 
