@@ -12,7 +12,6 @@ from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.loads import Loads, ThreadLoad, ThreadLoads
-from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, smem_layout
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.roles import Place, Roles
 from hopper_gemm.kernel.tile_scheduler import Raster
@@ -101,13 +100,8 @@ class HopperGemm(Roles):
         map_a, map_b = self.a.descriptor(a, config.l2_promotion), self.b.descriptor(b, config.l2_promotion)
         layout_c, store_c, tensor_c = None, None, c
         if cutlass.const_expr(config.stores == "tma"):
-            kind = BY_ROWS[128] if config.swap_ab else BY_DEPTH[min(128, self.out_bytes * self.chunk_n)]
-            by_boxes = self.box[0] == hopper.WGMMA_M
-            buffers = hopper.WGMMA_M, self.chunk_n, config.epi_buffers * config.consumers
-            layout_c = smem_layout(self.out_dtype, kind, buffers, by_boxes)
-            store = cpasync.make_tiled_tma_atom(
-                cpasync.CopyBulkTensorTileS2GOp(), c, smem_layout(self.out_dtype, kind, self.box), self.box
-            )
+            layout_c = self.chunk_layout(config.epi_buffers * config.consumers)
+            store = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, self.box_layout(), self.box)
             store_c, tensor_c = store.atom, store.tma_tensor
         threads_load = cutlass.const_expr(config.loads == "cp_async")
         mma = self._tiled_mma(shares.share_n)

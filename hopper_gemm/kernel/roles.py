@@ -12,7 +12,7 @@ from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.meter import Meter
-from hopper_gemm.kernel.operand import Operand
+from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, Operand, smem_layout
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.reduction import Reduction, meet
 from hopper_gemm.kernel.stream_k import String, Workspace
@@ -373,7 +373,7 @@ class Roles:
     ) -> Epilogue:
         """The store role of one consumer: its buffers, and a copy shaped like one chunk of wgmma's accumulators."""
         buffers = self.config.epi_buffers
-        copy = cute.make_tiled_copy_C(self._copy_to_chunk(), self._tiled_mma(self.chunk_n))
+        copy = self.copy_of_chunk()
         own = cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
         thread_copy = copy.get_slice(thread)
         values = cute.shape(thread_copy.partition_S(own))[:3]
@@ -385,14 +385,28 @@ class Roles:
         parts = hopper.WGMMA_M // self.box[0]
         return Epilogue(atom, copy, values, registers, boxes, global_boxes, parts, buffers, consumer + 1, stores)
 
-    def _copy_to_chunk(self) -> cute.CopyAtom:
-        """Of one thread's registers: stmatrix, which moves 16-bit elements only; wider ones by plain stores, the two
-        adjacent columns that a thread holds at once unless the chunk is transposed."""
+    def copy_of_chunk(self) -> cute.TiledCopy:
+        """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider ones by plain
+        stores, the two adjacent columns that a thread holds at once unless the chunk is transposed."""
         transposed = self.config.swap_ab
         if self.out_dtype.width > 16:
             bits = self.out_dtype.width * (1 if transposed else 2)
-            return cute.make_copy_atom(CopyUniversalOp(), self.out_dtype, num_bits_per_copy=bits)
-        matrices = 4 if self.chunk_n % 16 == 0 else 2
-        return cute.make_copy_atom(
-            warp.StMatrix8x8x16bOp(transpose=transposed, num_matrices=matrices), self.out_dtype
-        )
+            atom = cute.make_copy_atom(CopyUniversalOp(), self.out_dtype, num_bits_per_copy=bits)
+        else:
+            matrices = 4 if self.chunk_n % 16 == 0 else 2
+            op = warp.StMatrix8x8x16bOp(transpose=transposed, num_matrices=matrices)
+            atom = cute.make_copy_atom(op, self.out_dtype)
+        return cute.make_tiled_copy_C(atom, self._tiled_mma(self.chunk_n))
+
+    def chunk_layout(self, buffers: int) -> cute.ComposedLayout:
+        """Of chunk buffers in shared memory: (rows, columns, buffer). The boxes of a chunk lie one after the other."""
+        shape = hopper.WGMMA_M, self.chunk_n, buffers
+        return smem_layout(self.out_dtype, self._chunk_kind, shape, self.box[0] == hopper.WGMMA_M)
+
+    def box_layout(self) -> cute.ComposedLayout:
+        """Of one box of a chunk: (rows, columns)."""
+        return smem_layout(self.out_dtype, self._chunk_kind, self.box)
+
+    @property
+    def _chunk_kind(self) -> Kind:
+        return BY_ROWS[128] if self.config.swap_ab else BY_DEPTH[min(128, self.out_bytes * self.chunk_n)]
