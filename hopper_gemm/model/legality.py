@@ -406,9 +406,8 @@ def _output(shares: Footprint, problem: GemmProblem) -> str | None:
     found = f"{problem.dtype} leaves in chunks of {columns} columns here and needs {least}"
     if shares.share_n % need == 0:
         return f"{found}; raise epi_n to {need}"
-    return (
-        f"{found}; give each consumer a multiple of {need} columns instead of {shares.share_n}, or take stores direct"
-    )
+    mend = f"{found}; give each consumer a multiple of {need} columns instead of {shares.share_n}"
+    return mend if shares.config.swap_ab else f"{mend}, or take stores direct"
 
 
 PAIR_RULES = (
