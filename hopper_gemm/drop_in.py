@@ -60,7 +60,18 @@ def matmul(
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
     if out is None:
-        key: Any = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(), out_dtype, config)
+        key: Any = (
+            a.shape,
+            a.stride(),
+            a.dtype,
+            a.get_device(),
+            b.shape,
+            b.stride(),
+            b.dtype,
+            b.get_device(),
+            out_dtype,
+            config,
+        )
         known = _known.get(key)
         if known is None or (a.data_ptr() | b.data_ptr()) & _MISALIGNED:
             _check_pair(a, b)

@@ -184,9 +184,7 @@ class DirectEpilogue:
                     at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * (self.dtype.width // 8)
                     inside = Boolean((at_row < self.m) & (at_column < self.n))
                     if cutlass.const_expr(self.dtype.width == 16):
-                        inline_ptx(
-                            "st.global.b32 [{$r0}], {$r1};", read_only_args=[at, words[half]], predicate=inside
-                        )
+                        inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[at, words[half]], predicate=inside)
                     else:
                         inline_ptx(
                             "st.global.v2.b32 [{$r0}], {{$r1}, {$r2}};",

@@ -13,14 +13,15 @@ UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 FP32_REL_ERR, FP32_REL_ERR_PER_K = 1e-6, 5e-9
 """The same of an fp32 output, which nothing rounds but the accumulation. wgmma adds 16 products to an accumulator and
-cuts the sum off to 24 bits, towards zero: on average by 0.7 * 2^-24 of the sum. The sum s after i of t = k / 16 steps is
-a random walk, and the errors, all against its sign, add up to 0.7 * 2^-24 * sum(s) with a deviation of
-0.7 * 2^-24 * t / sqrt(3) of the last one's: 1.5e-9 k. A simulation of it gives 1.3e-9 k at k = 4,096 and 1.5e-9 k at
-65,536; twice as much if it cut every 8 products. The bound is three times that and a constant; the reference's own error,
-2e-8 * sqrt(k) at most, lies below it for any k. A stage of s columns that is lost costs sqrt(s / k): 16 of 65,536 nearly
-fifty times the bound. An output that passed through bf16 or fp16 on its way costs 1.7e-3 or 2.1e-4, more than is
-allowed up to k = 300,000 or 40,000.
+cuts the sum off to 24 bits, towards zero: on average by 0.7 * 2^-24 of the sum. The sum after i of t = k / 16 steps is
+a random walk, and the errors, all against its sign, add up to 0.7 * 2^-24 times the sum of those sums, which deviates
+by t / sqrt(3) of the last one: 1.5e-9 k. A simulation gives 1.3e-9 k at k = 4,096 and 1.5e-9 k at 65,536; twice as
+much if it cut off every 8 products. The bound is three times that and a constant; the reference's own error, at most
+2e-8 * sqrt(k), lies below it for any k. A stage of s columns that is lost costs sqrt(s / k): 16 of 65,536 nearly fifty
+times the bound. An output that passed through bf16 or fp16 on its way costs 1.7e-3 or 2.1e-4, more than is allowed up
+to k = 300,000 or 40,000.
 """
+
 ELEMENT_SLACK, ELEMENT_SLACK_PER_K = 1e-4, 1e-8
 """Slack of one element beside rounding, in units of sqrt(k), its standard deviation: fp32 sums in another order, and
 the tensor cores' truncation as they accumulate. On an NVIDIA H200 the largest of 16.8 million elements was 2e-4 at

@@ -14,6 +14,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
 from hopper_gemm.model.footprint import (
     REGISTER_SPLITS,
+    WIDE_CHUNK,
     Footprint,
     accumulators_fit,
     footprint,
@@ -398,8 +399,16 @@ def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
 
 
 def _output(shares: Footprint, problem: GemmProblem) -> str | None:
-    """A wider output in chunks of the same bytes: they have fewer columns."""
+    """A wider output in chunks of the same bytes: they have fewer columns, each stored to an address of its own."""
     columns, least = shares.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
+    if problem.out_bytes == ELEMENT_BYTES:
+        return None
+    full = shares.accumulators + shares.spare_registers >= shares.registers.consumer
+    if shares.config.stream_k and shares.chunk_n == WIDE_CHUNK and full and shares.config.stores == "tma":
+        return (
+            f"stream_k beside {shares.accumulators} accumulators has no registers for the addresses of {columns} "
+            f"columns of {problem.dtype}; take epi_n 32"
+        )
     if columns >= least:
         return None
     need = least * problem.out_bytes // ELEMENT_BYTES
