@@ -396,10 +396,14 @@ def explain(
     dtype: Annotated[str, typer.Option(help=f"{_TYPES}.")] = "bf16",
     as_json: Json = False,
 ) -> None:
-    """Can a config run a problem, what does it take of an SM, what would the chip allow. No GPU needed."""
+    """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run
+    instead. No GPU needed."""
     from hopper_gemm.model.config import GemmConfig
     from hopper_gemm.model.explain import explain as explained
+    from hopper_gemm.model.legality import problem_reasons
+    from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
+    from hopper_gemm.tables.tuned import pick, recorded_entries
     from hopper_gemm.tuning.spec import fields_of
 
     config = GemmConfig(
@@ -414,9 +418,12 @@ def explain(
         epi_buffers=_number_or(epi_buffers),
         **fields_of("cluster", cluster),
     )
-    found = explained(config, GemmProblem(m, n, k, dtype))
+    problem = GemmProblem(m, n, k, dtype)
+    found = explained(config, problem)
+    served = None if problem_reasons(problem) else pick(recorded_entries(), problem)
     if as_json:
-        print(json.dumps(found.as_dict()))
+        serves = None if served is None else {"config": served.config.as_dict(), "how": served.how}
+        print(json.dumps({**found.as_dict(), "matmul": serves}))
         return
     print(f"{found.config} on {found.problem} {dtype}: {'legal' if found.legal else 'not legal'}")
     for reason in found.reasons:
@@ -433,6 +440,11 @@ def explain(
     reads = f", wgmma reads {found.smem_read_bytes_per_flop:.4f} B/FLOP back" if found.smem_read_bytes_per_flop else ""
     print(f"  intensity   {found.flop_per_smem_byte:.1f} FLOP per byte into shared memory{reads}")
     print(f"  limit       {found.limit_us:.1f} us")
+    if found.predicted_us is not None:
+        print(f"  predicted   {found.predicted_us:.1f} us, paced by {found.paced_by}")
+    if served is not None:
+        how = {"model": "the model's choice"}.get(served.how, f"tuned on {served.tuned_on}")
+        print(f"  matmul      {served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; {how}")
 
 
 @app.command()

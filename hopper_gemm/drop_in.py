@@ -15,7 +15,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import problem_reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.tuned import TunedEntry, pick, read_tuned, recorded_tables
+from hopper_gemm.tables.tuned import TunedEntry, pick, recorded_entries
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Of the operands. Of the output the same, or fp32."""
@@ -265,4 +265,4 @@ def default_config(problem: GemmProblem) -> GemmConfig:
 
 @lru_cache(maxsize=1)
 def _tuned() -> tuple[TunedEntry, ...]:
-    return tuple(entry for path in recorded_tables().values() for entry in read_tuned(path))
+    return tuple(recorded_entries())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
@@ -85,6 +86,31 @@ def test_the_readme_shows_the_recorded_tables():
     for group, part in groups(read_study(ROOT / "results/h200/seed-table").trials):
         if (group.m, group.regime) in ((4096, "burst"), (8192, "burst")):
             assert markdown_table(pivot(part), "M tile \\ K depth") in readme
+
+
+def test_the_readme_s_ladder_is_the_recorded_one():
+    """TFLOP/s at 8192^3, in burst and in steady state; cuBLAS's are those beside the tuned kernel."""
+    study = read_study(ROOT / "results/h200/ladder")
+    large = study.trials[study.trials["m"] == 8192]
+    flop, tuned = 2 * 8192**3, {}
+    rates = {}
+    for rung in study.provenance["rungs"]:
+        same = large[(large[list(rung["config"])].astype(str) == pd.Series(rung["config"]).astype(str)).all(axis=1)]
+        rates[rung["name"]] = {row["regime"]: round(row["tflops"]) for row in same.to_dict("records")}
+        tuned = same if rung["name"] == "peek" else tuned
+    rates["cuBLAS"] = {row["regime"]: round(flop / row["cublas_us"] / 1e6) for row in tuned.to_dict("records")}
+    readme = (ROOT / "README.md").read_text()
+    section = readme[readme.index("## What each idea is worth") : readme.index("Not every rung goes up")]
+    shown = {
+        "full ring, swizzle 8": "swizzle 8",
+        "serpentine, peeking": "peek",
+        "256 x 192 instead": "256x192",
+    }
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    assert len(lines) == 15
+    for name, _, burst, steady in lines[1:]:
+        if not name.startswith("---"):
+            assert rates[shown.get(name, name)] == {"burst": int(burst), "steady": int(steady)}, name
 
 
 def test_the_default_config_is_legal():

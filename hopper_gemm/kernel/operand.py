@@ -27,6 +27,15 @@ def smem_layout(dtype: type[cutlass.Numeric], kind: Kind, shape: tuple[int, ...]
     return cute.tile_to_shape(atom, shape, order=(*order, *range(2, len(shape))))
 
 
+def plain_layout(rows: int, columns: int, buffers: int = 1) -> cute.ComposedLayout:
+    """A shared-memory layout (rows, columns, buffer) without a swizzle, columns contiguous.
+
+    Rows of an odd number of 16-byte pieces need none: eight of them lie in eight different groups of banks.
+    """
+    layout = cute.make_layout((rows, columns, buffers), stride=(columns, 1, rows * columns))
+    return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, layout)
+
+
 @dataclass(frozen=True)
 class Operand:
     """A or B as the kernel sees it: (rows, depth), rows being A's m or B's n.

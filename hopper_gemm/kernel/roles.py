@@ -12,7 +12,7 @@ from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.meter import Meter
-from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, Operand, smem_layout
+from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, Operand, plain_layout, smem_layout
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.reduction import Reduction, meet
 from hopper_gemm.kernel.stream_k import String, Workspace
@@ -401,10 +401,14 @@ class Roles:
     def chunk_layout(self, buffers: int) -> cute.ComposedLayout:
         """Of chunk buffers in shared memory: (rows, columns, buffer). The boxes of a chunk lie one after the other."""
         shape = hopper.WGMMA_M, self.chunk_n, buffers
+        if not self.footprint.chunk_swizzled:
+            return plain_layout(*shape)
         return smem_layout(self.out_dtype, self._chunk_kind, shape, self.box[0] == hopper.WGMMA_M)
 
     def box_layout(self) -> cute.ComposedLayout:
         """Of one box of a chunk: (rows, columns)."""
+        if not self.footprint.chunk_swizzled:
+            return cute.slice_(plain_layout(*self.box), (None, None, 0))
         return smem_layout(self.out_dtype, self._chunk_kind, self.box)
 
     @property

@@ -38,8 +38,9 @@ class GemmConfig:
         serpentine: walk every other swizzle group backwards, so that it starts where the last one ended.
         peek: probe the next stage's barrier early, and block only if the probe failed: on both sides of the ring
             (true), on one (``"producer"``, ``"consumer"``), or on none (false).
-        epi_n: columns of the chunks in which a tile leaves through shared memory, at most; ``"auto"`` takes 64
-            where they fit beside the ring, else 32. Of an fp32 output half as many: a chunk keeps its bytes. 0 with
+        epi_n: columns of the chunks in which a tile leaves through shared memory: at most 8, 16, 32 or 64; or just so
+            many, an odd multiple of 8 from 24 that divides a consumer's columns, such as 104 of 208. ``"auto"`` takes
+            64 where they fit beside the ring, else 32. Of an fp32 output half as many: a chunk keeps its bytes. 0 with
             direct stores.
         epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves. 0 with direct
             stores.

@@ -9,6 +9,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import REGISTER_SPLITS, footprint, stage_bytes, stages_max
 from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
 
@@ -33,6 +34,8 @@ class Explanation:
         flop_per_smem_byte: arithmetic intensity of the tile.
         smem_read_bytes_per_flop: what wgmma reads back.
         limit_us: the shortest time the chip allows.
+        predicted_us: what the analytic model expects of a config that can run.
+        paced_by: what it thinks sets the pace of a stage: math, load or ring.
     """
 
     problem: GemmProblem
@@ -54,6 +57,8 @@ class Explanation:
     flop_per_smem_byte: float
     smem_read_bytes_per_flop: float | None
     limit_us: float
+    predicted_us: float | None
+    paced_by: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -73,6 +78,7 @@ def explain(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     found = reasons(config, problem)
     split = shares.registers if resolved.consumers in REGISTER_SPLITS else None
     whole = shares.share_n > 0 and shares.share_m >= hopper.WGMMA_M
+    said = None if found else predict(resolved, problem, sms)
     falls = waves(resolved, problem, sms) if resolved.cluster_size <= sms else None
     return Explanation(
         problem=problem,
@@ -94,4 +100,6 @@ def explain(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
         flop_per_smem_byte=smem_intensity(resolved),
         smem_read_bytes_per_flop=smem_reads_per_flop(resolved) if whole else None,
         limit_us=limit_seconds(problem) * 1e6,
+        predicted_us=said.seconds * 1e6 if said else None,
+        paced_by=said.limit if said else None,
     )

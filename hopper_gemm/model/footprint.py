@@ -36,6 +36,12 @@ SMEM_SLACK = 1024
 """Bytes kept back for the barriers and for the alignment of the buffers."""
 
 
+def is_odd_chunk(columns: int) -> bool:
+    """Whether rows of so many columns are an odd number of 16-byte pieces, more than one: eight of them then lie in
+    eight different groups of banks, without a swizzle."""
+    return columns > 8 and columns % 16 == 8
+
+
 @dataclass(frozen=True)
 class RegisterSplit:
     """Registers per thread after setmaxnreg has moved them; equal when the kernel moves none."""
@@ -125,16 +131,23 @@ class Footprint:
 
     @property
     def chunk_n(self) -> int:
-        """Columns of an epilogue chunk of a 16-bit output: the most of epi_n that divides a share; the whole share with
-        direct stores."""
+        """Columns of an epilogue chunk of a 16-bit output: the most of epi_n that divides a share, or epi_n itself
+        where its rows are an odd number of 16-byte pieces; the whole share with direct stores."""
         if self.config.stores == "direct":
             return self.share_n
+        if self.config.epi_n != "auto" and is_odd_chunk(self.config.epi_n):
+            return self.config.epi_n
         return gcd(self.share_n, STAGING_COLUMNS if self.config.epi_n == "auto" else self.config.epi_n)
 
     @property
     def reduction_bytes(self) -> int:
         """Shared memory for the parts of a tile that the CTAs of a split_k cluster send; it lies over the ring."""
         return 0 if self.config.split_k == 1 else 4 * self.config.tile_m * self.config.tile_n
+
+    @property
+    def chunk_swizzled(self) -> bool:
+        """Whether a chunk's rows are swizzled; those of an odd number of 16-byte pieces need not be."""
+        return not is_odd_chunk(self.chunk_n)
 
     @property
     def chunk_bytes(self) -> int:

@@ -18,6 +18,7 @@ from hopper_gemm.model.footprint import (
     Footprint,
     accumulators_fit,
     footprint,
+    is_odd_chunk,
     stages_max,
     swizzle_bytes,
 )
@@ -26,7 +27,7 @@ from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 TILE_M = (64, 128, 192, 256, 320, 384)
 K_DEPTH_MAX = 16
 STAGGER_MAX = 7
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
 LEAST_SPAN = 16
@@ -293,7 +294,19 @@ def _multicast(shares: Footprint) -> str | None:
 
 
 def _epi_n(shares: Footprint) -> str | None:
-    return None if shares.config.stores == "direct" else _one_of("epi_n", EPI_N)(shares)
+    config = shares.config
+    if config.stores == "direct":
+        return None
+    assert isinstance(config.epi_n, int)
+    if not is_odd_chunk(config.epi_n):
+        return _one_of("epi_n", EPI_N)(shares)
+    if config.swap_ab:
+        return f"chunks of {config.epi_n} columns have no swizzle, which swap_ab needs; take one of {EPI_N}"
+    if shares.share_n % config.epi_n:
+        return (
+            f"chunks of {config.epi_n} columns cannot make up a share of {shares.share_n}; take a divisor, or {EPI_N}"
+        )
+    return None
 
 
 def _staging(shares: Footprint) -> str | None:
@@ -409,12 +422,12 @@ def _output(shares: Footprint, problem: GemmProblem) -> str | None:
             f"stream_k beside {shares.accumulators} accumulators has no registers for the addresses of {columns} "
             f"columns of {problem.dtype}; take epi_n 32"
         )
-    if columns >= least:
+    if columns % least == 0:
         return None
     need = least * problem.out_bytes // ELEMENT_BYTES
-    found = f"{problem.dtype} leaves in chunks of {columns} columns here and needs {least}"
+    found = f"{problem.dtype} leaves in chunks of {columns} columns here and needs whole {least}"
     if shares.share_n % need == 0:
-        return f"{found}; raise epi_n to {need}"
+        return f"{found}; take epi_n {need} or more"
     mend = f"{found}; give each consumer a multiple of {need} columns instead of {shares.share_n}"
     return mend if shares.config.swap_ab else f"{mend}, or take stores direct"
 

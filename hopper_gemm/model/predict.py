@@ -11,8 +11,9 @@ three, rounded off where two come close:
   ``stages - 1 - stagger`` loads under way that time is shared among them and the one that is multiplied.
 
 Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, what it takes to add up the parts
-of a divided k, and what a launch costs. Where a launch is not persistent, as many CTAs as fit share an SM. The clock
-follows the load of the tensor cores: beyond a certain load the power cap lowers it, in a burst as well.
+of a divided k, and what a launch costs; and no launch takes less than to read and write everything once. Where a launch
+is not persistent, as many CTAs as fit share an SM. The clock follows the load of the tensor cores: beyond a certain
+load the power cap lowers it, in a burst as well.
 
 The constants were fitted, by a random descent on the error of the logarithm, to some 1,200 bursts of
 ``results/h200``: those of the seed table, options, ladder (without its clusters of four, whose launches were too
@@ -151,7 +152,7 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     ahead = max(0, config.stages - 1 - config.stagger)
     ring = (math + pace.latency + load) / (ahead + 1)
     math, load = math * ctas, load * ctas
-    each = sum(one**pace.sharpness for one in (math, load, ring)) ** (1 / pace.sharpness)
+    each = _norm((math, load, ring), pace.sharpness)
 
     epilogue = pace.epilogue * shares.accumulators * (pace.direct if config.stores == "direct" else 1.0)
     if config.split_k > 1:
@@ -172,7 +173,14 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     busy = min(1.0, clusters * config.cluster_size * steps * product / (sms * total))
     clock = pace.fast_hz - pace.slope_hz * max(0.0, busy - pace.knee)
     least = problem.bytes / (pace.dram_rate * hopper.HBM_BYTES_PER_SECOND) + pace.launch / clock
-    return Prediction(max(total / clock, least), math, load, ring, epilogue, rounds, clock)
+    seconds = _norm((total / clock, least), pace.sharpness)
+    return Prediction(seconds, math, load, ring, epilogue, rounds, clock)
+
+
+def _norm(limits: tuple[float, ...], sharpness: float) -> float:
+    """The largest of several limits, rounded off where others come close."""
+    most = max(limits)
+    return most * sum((one / most) ** sharpness for one in limits) ** (1 / sharpness)
 
 
 def _ctas_per_sm(shares: Footprint) -> int:

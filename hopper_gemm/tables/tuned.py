@@ -137,6 +137,11 @@ def recorded_tables() -> dict[str, Path]:
     return {path.parent.name: path for path in sorted(results_root().glob(f"*/{FILE}"))}
 
 
+def recorded_entries() -> list[TunedEntry]:
+    """All of them."""
+    return [entry for path in recorded_tables().values() for entry in read_tuned(path)]
+
+
 def _key(entry: TunedEntry) -> tuple[Any, ...]:
     problem = entry.problem
     return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, entry.regime)

@@ -286,7 +286,7 @@ def _host(problem: GemmProblem, store: Path) -> dict[str, float]:
     from hopper_gemm import matmul
     from hopper_gemm.build.loader import load
     from hopper_gemm.measure.host import launch_times
-    from hopper_gemm.tables.tuned import pick, read_tuned, recorded_tables
+    from hopper_gemm.tables.tuned import pick, recorded_entries
 
-    entries = [entry for path in recorded_tables().values() for entry in read_tuned(path)]
+    entries = recorded_entries()
     return launch_times(problem, load(pick(entries, problem).config, problem, store), matmul)

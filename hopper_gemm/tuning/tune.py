@@ -40,11 +40,11 @@ GRIDS: list[dict[str, Any]] = [
         "cluster": ["1x1", "2x1", "1x2"],
         **LAUNCHES,
     },
-    {  # clusters of four
+    {  # clusters of four and eight
         "tile_m": [128, 192, 256],
         "tile_n": [96, 128, 160, 192, 256],
         "stagger": 0,
-        "cluster": ["2x2", "4x1", "1x4"],
+        "cluster": ["2x2", "4x1", "1x4", "4x2", "2x4"],
         "swap_ab": [False, True],
         **LAUNCHES,
     },
@@ -57,12 +57,32 @@ GRIDS: list[dict[str, Any]] = [
         "swap_ab": [False, True],
         **LAUNCHES,
     },
+    *(
+        {  # widths that 64 does not divide, in few wide chunks instead of many narrow ones
+            "tile_m": [128, 192, 256, 384],
+            "tile_n": columns,
+            "epi_n": chunk,
+            "stagger": 0,
+            "cluster": ["1x1", "2x1", "1x2", "2x2"],
+            **LAUNCHES,
+        }
+        for columns, chunk in ((112, 56), (144, 72), (176, 88), (208, 104))
+    ),
     {  # too few tiles for the GPU, or few rows
         "tile_m": [64, 128, 256],
         "tile_n": [8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256],
         "k_depth": [4, 8],
         "stagger": [1, 0],
         "split_k": [1, 2, 4, 8],
+        "swap_ab": [False, True],
+        **LAUNCHES,
+    },
+    {  # few rows or columns, which memory paces: deep rings and wide multicast
+        "tile_m": [64, 128],
+        "tile_n": [8, 16, 32, 64],
+        "k_depth": [4, 8],
+        "stagger": [1, 0],
+        "cluster": ["2x1", "4x1", "1x2", "1x4"],
         "swap_ab": [False, True],
         **LAUNCHES,
     },

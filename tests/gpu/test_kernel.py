@@ -139,6 +139,7 @@ VARIANTS = {
     "cluster 2x1": {"cluster_m": 2},
     "cluster 1x2": {"cluster_n": 2, "split": "n"},
     "cluster 2x2": {"cluster_m": 2, "cluster_n": 2},
+    "cluster 4x2": {"cluster_m": 4, "cluster_n": 2},
     "pingpong": {"schedule": "pingpong", "split": "auto"},
     "pingpong 2x1": {"schedule": "pingpong", "split": "auto", "cluster_m": 2},
     "multistage": {"schedule": "multistage"},
@@ -173,6 +174,29 @@ def test_thousands_of_k_iterations_give_the_same_bits_in_every_variant(wrong, va
         for stagger in (0, 1, 3)
     ]
     assert wrong(cases) == []
+
+
+def test_chunks_without_a_swizzle(wrong):
+    """Rows of an odd number of 16-byte pieces."""
+    tiles = (
+        (256, 208, 104),
+        (256, 176, 88),
+        (192, 144, 72),
+        (128, 112, 56),
+        (384, 120, 40),
+        (64, 200, 200),
+        (64, 24, 24),
+    )
+    cases = [
+        Case(GemmConfig(tile_m=m, tile_n=n, epi_n=chunk, epi_buffers=buffers, **more), problem)
+        for m, n, chunk in tiles
+        for buffers in (1, "max")
+        for more in ({}, {"cluster_n": 2}, {"stream_k": True}, {"split_k": 2})
+        for problem in (GemmProblem(300, 520, 1032), GemmProblem(4000, 3000, 256))
+    ]
+    legal = [case for case in cases if is_legal(case.config, case.problem)]
+    assert len(legal) > 50
+    assert wrong(legal) == []
 
 
 def test_k_divided_among_the_ctas_of_a_cluster_gives_the_same_bits_in_every_run(wrong):
