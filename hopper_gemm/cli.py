@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from hopper_gemm.model.problem import DTYPES
+
 if TYPE_CHECKING:
     from hopper_gemm.tuning.run import SweepRun
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
+
+_TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 
@@ -138,7 +142,7 @@ def tune(
     n: Annotated[int | None, typer.Argument(help="Columns of B and C.")] = None,
     k: Annotated[int | None, typer.Argument(help="Depth of the product.")] = None,
     shapes: Annotated[Path | None, typer.Option(help="Instead of M N K a list of problems, as TOML.")] = None,
-    dtype: Annotated[str, typer.Option(help="bf16 or fp16; a list says so itself.")] = "bf16",
+    dtype: Annotated[str, typer.Option(help=f"{_TYPES}; a list says so itself.")] = "bf16",
     regime: Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")] = "burst",
     budget: Annotated[
         float | None,
@@ -434,7 +438,7 @@ def explain(
     cluster: Annotated[str, typer.Option(help="CTAs of a cluster along m and n, as 2x1.")] = "1x1",
     epi_n: Annotated[str, typer.Option(help="Columns of an epilogue chunk, or auto.")] = "auto",
     epi_buffers: Annotated[str, typer.Option(help="Chunk buffers of a consumer, or max.")] = "max",
-    dtype: Annotated[str, typer.Option(help="bf16 or fp16.")] = "bf16",
+    dtype: Annotated[str, typer.Option(help=f"{_TYPES}.")] = "bf16",
     as_json: Json = False,
 ) -> None:
     """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run

@@ -18,10 +18,16 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.tuned import TunedEntry, pick, recorded_entries
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""Of the operands. Of the output the same, or fp32."""
 
 
 def matmul(
-    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, config: GemmConfig | None = None
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    config: GemmConfig | None = None,
 ) -> torch.Tensor:
     """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`.
 
@@ -32,7 +38,9 @@ def matmul(
         a: (m, k), bf16 or fp16, contiguous along either axis (a pitch is fine); read in place.
         b: (k, n), same type and device, likewise: row-major, or the ``.t()`` of a row-major (n, k) matrix, as a linear
             layer's weight is.
-        out: (m, n), same type and device; made, contiguous, if None.
+        out: (m, n), the operands' type or fp32, same device; made, contiguous, if None.
+        out_dtype: of the output: ``torch.float32``, what was accumulated, or the operands' type; by default that of
+            ``out``, or of the operands where that is None.
         config: how to run it; by default what was tuned for this very problem, else what an analytic model chooses.
 
     Returns:
@@ -43,7 +51,7 @@ def matmul(
     from a buffer. A copy costs the time to read and write the matrix once. To spare it, pad a weight once.
 
     Raises:
-        TypeError: an element type that is not supported, or types that differ.
+        TypeError: an element type that is not supported, types that differ, or an output of a third type.
         ValueError: shapes that do not fit, or an illegal config.
         RuntimeError: the tensors are not on a Hopper GPU.
 
@@ -52,17 +60,31 @@ def matmul(
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
     if out is None:
-        key: Any = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(), config)
+        key: Any = (
+            a.shape,
+            a.stride(),
+            a.dtype,
+            a.get_device(),
+            b.shape,
+            b.stride(),
+            b.dtype,
+            b.get_device(),
+            out_dtype,
+            config,
+        )
         known = _known.get(key)
         if known is None or (a.data_ptr() | b.data_ptr()) & _MISALIGNED:
             _check_pair(a, b)
+            _check_out_dtype(out_dtype, a)
             if _out_of_reach(a, b, None):
-                return _staged(a, b, None, config)
-            problem = _problem(a, b)
-            out = torch.empty(problem.m, problem.n, device=a.device, dtype=a.dtype)
+                return _staged(a, b, None, out_dtype or a.dtype, config)
+            problem = _problem(a, b, out_dtype)
+            out = torch.empty(problem.m, problem.n, device=a.device, dtype=out_dtype or a.dtype)
             known = _remember(key, a, out, problem, config)
-        else:
+        elif out_dtype is None:
             out = a.new_empty((a.shape[0], b.shape[1]))
+        else:
+            out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
     else:
         key = (
             a.shape,
@@ -77,15 +99,17 @@ def matmul(
             out.stride(),
             out.dtype,
             out.get_device(),
+            out_dtype,
             config,
         )
         known = _known.get(key)
         if known is None or (a.data_ptr() | b.data_ptr() | out.data_ptr()) & _MISALIGNED:
             _check_pair(a, b)
-            _check_out(out, a, b)
+            _check_out_dtype(out_dtype, a)
+            _check_out(out, a, b, out_dtype)
             if _out_of_reach(a, b, out):
-                return _staged(a, b, out, config)
-            known = _remember(key, a, out, _problem(a, b), config)
+                return _staged(a, b, out, out.dtype, config)
+            known = _remember(key, a, out, _problem(a, b, out.dtype), config)
     kernel, device = known
     if device is None or device == torch.cuda.current_device():
         kernel(a, b.t(), out)
@@ -133,18 +157,26 @@ def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
         raise ValueError(f"m, n and k must be positive but a and b are {tuple(a.shape)} and {tuple(b.shape)}")
 
 
-def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+def _check_out_dtype(out_dtype: torch.dtype | None, a: torch.Tensor) -> None:
+    if out_dtype not in (None, a.dtype, torch.float32):
+        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+
+
+def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
     m, n = a.shape[0], b.shape[1]
-    if tuple(out.shape) != (m, n) or out.dtype != a.dtype or out.device != a.device:
+    allowed = (a.dtype, torch.float32) if out_dtype is None else (out_dtype,)
+    if tuple(out.shape) != (m, n) or out.dtype not in allowed or out.device != a.device:
         raise ValueError(
-            f"out must be ({m}, {n}) {a.dtype} on {a.device} but is {tuple(out.shape)} {out.dtype} on {out.device}"
+            f"out must be ({m}, {n}) {' or '.join(map(str, allowed))} on {a.device} "
+            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
         )
 
 
-def _problem(a: torch.Tensor, b: torch.Tensor) -> GemmProblem:
-    """The problem, by the axis along which each operand is read."""
+def _problem(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> GemmProblem:
+    """The problem, by the axis along which each operand is read; its output of the operands' type if None."""
     layouts = ("k" if _has_rows(a) else "m") + ("n" if _has_rows(b) and not _has_rows(b.t()) else "k")
-    return GemmProblem(a.shape[0], b.shape[1], a.shape[1], DTYPES[a.dtype], layouts)
+    dtype = DTYPES[a.dtype] + ("_fp32" if out_dtype == torch.float32 else "")
+    return GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts)
 
 
 # What TMA cannot reach -----------------------------------------------------------------------
@@ -171,7 +203,9 @@ def _reaches(matrix: torch.Tensor | None) -> bool:
     return _has_rows(matrix) and not (matrix.data_ptr() % step or matrix.stride(0) * matrix.element_size() % step)
 
 
-def _staged(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: GemmConfig | None) -> torch.Tensor:
+def _staged(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype, config: GemmConfig | None
+) -> torch.Tensor:
     """The product by way of copies that TMA can reach, filled up with zeros to multiples of 8."""
     _check_device(a.device)
     (m, k), n = a.shape, b.shape[1]
@@ -180,7 +214,7 @@ def _staged(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: 
     read_b = _reachable(b.t(), _filled_up(n), _filled_up(k)).t()
     written = out
     if out is None or (rows, read_b.shape[1]) != (m, n) or not _reaches(out):
-        written = a.new_empty(rows, read_b.shape[1])
+        written = a.new_empty(rows, read_b.shape[1], dtype=out_dtype)
     assert written is not None
     matmul(read_a, read_b, out=written, config=config)
     if written is out:

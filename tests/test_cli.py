@@ -123,6 +123,13 @@ def test_explain_tells_what_a_program_needs():
     assert found["wave_efficiency"] == pytest.approx(512 / 528)
 
 
+def test_explain_knows_that_an_fp32_output_needs_wider_chunks():
+    asked = ("explain", "4096", "4096", "4096", "--epi-n", "8", "--json", "--dtype")
+    assert json.loads(run(*asked, "bf16").stdout)["legal"]
+    found = json.loads(run(*asked, "bf16_fp32").stdout)
+    assert (found["legal"], [reason.split(":")[0] for reason in found["reasons"]]) == (False, ["output"])
+
+
 def test_explain_refuses_with_every_reason_and_still_succeeds():
     done = run("explain", "4096", "4097", "4096", "--tile-m", "100", "--json")
     found = json.loads(done.stdout)

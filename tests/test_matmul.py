@@ -64,8 +64,21 @@ def test_other_layouts_find_a_config_that_can_run_them(layouts):
 
 
 def test_out_must_fit():
-    with pytest.raises(ValueError, match=r"out must be \(8, 8\) torch.bfloat16 on cpu but is \(8, 16\)"):
-        hopper_gemm.matmul(matrix(8, 8), matrix(8, 8).t(), out=matrix(8, 16))
+    fits = r"out must be \(8, 8\) torch.bfloat16 or torch.float32 on cpu"
+    for out in (matrix(8, 16), matrix(8, 8, torch.float16), matrix(8, 16, torch.float32)):
+        with pytest.raises(ValueError, match=rf"{fits} but is \(8, {out.shape[1]}\) {out.dtype}"):
+            hopper_gemm.matmul(matrix(8, 8), matrix(8, 8).t(), out=out)
+
+
+def test_an_output_is_of_the_operands_type_or_of_fp32_and_of_the_one_that_was_named():
+    a, b = matrix(8, 8), matrix(8, 8).t()
+    with pytest.raises(
+        TypeError, match=r"out_dtype must be torch.bfloat16, as .*, or torch.float32 but got torch.float16"
+    ):
+        hopper_gemm.matmul(a, b, out_dtype=torch.float16)
+    for named, given in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
+        with pytest.raises(ValueError, match=rf"out must be \(8, 8\) {named} on cpu but is \(8, 8\) {given}"):
+            hopper_gemm.matmul(a, b, out=matrix(8, 8, given), out_dtype=named)
 
 
 @pytest.mark.parametrize("sizes", [(1, 8, 8), (4096, 4096, 4096), (100_000, 64, 8192)])
@@ -129,6 +142,21 @@ def test_an_output_that_is_not_given_is_made_each_time(launches):
     assert len(launches.loaded) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_fp32_output_is_another_problem_and_is_remembered_beside_the_other(launches, dtype):
+    a, b = matrix(16, 24, dtype), matrix(8, 24, dtype).t()
+    for _ in range(2):
+        assert hopper_gemm.matmul(a, b).dtype == dtype
+        assert hopper_gemm.matmul(a, b, out_dtype=dtype).dtype == dtype
+        assert hopper_gemm.matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
+        out = matrix(16, 8, torch.float32)
+        assert hopper_gemm.matmul(a, b, out=out) is out
+        assert hopper_gemm.matmul(a, b, out=out, out_dtype=torch.float32) is out
+    name = drop_in.DTYPES[dtype]
+    dtypes = [problem.dtype for _, problem in launches.loaded]
+    assert dtypes == [name, name, *[f"{name}_fp32"] * 3]
+
+
 @pytest.mark.parametrize("out", [None, matrix(16, 16)], ids=["made", "given"])
 def test_what_differs_in_anything_is_checked_again_and_refused_as_ever(launches, out):
     """After a good call with the same shapes: other types."""
@@ -179,6 +207,22 @@ def test_what_tma_cannot_reach_is_copied_and_nothing_else(launches, a, b, layout
     assert (read_a.data_ptr() != a.data_ptr()) + (read_b.data_ptr() != b.data_ptr()) == copied
     if given == "aligned" and n % 8 == 0 and problem.m == m:
         assert written is out
+
+
+@pytest.mark.parametrize(("a", "b", "layouts", "copied"), REACHED)
+@pytest.mark.parametrize("given", ["none", "aligned", "shifted"])
+def test_copies_for_tma_keep_an_fp32_output(launches, a, b, layouts, copied, given):
+    m, n = a.shape[0], b.shape[1]
+    wide = matrix(m, 36, torch.float32)
+    out = {"none": None, "aligned": wide[:, :n], "shifted": wide[:, 1 : n + 1]}[given]
+    product = hopper_gemm.matmul(a, b, out=out, out_dtype=torch.float32)
+    assert product.dtype == torch.float32
+    assert torch.equal(product, (a @ b).float())
+    assert product.is_contiguous() if out is None else product is out
+    ((problem, _, written),) = launches.made
+    assert (problem.dtype, problem.layouts) == ("bf16_fp32", layouts)
+    if given == "aligned" and n % 8 == 0 and problem.m == m:
+        assert written is out, "rows of 36 floats start at multiples of 16 bytes"
 
 
 def test_what_was_in_reach_is_copied_where_its_address_no_longer_is(launches):

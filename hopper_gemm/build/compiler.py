@@ -15,12 +15,13 @@ from hopper_gemm.kernel.meter import ROLES, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.problem import types_of
 
 FUNCTION = "hopper_gemm"
 """Name of the launcher in the object file."""
 
 ALIGN_ELEMENTS = 8
-DTYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16}
+TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,21 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
 
     Args:
         config: a legal config.
-        dtype: a name of :data:`DTYPES`.
+        dtype: a name of :data:`hopper_gemm.model.problem.DTYPES`.
         layouts: the contiguous axis of A, then of B.
         metered: whether its roles count their waits, into one more argument; see :mod:`hopper_gemm.kernel.meter`.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
-    element = DTYPES[dtype]
+    element, out = (TYPES[name] for name in types_of(dtype))
     m, n = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS)
     k = cute.sym_int(divisibility=ALIGN_ELEMENTS if "k" in layouts else 1)
 
-    def matrix(rows, columns, by_rows=False):
-        pitch = cute.sym_int64(divisibility=ALIGN_ELEMENTS)
+    def matrix(dtype, rows, columns, by_rows=False):
+        pitch = cute.sym_int64(divisibility=hopper.TMA_ALIGN_BYTES * 8 // dtype.width)
         strides = (1, pitch) if by_rows else (pitch, 1)
-        return make_fake_tensor(element, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
+        return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
     kind, more = HopperGemm, ()
     if metered:
@@ -63,10 +64,10 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            kind(footprint(config), element, layouts),
-            matrix(m, k, layouts[0] != "k"),
-            matrix(n, k, layouts[1] != "k"),
-            matrix(m, n),
+            kind(footprint(config), element, layouts, out),
+            matrix(element, m, k, layouts[0] != "k"),
+            matrix(element, n, k, layouts[1] != "k"),
+            matrix(out, m, n),
             Int32(0),
             Int32(0),
             Int32(0),

@@ -15,7 +15,6 @@ from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.reduction import Reduction
 from hopper_gemm.model import hopper
-from hopper_gemm.model.problem import ELEMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,8 @@ class Epilogue:
         values: shape of one thread's part of a chunk, as the copy wants it.
         registers: this thread's view of the shared buffers, (copy..., buffer).
         shared: partitioned shared memory, (box, buffer).
-        target: partitioned output, (box, chunk row, chunk column).
+        target: partitioned output, (box, row of boxes, chunk column).
+        boxes: of a chunk, one below the other.
         buffers: buffers of this consumer.
         barrier: id of the named barrier of this consumer's 128 threads.
         stores: true in the warp that issues the stores.
@@ -40,6 +40,7 @@ class Epilogue:
     registers: cute.Tensor
     shared: cute.Tensor
     target: cute.Tensor
+    boxes: int
     buffers: int
     barrier: Int32
     stores: Boolean
@@ -111,7 +112,12 @@ class Epilogue:
             self.wait_reads(self.buffers - 2)
         self.sync()
         if self.stores:
-            cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)])
+            if cutlass.const_expr(self.boxes == 1):
+                cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)])
+            else:
+                for box in cutlass.range_constexpr(self.boxes):
+                    at_row = (row + i) * self.boxes + box
+                    cute.copy(self.atom, self.shared[None, (box, 0, slot)], self.target[None, (at_row, column + at)])
             cute.arch.cp_async_bulk_commit_group()
         if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
             self.wait_reads(0)
@@ -122,7 +128,7 @@ class Epilogue:
 class DirectEpilogue:
     """The store role of one consumer warpgroup without shared memory: each thread stores its pairs of columns.
 
-    A warp's store covers 8 rows by 16 bytes: 8 sectors of 32 bytes, each half used.
+    A warp's store covers 8 rows by 16 bytes of a 16-bit output: 8 sectors of 32 bytes, each half used; of fp32, whole.
 
     Args:
         target: global address of C's first element.
@@ -146,7 +152,7 @@ class DirectEpilogue:
     def of(thread: Int32, matrix: cute.Tensor, width: int, dtype: type[cutlass.Numeric]) -> DirectEpilogue:
         """The part of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
         warp, lane = thread // hopper.WARP_THREADS, thread % hopper.WARP_THREADS
-        pitch = Int64(matrix.stride[0]) * ELEMENT_BYTES
+        pitch = Int64(matrix.stride[0]) * (dtype.width // 8)
         m, n = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
         return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, warp * 16 + lane // 4, lane % 4 * 2, width, dtype)
 
@@ -171,13 +177,17 @@ class DirectEpilogue:
             for j in cutlass.range_constexpr(groups):
                 packed = cute.make_rmem_tensor(4, self.dtype)
                 packed.store(parts[None, j, i].load().to(self.dtype))
-                pairs = cute.recast_tensor(packed, Int32)
+                words = cute.recast_tensor(packed, Int32)
                 at_column = first_column + j * 8
                 for half in cutlass.range_constexpr(2):
                     at_row = (row + i) * hopper.WGMMA_M + self.row + half * 8
-                    at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * ELEMENT_BYTES
-                    inline_ptx(
-                        "st.global.b32 [{$r0}], {$r1};",
-                        read_only_args=[at, pairs[half]],
-                        predicate=Boolean((at_row < self.m) & (at_column < self.n)),
-                    )
+                    at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * (self.dtype.width // 8)
+                    inside = Boolean((at_row < self.m) & (at_column < self.n))
+                    if cutlass.const_expr(self.dtype.width == 16):
+                        inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[at, words[half]], predicate=inside)
+                    else:
+                        inline_ptx(
+                            "st.global.v2.b32 [{$r0}], {{$r1}, {$r2}};",
+                            read_only_args=[at, words[half * 2], words[half * 2 + 1]],
+                            predicate=inside,
+                        )

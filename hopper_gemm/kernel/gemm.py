@@ -12,7 +12,6 @@ from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.loads import Loads, ThreadLoad, ThreadLoads
-from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, plain_layout, smem_layout
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.roles import Place, Roles
 from hopper_gemm.kernel.tile_scheduler import Raster
@@ -46,8 +45,9 @@ class HopperGemm(Roles):
 
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
-        dtype: element type of A, B and C.
+        dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
+        out_dtype: element type of C: theirs or fp32.
     """
 
     @cute.jit
@@ -100,15 +100,8 @@ class HopperGemm(Roles):
         map_a, map_b = self.a.descriptor(a, config.l2_promotion), self.b.descriptor(b, config.l2_promotion)
         layout_c, store_c, tensor_c = None, None, c
         if cutlass.const_expr(config.stores == "tma"):
-            chunk, buffers = (hopper.WGMMA_M, shares.chunk_n), config.epi_buffers * config.consumers
-            if cutlass.const_expr(shares.chunk_swizzled):
-                kind = BY_ROWS[128] if config.swap_ab else BY_DEPTH[min(128, 2 * shares.chunk_n)]
-                layout_c = smem_layout(self.dtype, kind, (*chunk, buffers))
-                one = smem_layout(self.dtype, kind, chunk)
-            else:
-                layout_c, one = plain_layout(*chunk, buffers), plain_layout(*chunk)
-                one = cute.slice_(one, (None, None, 0))
-            store = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, one, chunk)
+            layout_c = self.chunk_layout(config.epi_buffers * config.consumers)
+            store = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, self.box_layout(), self.box)
             store_c, tensor_c = store.atom, store.tma_tensor
         threads_load = cutlass.const_expr(config.loads == "cp_async")
         mma = self._tiled_mma(shares.share_n)
@@ -299,12 +292,13 @@ class HopperGemm(Roles):
     ) -> type:
         """The shared memory of a CTA; where parts of a tile meet in the ring, its A and B lie side by side."""
 
-        def buffer(layout: cute.ComposedLayout | None):
+        def buffer(layout: cute.ComposedLayout | None, dtype: type[cutlass.Numeric] = self.dtype):
             size = cute.cosize(layout) if layout is not None else 0
-            return cute.struct.Align[cute.struct.MemRange[self.dtype, size], BUFFER_ALIGN]
+            return cute.struct.Align[cute.struct.MemRange[dtype, size], BUFFER_ALIGN]
 
         barriers = cute.struct.MemRange[Int64, (1 + self.config.full_barriers) * self.config.stages]
-        regions = {"A": buffer(layout_a), "B": buffer(layout_b), "C": buffer(layout_c), "barriers": barriers}
+        buffer_c = buffer(layout_c, self.out_dtype)
+        regions = {"A": buffer(layout_a), "B": buffer(layout_b), "C": buffer_c, "barriers": barriers}
         fields = {name.lower(): regions[name] for name in self.footprint.smem_map}
         return cute.struct(type("Shared", (), {"__annotations__": fields}))
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import cutlass
 from cutlass import Float32, Int32, cute
-from cutlass.cute.nvgpu import cpasync, warp, warpgroup
+from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, warp, warpgroup
 
 from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.meter import Meter
-from hopper_gemm.kernel.operand import Operand
+from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, Operand, plain_layout, smem_layout
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.reduction import Reduction, meet
 from hopper_gemm.kernel.stream_k import String, Workspace
@@ -55,17 +55,24 @@ class Roles:
 
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
-        dtype: element type of A, B and C.
+        dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
+        out_dtype: element type of C: theirs or fp32.
     """
 
     metered = False
     """Whether the roles count their waits; see :class:`MeteredGemm`."""
 
-    def __init__(self, footprint: Footprint, dtype: type[cutlass.Numeric], layouts: str = "kk") -> None:
+    def __init__(
+        self, footprint: Footprint, dtype: type[cutlass.Numeric], layouts: str, out_dtype: type[cutlass.Numeric]
+    ) -> None:
         self.footprint = footprint
         self.config = config = footprint.config
         self.dtype = dtype
+        self.out_dtype = out_dtype
+        self.out_bytes = out_dtype.width // 8
+        self.chunk_n = footprint.chunk_columns(self.out_bytes)
+        self.box = footprint.box_rows(self.out_bytes), self.chunk_n
         self.cluster = (config.cluster_m, config.cluster_n)
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
         depth = config.tile_k, config.stages
@@ -193,9 +200,11 @@ class Roles:
             shared_c = storage_c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
             epilogue = self._epilogue(atom_c, shared_c, tensor_c, consumer, place.thread % hopper.WARPGROUP_THREADS)
         else:
-            epilogue = DirectEpilogue.of(place.thread % hopper.WARPGROUP_THREADS, tensor_c, shares.share_n, self.dtype)
+            epilogue = DirectEpilogue.of(
+                place.thread % hopper.WARPGROUP_THREADS, tensor_c, shares.share_n, self.out_dtype
+            )
         chunk_rows = shares.share_m // hopper.WGMMA_M
-        chunk_columns = shares.share_n // shares.chunk_n
+        chunk_columns = shares.share_n // self.chunk_n
         if cutlass.const_expr(config.stream_k):
             at = consumer_m, consumer_n
             self._multiply_string(ring, place, consumer, at, share, epilogue, raster, k_tiles, *workspace)
@@ -240,13 +249,13 @@ class Roles:
                     consumer,
                     place.thread % hopper.WARPGROUP_THREADS,
                     accumulators,
-                    accumulators // shares.chunks,
+                    accumulators // (chunk_rows * chunk_columns),
                 )
                 meet()
                 reduction.send(share.accumulators)
                 meet()
             row = tile_m * (config.tile_m // hopper.WGMMA_M)
-            column = tile_n * (config.tile_n // shares.chunk_n)
+            column = tile_n * (config.tile_n // self.chunk_n)
             epilogue.store_tile(
                 share.accumulators,
                 chunk_rows,
@@ -305,7 +314,7 @@ class Roles:
     ) -> None:
         """Consumer of stream-K. By a warpgroup."""
         config, shares = self.config, self.footprint
-        chunk_rows, chunk_columns = shares.share_m // hopper.WGMMA_M, shares.share_n // shares.chunk_n
+        chunk_rows, chunk_columns = shares.share_m // hopper.WGMMA_M, shares.share_n // self.chunk_n
         flat = cute.make_tensor(share.accumulators.iterator, cute.make_layout(cute.size(share.accumulators)))
         cta = place.rank_m + place.rank_n * config.cluster_m
         workspace = Workspace.of(
@@ -338,7 +347,7 @@ class Roles:
                     added = added + cutlass.min(string.start(other + 1) - string.start(other), k_tiles - added)
                     other = other + 1
                 row = tile_m * (config.tile_m // hopper.WGMMA_M) + at_consumer[0] * chunk_rows
-                column = tile_n * (config.tile_n // shares.chunk_n) + at_consumer[1] * chunk_columns
+                column = tile_n * (config.tile_n // self.chunk_n) + at_consumer[1] * chunk_columns
                 epilogue.store_tile(share.accumulators, chunk_rows, chunk_columns, row, column)
         epilogue.wait_reads(0)
 
@@ -363,21 +372,45 @@ class Roles:
         self, atom: cute.CopyAtom, shared: cute.Tensor, target: cute.Tensor, consumer: Int32, thread: Int32
     ) -> Epilogue:
         """The store role of one consumer: its buffers, and a copy shaped like one chunk of wgmma's accumulators."""
-        shares = self.footprint
         buffers = self.config.epi_buffers
-        matrices = 4 if shares.chunk_n % 16 == 0 else 2
-        transpose = self.config.swap_ab
-        copy = cute.make_tiled_copy_C(
-            cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=transpose, num_matrices=matrices), self.dtype),
-            self._tiled_mma(shares.chunk_n),
-        )
+        copy = self.copy_of_chunk()
         own = cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
         thread_copy = copy.get_slice(thread)
         values = cute.shape(thread_copy.partition_S(own))[:3]
         registers = thread_copy.partition_D(own)
-        shape = (hopper.WGMMA_M, shares.chunk_n)
         boxes, global_boxes = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.zipped_divide(own, shape), cute.zipped_divide(target, shape)
+            atom, 0, cute.make_layout(1), cute.zipped_divide(own, self.box), cute.zipped_divide(target, self.box)
         )
         stores = thread // hopper.WARP_THREADS == 0
-        return Epilogue(atom, copy, values, registers, boxes, global_boxes, buffers, consumer + 1, stores)
+        parts = hopper.WGMMA_M // self.box[0]
+        return Epilogue(atom, copy, values, registers, boxes, global_boxes, parts, buffers, consumer + 1, stores)
+
+    def copy_of_chunk(self) -> cute.TiledCopy:
+        """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider ones by plain
+        stores, the two adjacent columns that a thread holds at once unless the chunk is transposed."""
+        transposed = self.config.swap_ab
+        if self.out_dtype.width > 16:
+            bits = self.out_dtype.width * (1 if transposed else 2)
+            atom = cute.make_copy_atom(CopyUniversalOp(), self.out_dtype, num_bits_per_copy=bits)
+        else:
+            matrices = 4 if self.chunk_n % 16 == 0 else 2
+            op = warp.StMatrix8x8x16bOp(transpose=transposed, num_matrices=matrices)
+            atom = cute.make_copy_atom(op, self.out_dtype)
+        return cute.make_tiled_copy_C(atom, self._tiled_mma(self.chunk_n))
+
+    def chunk_layout(self, buffers: int) -> cute.ComposedLayout:
+        """Of chunk buffers in shared memory: (rows, columns, buffer). The boxes of a chunk lie one after the other."""
+        shape = hopper.WGMMA_M, self.chunk_n, buffers
+        if not self.footprint.chunk_swizzled:
+            return plain_layout(*shape)
+        return smem_layout(self.out_dtype, self._chunk_kind, shape, self.box[0] == hopper.WGMMA_M)
+
+    def box_layout(self) -> cute.ComposedLayout:
+        """Of one box of a chunk: (rows, columns)."""
+        if not self.footprint.chunk_swizzled:
+            return cute.slice_(plain_layout(*self.box), (None, None, 0))
+        return smem_layout(self.out_dtype, self._chunk_kind, self.box)
+
+    @property
+    def _chunk_kind(self) -> Kind:
+        return BY_ROWS[128] if self.config.swap_ab else BY_DEPTH[min(128, self.out_bytes * self.chunk_n)]

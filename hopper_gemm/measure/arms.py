@@ -26,8 +26,12 @@ def kernel_launch(kernel: LoadedKernel) -> Launch:
 
 
 def cublas_launch(operands: Operands) -> None:
-    """One launch of the baseline: torch.mm, which is cuBLAS, on the same matrices."""
-    torch.mm(operands.a, operands.b.t(), out=operands.theirs)
+    """One launch of the baseline: torch.mm, which is cuBLAS, on the same matrices and to the same type."""
+    a, b, out = operands.a, operands.b.t(), operands.theirs
+    if out.dtype == a.dtype:
+        torch.mm(a, b, out=out)
+    else:
+        torch.mm(a, b, out_dtype=out.dtype, out=out)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from math import ceil
 
 import torch
 
-from hopper_gemm.model.problem import DATA, GemmProblem
+from hopper_gemm.model.problem import DATA, GemmProblem, types_of
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 L2_MULTIPLE = 3
 """Buffers that rotate hold this many times the L2, so that every launch finds it cold."""
 
@@ -21,8 +21,8 @@ class Operands:
     Args:
         a: (m, k), contiguous along the axis that the problem's layouts name.
         b: (n, k), likewise: the transpose of the right operand.
-        ours: (m, n), where our kernel writes.
-        theirs: (m, n), where the baseline writes.
+        ours: (m, n) of the output's type, where our kernel writes.
+        theirs: the same, where the baseline writes.
     """
 
     a: torch.Tensor
@@ -57,12 +57,12 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
     the bits that flip.
 
     Args:
-        problem: sizes, element type, layouts.
+        problem: sizes, element types, layouts.
         l2_bytes: of the GPU's L2.
         seed: for the generator; the same seed gives the same matrices.
         data: of :data:`hopper_gemm.model.problem.DATA`.
     """
-    dtype = DTYPES[problem.dtype]
+    dtype, out_dtype = (TYPES[name] for name in types_of(problem.dtype))
     generator = torch.Generator("cuda").manual_seed(seed)
     count = max(2, ceil(L2_MULTIPLE * l2_bytes / problem.bytes))
 
@@ -72,7 +72,7 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
         return filled(problem.k, rows, data, generator).to(dtype).t()
 
     def empty() -> torch.Tensor:
-        return torch.empty(problem.m, problem.n, device="cuda", dtype=dtype)
+        return torch.empty(problem.m, problem.n, device="cuda", dtype=out_dtype)
 
     sets = tuple(
         Operands(operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1]), empty(), empty())

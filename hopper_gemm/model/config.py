@@ -40,7 +40,8 @@ class GemmConfig:
             (true), on one (``"producer"``, ``"consumer"``), or on none (false).
         epi_n: columns of the chunks in which a tile leaves through shared memory: at most 8, 16, 32 or 64; or just so
             many, an odd multiple of 8 from 24 that divides a consumer's columns, such as 104 of 208. ``"auto"`` takes
-            64 where they fit beside the ring, else 32. 0 with direct stores.
+            64 where they fit beside the ring, else 32. Of an fp32 output half as many: a chunk keeps its bytes. 0 with
+            direct stores.
         epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves. 0 with direct
             stores.
         persistent: as many CTAs as fit at once, each walking over tiles, or one CTA for each tile.

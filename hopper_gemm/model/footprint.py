@@ -131,8 +131,8 @@ class Footprint:
 
     @property
     def chunk_n(self) -> int:
-        """Columns of an epilogue chunk: the most of epi_n that divides a share, or epi_n itself where its rows are an
-        odd number of 16-byte pieces; the whole share with direct stores."""
+        """Columns of an epilogue chunk of a 16-bit output: the most of epi_n that divides a share, or epi_n itself
+        where its rows are an odd number of 16-byte pieces; the whole share with direct stores."""
         if self.config.stores == "direct":
             return self.share_n
         if self.config.epi_n != "auto" and is_odd_chunk(self.config.epi_n):
@@ -156,8 +156,26 @@ class Footprint:
 
     @property
     def chunks(self) -> int:
-        """Chunks in which one consumer's share leaves."""
+        """Chunks in which one consumer's share of a 16-bit output leaves."""
         return (self.share_m // hopper.WGMMA_M) * (self.share_n // self.chunk_n)
+
+    def chunk_columns(self, out_bytes: int) -> int:
+        """Columns of a chunk of an output whose elements take so many bytes: a chunk keeps its bytes, so that what a
+        config takes of an SM is the same for every problem. The whole share with direct stores."""
+        return self.chunk_n if self.config.stores == "direct" else self.chunk_n * ELEMENT_BYTES // out_bytes
+
+    def box_rows(self, out_bytes: int) -> int:
+        """Rows of the box in which TMA stores a chunk: all 64, but of a transposed one, whose rows are contiguous, no
+        more than the swizzle spans."""
+        most = hopper.SWIZZLE_BYTES[0] // out_bytes
+        return min(hopper.WGMMA_M, most) if self.config.swap_ab else hopper.WGMMA_M
+
+    def tma_stores(self, out_bytes: int) -> int:
+        """Boxes in which one consumer's share leaves; 0 with direct stores."""
+        if self.config.stores == "direct":
+            return 0
+        chunks = self.share_m // hopper.WGMMA_M * (self.share_n // self.chunk_columns(out_bytes))
+        return chunks * (hopper.WGMMA_M // self.box_rows(out_bytes))
 
     @property
     def smem_map(self) -> dict[str, int]:

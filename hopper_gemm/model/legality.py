@@ -14,6 +14,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
 from hopper_gemm.model.footprint import (
     REGISTER_SPLITS,
+    WIDE_CHUNK,
     Footprint,
     accumulators_fit,
     footprint,
@@ -410,9 +411,31 @@ def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
     return None
 
 
+def _output(shares: Footprint, problem: GemmProblem) -> str | None:
+    """A wider output in chunks of the same bytes: they have fewer columns, each stored to an address of its own."""
+    columns, least = shares.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
+    if problem.out_bytes == ELEMENT_BYTES:
+        return None
+    full = shares.accumulators + shares.spare_registers >= shares.registers.consumer
+    if shares.config.stream_k and shares.chunk_n == WIDE_CHUNK and full and shares.config.stores == "tma":
+        return (
+            f"stream_k beside {shares.accumulators} accumulators has no registers for the addresses of {columns} "
+            f"columns of {problem.dtype}; take epi_n 32"
+        )
+    if columns % least == 0:
+        return None
+    need = least * problem.out_bytes // ELEMENT_BYTES
+    found = f"{problem.dtype} leaves in chunks of {columns} columns here and needs whole {least}"
+    if shares.share_n % need == 0:
+        return f"{found}; take epi_n {need} or more"
+    mend = f"{found}; give each consumer a multiple of {need} columns instead of {shares.share_n}"
+    return mend if shares.config.swap_ab else f"{mend}, or take stores direct"
+
+
 PAIR_RULES = (
     PairRule("split_k", "every CTA that divides k needs a stage of its own", _parts_of_k),
     PairRule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
+    PairRule("output", "a chunk keeps its bytes, and wgmma leaves its columns in groups of eight", _output),
 )
 """The rules on a config and a problem together."""
 

@@ -19,9 +19,10 @@ The constants were fitted, by a random descent on the error of the logarithm, to
 ``results/h200``: those of the seed table, options, ladder (without its clusters of four, whose launches were too
 large), stagger, tile shape, raster and L2 promotion, and one kernel on the 24 shapes of the suite. Among configs within
 15 % of the best of their problem the predicted time is off by 4 % (root mean square), among all by 7 %; the config
-ranked first is within 3 % of the best that was measured, except one pick of a finer search, at 5 %. Divided k,
-stream-K, swapped operands and few rows are physics here and not yet experience, and one shape is far off: with 256x128
-tiles 64x28672x4096 took 1.6 times as long as said.
+ranked first is within 3 % of the best that was measured, except one pick of a finer search, at 5 %. An output of fp32
+counts in what memory must take at least; its epilogue is taken for that of a 16-bit one, register for register.
+Divided k, stream-K, swapped operands and few rows are physics here and not yet experience, and one shape is far off:
+with 256x128 tiles 64x28672x4096 took 1.6 times as long as said.
 """
 
 from __future__ import annotations

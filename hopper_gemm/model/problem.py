@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DTYPES = ("bf16", "fp16")
-"""Element types of the operands and the output; accumulation is always fp32."""
+DTYPES = ("bf16", "fp16", "bf16_fp32", "fp16_fp32")
+"""Element types: of the operands and the output alike, or of the operands and then of the output. Accumulation is
+always fp32; an output of fp32 is what was accumulated, unrounded."""
 
 LAYOUTS = ("kk", "mk", "kn", "mn")
 """Contiguous axis of A, then of B. ``kk`` is BLAS's TN: A row-major, B given as its transpose. ``kn`` is NN, both
 row-major; ``mk`` is TT, ``mn`` is NT in BLAS's words."""
 
 ELEMENT_BYTES = 2
+"""Of an element of A or B, and of C where it has their type."""
+
+OUT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Of an element of C, by its type."""
 
 DATA = ("normal", "uniform", "zeros")
 """What the matrices of a measurement hold: standard-normal numbers, uniform ones in [-1, 1), or zeros. A tensor core's
@@ -21,13 +26,13 @@ power follows the bits that flip, and its clock the power, so that figures of on
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """C[m, n] = A[m, k] @ B[k, n], fp32 accumulation, output in the operands' type.
+    """C[m, n] = A[m, k] @ B[k, n], fp32 accumulation, output in the operands' type or in fp32.
 
     Args:
         m: rows of A and C.
         n: columns of B and C.
         k: columns of A, rows of B.
-        dtype: ``"bf16"`` or ``"fp16"``.
+        dtype: ``"bf16"`` or ``"fp16"``; ``"bf16_fp32"`` or ``"fp16_fp32"`` with an output of fp32. See :data:`DTYPES`.
         layouts: the contiguous axis of A, then of B; see :data:`LAYOUTS`.
 
     Raises:
@@ -63,9 +68,25 @@ class GemmProblem:
         return 2 * self.m * self.n * self.k
 
     @property
+    def out_bytes(self) -> int:
+        """Bytes of an element of C."""
+        return OUT_BYTES[types_of(self.dtype)[1]]
+
+    @property
     def bytes(self) -> int:
         """The fewest bytes through device memory: A and B read once, C written once."""
-        return ELEMENT_BYTES * (self.m * self.k + self.k * self.n + self.m * self.n)
+        return ELEMENT_BYTES * (self.m * self.k + self.k * self.n) + self.out_bytes * self.m * self.n
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
+
+
+def types_of(dtype: str) -> tuple[str, str]:
+    """Element types of the operands and of the output, of a name of :data:`DTYPES`.
+
+    Example:
+        >>> types_of("bf16"), types_of("fp16_fp32")
+        (('bf16', 'bf16'), ('fp16', 'fp32'))
+    """
+    operands, _, out = dtype.partition("_")
+    return operands, out or operands

@@ -56,7 +56,7 @@ COLUMNS = (
     Column("m", "integer", "rows of A and C"),
     Column("n", "integer", "columns of B and C"),
     Column("k", "integer", "depth of the product"),
-    Column("dtype", "text", "bf16 or fp16"),
+    Column("dtype", "text", "bf16 or fp16, of operands and output; bf16_fp32 or fp16_fp32: operands, then output"),
     Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
     Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
     Column("regime", "text", "burst or steady"),

@@ -13,7 +13,7 @@ from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import STAGGER_MAX, pair_reasons, problem_reasons, reasons
 from hopper_gemm.model.menu import promising
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.tuning.spec import SweepSpec, fields_of
 
 
@@ -111,7 +111,7 @@ def _of_problem(
     refused = [str(reason) for reason in problem_reasons(problem)]
     ruled = {}
     for config, why in refusals.items():
-        bound = not why and (config.split_k > 1 or problem.layouts != "kk")
+        bound = not why and (config.split_k > 1 or problem.layouts != "kk" or problem.out_bytes > ELEMENT_BYTES)
         pair = [str(reason) for reason in pair_reasons(config, problem)] if bound else []
         ruled[config] = "; ".join([*why, *pair, *refused])
     if spec.keep is None:

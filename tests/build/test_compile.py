@@ -15,7 +15,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES, drawn_configs
 
-DRAWN = 300
+DRAWN, FP32_DRAWN = 300, 90
 PROBLEM = GemmProblem(4096, 4096, 4096)
 
 
@@ -64,7 +64,7 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
             continue
         report, by_tma = built.report, shares.config.loads == "tma"
         each, unrolled = shares.wgmma_per_stage, shares.config.unroll
-        stores = shares.chunks if shares.config.stores == "tma" else 0
+        stores = shares.tma_stores(problem.out_bytes)
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
             and report.wgmma_waits <= shares.wgmma_waits
@@ -112,6 +112,43 @@ def test_fp16_compiles_too(pool):
     assert faults(pool, [GemmConfig(), GemmConfig(tile_m=320, cluster_m=2)], dtype="fp16") == []
 
 
+@pytest.mark.compile
+@pytest.mark.parametrize("dtype", ["bf16_fp32", "fp16_fp32"])
+def test_drawn_configs_with_an_fp32_output_compile_as_asked(pool, dtype):
+    problem, seed = replace(PROBLEM, dtype=dtype), {"bf16_fp32": 11, "fp16_fp32": 37}[dtype]
+    configs = [config for config in drawn_configs(3000, seed) if is_legal(config, problem)][:FP32_DRAWN]
+    assert len(configs) == FP32_DRAWN
+    assert faults(pool, configs, dtype=dtype) == []
+
+
+RARE = [
+    GemmConfig(tile_m=320, cluster_n=2),
+    GemmConfig(tile_m=256, tile_n=208),
+    GemmConfig(tile_m=384, tile_n=128, consumers=3, stages=1, stagger=0),
+    GemmConfig(tile_m=192, tile_n=192, consumers=3, split="m", stages=1, stagger=0),
+    GemmConfig(tile_m=128, tile_n=72, stores="direct"),
+    GemmConfig(stores="direct", stream_k=True),
+    GemmConfig(stream_k=True, cluster_n=2, epi_n=16),
+    GemmConfig(stream_k=True, tile_n=192, epi_n=16),
+    GemmConfig(tile_m=64, tile_n=128, split_k=8),
+    GemmConfig(tile_m=128, tile_n=192, split_k=4, swap_ab=True),
+    GemmConfig(swap_ab=True, epi_n=16),
+    GemmConfig(swap_ab=True, tile_n=192, stream_k=True, epi_n=32),
+    GemmConfig(tile_n=192, stream_k=True, epi_n=32),
+    GemmConfig(tile_m=64, tile_n=16, swap_ab=True),
+    GemmConfig(tile_m=128, tile_n=208, schedule="pingpong"),
+]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("layouts", ["kk", "mk", "kn", "mn"])
+def test_the_options_of_the_epilogue_with_an_fp32_output_compile_as_asked(pool, layouts):
+    problem = replace(PROBLEM, dtype="bf16_fp32", layouts=layouts)
+    configs = [config for config in RARE if is_legal(config, problem)]
+    assert len(configs) >= len(RARE) - 2
+    assert faults(pool, configs, dtype="bf16_fp32", layouts=layouts) == []
+
+
 METERED = [
     GemmConfig(),
     GemmConfig(cluster_n=2),
@@ -135,6 +172,14 @@ def test_a_metered_kernel_is_another_binary_that_does_not_spill_either(pool, con
     for name in ("wgmma_waits", "tma_stores"):
         assert getattr(metered.report, name) == getattr(plain.report, name)
     assert metered.report.wgmma % footprint(config).wgmma_per_stage == 0
+
+
+@pytest.mark.compile
+def test_what_is_refused_to_an_fp32_output_for_its_registers_indeed_spills(pool):
+    config, problem = GemmConfig(tile_n=192, stream_k=True), replace(PROBLEM, dtype="bf16_fp32")
+    assert is_legal(config)
+    assert not is_legal(config, problem)
+    assert pool.result(KernelId.of(config, problem)).status == "spilled"
 
 
 @pytest.mark.compile

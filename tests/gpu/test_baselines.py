@@ -20,7 +20,13 @@ from hopper_gemm.tuning.compare import Comparison, host_times
 
 pytestmark = pytest.mark.gpu
 
-PROBLEMS = [GemmProblem(1024, 768, 512), GemmProblem(100, 136, 1000, "fp16"), GemmProblem(16, 4096, 4096)]
+PROBLEMS = [
+    GemmProblem(1024, 768, 512),
+    GemmProblem(100, 136, 1000, "fp16"),
+    GemmProblem(16, 4096, 4096),
+    GemmProblem(1024, 768, 512, "bf16_fp32"),
+    GemmProblem(100, 136, 1000, "fp16_fp32"),
+]
 
 
 def error_of(candidate, workload) -> float:
@@ -30,11 +36,12 @@ def error_of(candidate, workload) -> float:
     return check(candidate.product(first), workload.reference, workload.problem.k).rel_err
 
 
+@pytest.mark.parametrize("problem", [PROBLEMS[0], PROBLEMS[3]], ids=lambda problem: problem.dtype)
 @pytest.mark.parametrize("name", ["cublas", "cublaslt"])
-def test_the_first_candidate_is_right_also_when_it_is_restored(name):
+def test_the_first_candidate_is_right_also_when_it_is_restored(name, problem):
     baseline = BASELINES[name]
     assert baseline.missing() is None
-    workload = make_workload(PROBLEMS[0], l2_bytes=0)
+    workload = make_workload(problem, l2_bytes=0)
     candidate = baseline.candidates(workload)[0]
     assert error_of(candidate, workload) < REL_ERR_MAX
     assert error_of(baseline.restore(workload, candidate.recipe), workload) < REL_ERR_MAX
@@ -55,7 +62,7 @@ def test_a_peer_that_is_installed_is_right_and_can_be_captured(name):
     torch.cuda.synchronize()
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem} {problem.dtype}")
 def test_cublaslt_lists_several_algorithms_and_what_runs_is_right(problem):
     workload = make_workload(problem, l2_bytes=0)
     candidates = BASELINES["cublaslt"].candidates(workload)

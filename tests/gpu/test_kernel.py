@@ -13,7 +13,7 @@ from hopper_gemm.build.store import KernelId
 from hopper_gemm.model.config import SWIZZLES, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from tests.build.test_compile import grid
 from tests.gpu.checking import ANSWER_SECONDS, Case, checking
 from tests.model.test_legality import drawn_configs
@@ -62,6 +62,49 @@ def test_drawn_configs_on_drawn_problems(wrong):
         cases.append(Case(replace(config, **walk), problem))
     cases = cases[:200]
     assert len(cases) == 200
+    assert wrong(cases) == []
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+def test_drawn_configs_with_an_fp32_output_in_every_layout(wrong, layouts):
+    rng, cases = random.Random(23), []
+    for config in drawn_configs(3000, seed=47):
+        sizes = (8 * rng.randint(1, 300) for _ in range(3))
+        problem = GemmProblem(*sizes, rng.choice(("bf16_fp32", "fp16_fp32")), layouts)
+        if is_legal(config, problem):
+            cases.append(Case(config, problem))
+    assert len(cases) > 50
+    assert wrong(cases[:50]) == []
+
+
+WIDE_OUTPUTS = {
+    "chunks of 32 columns": {},
+    "chunks of 16 columns": {"epi_n": 32},
+    "chunks of 8 columns": {"epi_n": 16},
+    "one buffer": {"epi_buffers": 1},
+    "direct": {"stores": "direct"},
+    "direct, odd groups": {"stores": "direct", "tile_n": 72},
+    "swapped": {"swap_ab": True},
+    "swapped, 16 columns": {"swap_ab": True, "epi_n": 32},
+    "swapped, few rows": {"swap_ab": True, "tile_n": 16},
+    "divided k": {"split_k": 2},
+    "divided k, swapped": {"split_k": 4, "swap_ab": True},
+    "stream-K": {"stream_k": True, "cluster_n": 2},
+    "stream-K, direct": {"stream_k": True, "stores": "direct"},
+    "stream-K, swapped": {"stream_k": True, "swap_ab": True},
+    "pingpong": {"schedule": "pingpong"},
+    "multistage": {"schedule": "multistage", "stages": 4},
+    "cp.async": {"loads": "cp_async"},
+}
+
+
+@pytest.mark.parametrize("way", WIDE_OUTPUTS)
+def test_every_way_out_of_an_fp32_output(wrong, way):
+    """Ragged edges, more tiles than CTAs, long k: the same bits in every run."""
+    config = replace(GemmConfig(tile_m=128, tile_n=128), **WIDE_OUTPUTS[way])
+    sizes = ((1234, 1000, 520), (4000, 3000, 264), (512, 512, 16384), (1, 8, 1032))
+    cases = [Case(config, GemmProblem(*size, "bf16_fp32"), runs=3) for size in sizes]
+    assert all(is_legal(case.config, case.problem) for case in cases)
     assert wrong(cases) == []
 
 

@@ -57,6 +57,36 @@ def test_sizes_that_tma_cannot_reach_are_right_too(sizes, by_rows):
     assert right(hopper_gemm.matmul(a, b), a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [*SHAPES, (1, 8, 8), (13, 21, 5), (300, 520, 1001)], ids=str)
+def test_an_fp32_output_is_what_was_accumulated(sizes, dtype):
+    a, b = operands(*sizes, dtype)
+    product = hopper_gemm.matmul(a, b, out_dtype=torch.float32)
+    assert product.dtype == torch.float32
+    assert right(product, a, b)
+    out = torch.full_like(product, float("nan"))
+    assert hopper_gemm.matmul(a, b, out=out) is out
+    assert torch.equal(out, product)
+
+
+def test_an_fp32_output_agrees_with_torch():
+    a, b = operands(2048, 4096, 4096)
+    theirs = torch.mm(a, b, out_dtype=torch.float32)
+    assert right(theirs, a, b), "the bound holds for cuBLAS's accumulation as well"
+    torch.testing.assert_close(hopper_gemm.matmul(a, b, out_dtype=torch.float32), theirs, atol=0.01, rtol=1e-4)
+
+
+def test_an_fp32_output_may_have_any_pitch_and_offset():
+    a, b = operands(300, 264, 1000)
+    for first, pitch in ((0, 268), (4, 272), (1, 267)):
+        whole = torch.zeros(300, pitch, device="cuda")
+        out = whole[:, first : first + 264]
+        hopper_gemm.matmul(a, b, out=out)
+        assert right(out, a, b)
+        out.zero_()
+        assert not whole.any()
+
+
 def test_out_is_written_and_returned():
     a, b = operands(256, 256, 256)
     out = torch.full((256, 256), float("nan"), device="cuda", dtype=a.dtype)

@@ -148,6 +148,46 @@ def test_rules_that_take_config_and_problem_together(change, layouts, rule):
     assert [reason.rule for reason in reasons(GemmConfig(**change), problem)] == ([rule] if rule else [])
 
 
+@pytest.mark.parametrize(
+    ("change", "mend"),
+    [
+        ({}, None),
+        ({"epi_n": 16}, None),
+        ({"epi_n": 8}, "take epi_n 16 or more"),
+        ({"tile_n": 208, "epi_n": 104}, "take epi_n 16 or more"),
+        ({"tile_n": 72}, "a multiple of 16 columns instead of 72, or take stores direct"),
+        ({"tile_n": 72, "stores": "direct"}, None),
+        ({"tile_m": 64, "tile_n": 8, "swap_ab": True}, "a multiple of 16 columns instead of 8"),
+        ({"tile_m": 320, "tile_n": 144}, "a multiple of 16 columns instead of 72"),
+        ({"tile_m": 192, "tile_n": 144, "consumers": 3}, None),
+        ({"stream_k": True, "tile_n": 192}, "take epi_n 32"),
+        ({"stream_k": True, "tile_n": 192, "epi_n": 32}, None),
+        ({"stream_k": True, "tile_n": 176}, None),
+    ],
+)
+def test_an_fp32_output_needs_chunks_of_eight_of_its_own_columns(change, mend):
+    config = GemmConfig(**change)
+    assert is_legal(config, GemmProblem(512, 512, 512))
+    found = reasons(config, GemmProblem(512, 512, 512, "bf16_fp32"))
+    assert [reason.rule for reason in found] == (["output"] if mend else [])
+    assert mend is None or mend in found[0].text
+
+
+def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
+    problem = GemmProblem(512, 512, 512, "fp16_fp32")
+    legal = [config for config in drawn_configs(6000, seed=7) if is_legal(config, problem)]
+    assert len(legal) > 180
+    for shares in map(footprint, legal):
+        columns = shares.chunk_columns(4)
+        assert columns % hopper.WGMMA_N_STEP == 0
+        assert shares.share_n % columns == 0
+        if shares.config.stores == "tma":
+            assert 4 * hopper.WGMMA_M * columns == shares.chunk_bytes
+            assert shares.tma_stores(4) == shares.chunks * (4 if shares.config.swap_ab else 2)
+            assert shares.tma_stores(2) == shares.chunks
+            assert 2 * shares.chunks % shares.config.split_k == 0
+
+
 def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
     """Configs from all over the space, legal or not; the rarer options in a few of them each."""
     rng = random.Random(seed)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model import problem as room
+from hopper_gemm.model.problem import DTYPES, GemmProblem, types_of
+
+TYPES = [
+    ("bf16", ("bf16", "bf16"), 2),
+    ("fp16", ("fp16", "fp16"), 2),
+    ("bf16_fp32", ("bf16", "fp32"), 4),
+    ("fp16_fp32", ("fp16", "fp32"), 4),
+]
 
 
 def test_flop_counts_a_multiply_and_an_add():
@@ -15,13 +25,26 @@ def test_bytes_counts_each_matrix_once():
     assert GemmProblem(3, 5, 7).bytes == 2 * (3 * 7 + 7 * 5 + 3 * 5)
 
 
+@pytest.mark.parametrize(("dtype", "types", "out_bytes"), TYPES)
+def test_an_output_of_fp32_weighs_twice_as_much_and_the_operands_what_they_did(dtype, types, out_bytes):
+    problem = GemmProblem(3, 5, 7, dtype)
+    assert types_of(dtype) == types
+    assert problem.out_bytes == out_bytes
+    assert problem.bytes == 2 * (3 * 7 + 7 * 5) + out_bytes * 3 * 5
+
+
+def test_every_type_is_told_apart():
+    assert {dtype for dtype, *_ in TYPES} == set(DTYPES)
+    assert doctest.testmod(room).failed == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"m": 0, "n": 8, "k": 8}, "m must be a positive integer but got 0"),
         ({"m": 8, "n": 2.5, "k": 8}, "n must be a positive integer but got 2.5"),
         ({"m": 8, "n": 8, "k": True}, "k must be a positive integer but got True"),
-        ({"m": 8, "n": 8, "k": 8, "dtype": "fp64"}, "dtype must be one of bf16, fp16 but got 'fp64'"),
+        ({"m": 8, "n": 8, "k": 8, "dtype": "fp64"}, "one of bf16, fp16, bf16_fp32, fp16_fp32 but got 'fp64'"),
         ({"m": 8, "n": 8, "k": 8, "layouts": "nn"}, "layouts must be one of kk, mk, kn, mn but got 'nn'"),
     ],
 )

@@ -6,8 +6,12 @@ import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.explain import explain
+from hopper_gemm.model.hopper import HBM_BYTES_PER_SECOND
+from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
+
+BEST = GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
 
 
 def test_512_tiles_on_132_sms_take_four_waves_that_are_97_percent_useful():
@@ -40,6 +44,16 @@ def test_the_limit_is_arithmetic_for_squares_and_memory_for_skinny_problems():
     square, skinny = GemmProblem(8192, 8192, 8192), GemmProblem(16, 8192, 8192)
     assert limit_seconds(square) == pytest.approx(square.flop / 840e12, rel=0.01)
     assert limit_seconds(skinny) == pytest.approx(skinny.bytes / 4.3e12, rel=0.05)
+
+
+def test_an_fp32_output_lengthens_what_memory_limits_and_nothing_else():
+    short_k = [GemmProblem(8192, 8192, 64, dtype) for dtype in ("bf16", "bf16_fp32")]
+    limits, times = ([of(problem) for problem in short_k] for of in (limit_seconds, lambda p: predict(BEST, p).seconds))
+    more = 2 * 8192 * 8192 / HBM_BYTES_PER_SECOND
+    assert limits[1] - limits[0] == pytest.approx(more)
+    assert times[1] > times[0]
+    square = [GemmProblem(8192, 8192, 8192, dtype) for dtype in ("bf16", "bf16_fp32")]
+    assert limit_seconds(square[0]) == limit_seconds(square[1])
 
 
 @pytest.mark.parametrize("change", [{}, {"consumers": 5}, {"tile_m": 320, "k_depth": 16}, {"tile_m": 100, "tile_n": 2}])

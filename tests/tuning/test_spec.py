@@ -104,6 +104,17 @@ def test_stages_may_be_numbers_and_what_fits_and_a_config_named_twice_is_one(tmp
     assert refused.refused.startswith("stages: stages must be 1 to 3 here but got 4")
 
 
+def test_a_config_may_be_refused_for_one_type_of_output_and_not_for_another(tmp_path):
+    problem = SPEC[SPEC.index("[[problems]]") : SPEC.index("[space]")]
+    text = SPEC.replace(problem, problem + problem.replace("m = 1024", 'dtype = "bf16_fp32"\nm = 1024'))
+    ruled: dict[tuple[str, int], set[str]] = {}
+    for point in points(read_spec(spec_of(tmp_path, text.replace("tile_n = 128", "tile_n = 128\nepi_n = [8, 16]")))):
+        of = ruled.setdefault((point.problem.dtype, point.config.epi_n), set())
+        of.update(why.split(":")[0] for why in point.refused.split("; "))
+    assert len(ruled) == 4
+    assert {key for key, rules in ruled.items() if "output" in rules} == {("bf16_fp32", 8)}
+
+
 def test_points_that_a_rule_refuses_get_a_row_unless_the_sweep_skips_them(tmp_path):
     kept = read_spec(spec_of(tmp_path))
     skipping = read_spec(spec_of(tmp_path, SPEC.replace("[[prob", "skip_illegal = true\n[[prob")))

@@ -25,6 +25,7 @@ from hopper_gemm.measure.baselines.cublaslt_api import (
     library,
 )
 from hopper_gemm.measure.workload import Operands, Workload
+from hopper_gemm.model.problem import types_of
 
 COUNT = 100
 """Algorithms asked for in each order; the library gives fewer where it has no more."""
@@ -95,11 +96,11 @@ class CublasLt:
     def _plan(self, order: str, workload: Workload) -> Plan:
         first = workload.sets[0]
         a, b, out = (_layout(matrix) for matrix in (first.a, first.b, first.theirs))
-        dtype = workload.problem.dtype
+        dtype, out_dtype = types_of(workload.problem.dtype)
         if order == "AB":
-            return self._find().plan(dtype, a, False, _transposed(b), False, out)
+            return self._find().plan(dtype, a, False, _transposed(b), False, out, out_dtype)
         (b_columns, b_flipped), (a_columns, a_flipped) = _by_columns(b), _by_columns(_transposed(a))
-        return self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out))
+        return self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out), out_dtype)
 
     def _candidate(self, order: str, plan: Plan, algo: Algo, workspace: torch.Tensor) -> Candidate:
         swapped = order == "BA"

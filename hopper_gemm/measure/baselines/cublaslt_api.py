@@ -111,13 +111,22 @@ class Library:
         number = int(self._shared.cublasLtGetVersion())
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
-    def plan(self, dtype: str, a: Layout, transpose_a: bool, b: Layout, transpose_b: bool, d: Layout) -> Plan:
-        """A product D = op(A) op(B) with fp32 accumulation, all three of one type."""
+    def plan(
+        self,
+        dtype: str,
+        a: Layout,
+        transpose_a: bool,
+        b: Layout,
+        transpose_b: bool,
+        d: Layout,
+        out_dtype: str | None = None,
+    ) -> Plan:
+        """A product D = op(A) op(B) with fp32 accumulation, A and B of one type, D of the same or of another."""
         if self._handle is None:
             handle = c_void_p()
             self.call("cublasLtCreate", byref(handle))
             self._handle = handle
-        return Plan(self, self._handle, dtype, (a, b, d), (transpose_a, transpose_b))
+        return Plan(self, self._handle, (dtype, dtype, out_dtype or dtype), (a, b, d), (transpose_a, transpose_b))
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -146,8 +155,8 @@ class Plan:
     Args:
         library: whose.
         handle: its.
-        dtype: a name of :data:`TYPES`.
-        layouts: of A, B and D.
+        dtypes: names of :data:`TYPES`, of A, B and D.
+        layouts: of the same.
         transposed: whether A and B are.
     """
 
@@ -155,7 +164,7 @@ class Plan:
         self,
         library: Library,
         handle: c_void_p,
-        dtype: str,
+        dtypes: tuple[str, str, str],
         layouts: tuple[Layout, Layout, Layout],
         transposed: tuple[bool, bool],
     ) -> None:
@@ -166,7 +175,7 @@ class Plan:
         self._desc = self._made("cublasLtMatmulDesc", COMPUTE_32F, TYPES["fp32"])
         for attribute, flag in zip((DESC_TRANSA, DESC_TRANSB), transposed, strict=True):
             self._set("cublasLtMatmulDesc", self._desc, attribute, c_int32(int(flag)))
-        self._layouts = [self._layout(dtype, layout) for layout in layouts]
+        self._layouts = [self._layout(dtype, layout) for dtype, layout in zip(dtypes, layouts, strict=True)]
 
     def heuristics(self, workspace_bytes: int, count: int) -> list[HeuristicResult]:
         """Up to so many algorithms, as the library ranks them.

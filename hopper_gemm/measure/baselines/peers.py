@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.measure.baselines.base import Candidate
+from hopper_gemm.measure.baselines.base import BaselineError, Candidate
 from hopper_gemm.measure.workload import Operands, Workload
+from hopper_gemm.model.problem import types_of
 
 TRITON_OPTIONS = {
     "max_autotune": True,
@@ -33,11 +34,12 @@ class Triton:
         return None if find_spec("triton") else "triton is not installed; pip install triton"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """The one that torch.compile's tuning takes.
+        """The one that torch.compile's tuning takes, for an output of the operands' type.
 
         The compiled function makes its output: told to write into one it would add a copy. The outputs of as many
         launches as there are sets of matrices are kept, so that a launch writes where nothing is in the L2.
         """
+        _refuse_wider(self.name, workload)
         torch._dynamo.reset()
         known = set(torch._inductor.list_options())
         options: dict[str, Any] = {name: value for name, value in TRITON_OPTIONS.items() if name in known}
@@ -72,7 +74,8 @@ class Quack:
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """The one that its autotuner takes at the first launch."""
+        """The one that its autotuner takes at the first launch, for an output of the operands' type."""
+        _refuse_wider(self.name, workload)
         gemm = _quack_gemm()
 
         def launch(operands: Operands) -> None:
@@ -97,6 +100,13 @@ def _children_allowed() -> Iterator[None]:
         yield
     finally:
         config["daemon"] = before
+
+
+def _refuse_wider(name: str, workload: Workload) -> None:
+    """Peers are asked as their users ask them, for an output of the operands' type."""
+    operands, out = types_of(workload.problem.dtype)
+    if out != operands:
+        raise BaselineError(f"{name} is asked for an output of {operands} only but got {out}; hold it against cublaslt")
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

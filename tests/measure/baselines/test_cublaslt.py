@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -46,13 +47,15 @@ class FakePlan:
 class FakeLibrary:
     def __init__(self, memory, refuse: tuple[str, ...] = ()) -> None:
         self._memory, self.plans, self._refuse = memory, [], list(refuse)
+        self.types = []
 
-    def plan(self, dtype, a, transpose_a, b, transpose_b, d):
+    def plan(self, dtype, a, transpose_a, b, transpose_b, d, out_dtype):
         if d.order != COLUMN_MAJOR and "AB" in self._refuse:
             raise CublasLtError("cublasLtMatmulAlgoGetHeuristic: not supported (15)")
         if d.order == COLUMN_MAJOR and "BA" in self._refuse:
             raise CublasLtError("cublasLtMatmulAlgoGetHeuristic: not supported (15)")
         self.plans.append((dtype, a, transpose_a, b, transpose_b, d))
+        self.types.append((dtype, out_dtype))
         return FakePlan(self._memory, a, transpose_a, b, transpose_b, d)
 
     def algo_fields(self, algo):
@@ -129,3 +132,10 @@ def test_a_library_that_cannot_be_loaded_is_missing_with_the_reason():
         raise OSError("none of libcublasLt.so.13 can be loaded")
 
     assert CublasLt(find).missing() == "cuBLASLt cannot be used: none of libcublasLt.so.13 can be loaded"
+
+
+@pytest.mark.parametrize(("dtype", "types"), [("fp16", ("fp16", "fp16")), ("bf16_fp32", ("bf16", "fp32"))])
+def test_both_orders_ask_for_the_types_of_the_problem(make, dtype, types):
+    baseline, workload, library = make()
+    baseline.candidates(replace(workload, problem=GemmProblem(M, N, K, dtype)))
+    assert library.types == [types] * 2

@@ -85,6 +85,14 @@ def test_a_plan_describes_its_matrices_and_frees_them_when_it_is_dropped():
     assert len(shared.called("cublasLtMatmulDescDestroy")) == 1
 
 
+def test_the_product_of_a_plan_may_have_a_wider_type_than_its_operands():
+    shared = FakeShared()
+    plan = Library(shared).plan("bf16", A, False, B, True, D, "fp32")
+    assert [arguments[1] for arguments in shared.called("cublasLtMatrixLayoutCreate")] == [14, 14, 0]
+    assert shared.called("cublasLtMatmulDescCreate")[0][1:] == (68, 0), "as ever: computed and scaled in fp32"
+    del plan
+
+
 def test_heuristics_are_those_that_came_back_with_success():
     shared = FakeShared()
 

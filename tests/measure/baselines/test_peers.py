@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
 from hopper_gemm.measure.baselines import BASELINES, missing, peers
+from hopper_gemm.measure.baselines.base import BaselineError
 from hopper_gemm.measure.baselines.peers import Quack, Triton
 from hopper_gemm.measure.workload import Operands, Workload
 from hopper_gemm.model.problem import GemmProblem
@@ -75,6 +77,13 @@ def test_triton_keeps_the_product_of_each_set_and_is_tuned_with_options_that_tor
     for operands in workload.sets:
         torch.testing.assert_close(candidate.product(operands), operands.a @ operands.b.t())
     assert asked[0]["options"] == {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+
+
+@pytest.mark.parametrize("peer", [Triton(), Quack()], ids=lambda peer: peer.name)
+def test_a_peer_refuses_an_output_of_another_type_with_the_reason(workload, peer):
+    workload = replace(workload, problem=GemmProblem(24, 40, 16, "bf16_fp32"))
+    with pytest.raises(BaselineError, match=f"{peer.name} is asked for an output of bf16 only but got fp32"):
+        peer.candidates(workload)
 
 
 def test_every_baseline_goes_by_its_own_name_and_has_an_allowance():

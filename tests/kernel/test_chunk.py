@@ -1,0 +1,88 @@
+"""An fp32 chunk lies in shared memory as its TMA store reads it: the device's own copy, run on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import pytest
+import torch
+from cutlass import BFloat16, Float32, Int32, cute
+from cutlass.cute.runtime import from_dlpack
+
+from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.hopper import WARPGROUP_THREADS, WGMMA_M
+
+ALIGN = 1024
+BUFFERS = 2
+"""Of one consumer; the second is written, so that a chunk's own size counts too."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One thread's registers to its places in the last buffer, by the code of the kernel."""
+
+    kernel: HopperGemm
+
+    @cute.jit
+    def __call__(self, memory: cute.Tensor, registers: cute.Tensor, thread: Int32) -> None:
+        layout = self.kernel.chunk_layout(BUFFERS)
+        pointer = cute.recast_ptr(memory.iterator, swizzle_=layout.inner, dtype=Float32)
+        own = cute.make_tensor(pointer, layout.outer)
+        copy = self.kernel.copy_of_chunk()
+        places = copy.get_slice(thread).partition_D(own)
+        values = cute.make_rmem_tensor(cute.shape(places)[:3], Float32)
+        for i in cutlass.range_constexpr(cute.size(values)):
+            values[i] = registers[i]
+        cute.copy(copy, values, places[None, None, None, BUFFERS - 1])
+
+
+def accumulator(thread: int, register: int) -> tuple[int, int]:
+    """Row and column of an accumulator, as PTX draws wgmma's D for m64 (section "Register fragments")."""
+    warp, lane = divmod(thread, 32)
+    group, within = divmod(register, 4)
+    return 16 * warp + lane // 4 + 8 * (within // 2), 8 * group + 2 * (lane % 4) + within % 2
+
+
+def tma_address(row: int, column: int, columns: int, transposed: bool) -> int:
+    """Byte of an element in a chunk's boxes, as TMA reads them: rows of the box one after the other, 16-byte pieces of
+    each exchanged by its place among eight rows of 128 bytes (four pairs of 64, two fours of 32)."""
+    if transposed:
+        box, inner = divmod(row, 32)
+        pitch, linear = 128, box * 32 * columns * 4 + column * 128 + inner * 4
+    else:
+        pitch = 4 * columns
+        linear = row * pitch + column * 4
+    return linear ^ (linear >> 7 & pitch // 16 - 1) << 4
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("columns", [8, 16, 32])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_register_lands_where_the_tma_store_looks_for_its_element(columns, transposed):
+    config = GemmConfig(epi_n=2 * columns, swap_ab=transposed)
+    kernel = HopperGemm(footprint(config), BFloat16, "kk", Float32)
+    assert kernel.chunk_n == columns
+    size, each = WGMMA_M * columns, WGMMA_M * columns // WARPGROUP_THREADS
+    memory, registers = aligned(BUFFERS * size), torch.zeros(each)
+    given = [from_dlpack(one, assumed_align=align) for one, align in ((memory, ALIGN), (registers, 4))]
+    staged: Any = cute.compile(Stage(kernel), *given, Int32(0), options="--gpu-arch sm_90a")
+    for thread in range(WARPGROUP_THREADS):
+        names = [row * columns + column for row, column in (accumulator(thread, i) for i in range(each))]
+        registers.copy_(torch.tensor(names))
+        staged(*given, Int32(thread))
+    expected = torch.full((BUFFERS, size), -1.0)
+    for row in range(WGMMA_M):
+        for column in range(columns):
+            expected[-1, tma_address(row, column, columns, transposed) // 4] = row * columns + column
+    assert torch.equal(memory.view(BUFFERS, size), expected)
+
+
+def aligned(size: int) -> torch.Tensor:
+    """Floats of -1 that start at a multiple of what a swizzle spans."""
+    whole = torch.full((size + ALIGN // 4,), -1.0)
+    first = -whole.data_ptr() % ALIGN // 4
+    return whole[first : first + size]
