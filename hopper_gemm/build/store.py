@@ -27,7 +27,14 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 
 PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
-SOURCES = ("kernel/*.py", "model/config.py", "model/footprint.py", "model/hopper.py", "build/compiler.py")
+SOURCES = (
+    "kernel/*.py",
+    "model/config.py",
+    "model/footprint.py",
+    "model/hopper.py",
+    "model/problem.py",
+    "build/compiler.py",
+)
 
 
 @dataclass(frozen=True)
