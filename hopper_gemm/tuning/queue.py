@@ -174,7 +174,7 @@ class PointQueue:
         number = self._storage.create_new_trial(self._storage.get_study_id_from_name(study.study_name), begun)
         trial = optuna.Trial(study, number)
         if not held():
-            study.tell(trial, state=TrialState.FAIL)
+            study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
             raise LockLostError
         self._mine.add(trial.number)
         return Asked(point, trial, study), True
@@ -199,7 +199,7 @@ class PointQueue:
                 elif reap and worker not in lives:
                     lives[worker] = self._fleet.alive(worker)
                 if not lives.get(worker, True):
-                    study.tell(trial.number, state=TrialState.FAIL)
+                    study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
                     continue
                 others = True
             if trial.state in (TrialState.RUNNING, *ENDED):
@@ -232,7 +232,7 @@ class PointQueue:
                     self._close(study, trial, done[label][1])
                     told.add(label)
                 else:
-                    study.tell(trial.number, state=TrialState.FAIL)
+                    study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
             elif trial.state != TrialState.FAIL:
                 told.add(label)
         for label, (point, answer) in done.items():
@@ -246,9 +246,9 @@ class PointQueue:
             self._storage.set_trial_user_attr(number, ANSWER, packed_answer(answer))
         values = self._objective.values(answer.figures) if answer.status == "ok" else None
         if values is not None:
-            study.tell(trial.number, values)
+            study.tell(trial.number, values, skip_if_finished=True)
         else:
-            study.tell(trial.number, state=TrialState.PRUNED)
+            study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
 
     def _add(self, study: optuna.Study, point: Point, answer: Answer) -> None:
         """A row of an earlier run that the storage knows nothing of, for the workers that share it."""
@@ -284,12 +284,12 @@ def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Ob
                 trial.set_user_attr("status", answer.status)
             if values is None:
                 trial.set_constraint("runs", 1.0)
+            if values is not None:
+                study.tell(trial, values, skip_if_finished=True)
+            else:
+                study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
         except UpdateFinishedTrialError:  # told already, and only the database's reply was lost; or taken over
             return
-        if values is not None:
-            study.tell(trial, values, skip_if_finished=True)
-        else:
-            study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
 
     patiently(once)
 

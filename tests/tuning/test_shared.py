@@ -153,7 +153,7 @@ def test_eight_workers_measure_each_point_once_and_each_has_all_rows(tmp_path, s
 
 def test_killed_at_random_and_the_database_restarted_the_same_command_goes_on(tmp_path, storage, request):
     """What a kill costs at most is the point in flight, measured once more; none is lost, none is answered twice."""
-    spec, seconds = spec_of(tmp_path), 0.05
+    spec, seconds = spec_of(tmp_path), 0.2
     drawn = random.Random(0)
     processes = {number: start(spec, tmp_path, number, storage, seconds) for number in range(WORKERS)}
     kills, restarts = 0, 2 if storage.startswith("postgres") else 0
@@ -177,7 +177,7 @@ def test_killed_at_random_and_the_database_restarted_the_same_command_goes_on(tm
             assert process.exitcode in (None, 0, -signal.SIGKILL), f"worker {number} died by itself"
             if process.exitcode == -signal.SIGKILL:
                 processes[number] = start(spec, tmp_path, number, storage, seconds)
-    assert kills == 12
+    assert kills >= 6, "the sweep was over before it was disturbed"
     assert not restarts or not storage.startswith("postgres")
     points = Sweep(spec, tmp_path / "none").plan().legal
     answered = ended(storage)
