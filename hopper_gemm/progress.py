@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hopper_gemm.tuning.campaign import Watcher as CampaignWatcher
+    from hopper_gemm.tuning.plan import Progress, Watcher
     from hopper_gemm.tuning.supervisor import Event
-    from hopper_gemm.tuning.sweep import Progress, Watcher
 
 
 @contextmanager

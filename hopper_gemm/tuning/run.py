@@ -16,9 +16,10 @@ from hopper_gemm.tables.trials import PROVENANCE, ResultsError
 from hopper_gemm.tables.tuned import read_tuned, recorded_tables
 from hopper_gemm.tuning.backend import Backend
 from hopper_gemm.tuning.check import Checked, check
+from hopper_gemm.tuning.plan import Watcher
 from hopper_gemm.tuning.replay import ReplayBackend
 from hopper_gemm.tuning.spec import ProblemSection, SweepSpec, read_spec
-from hopper_gemm.tuning.sweep import Sweep, Watcher
+from hopper_gemm.tuning.sweep import Sweep
 
 BACKENDS = ("auto", "cuda", "replay")
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -14,10 +15,14 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.tables.places import results_root, shown
+from hopper_gemm.tables.report import read_study
+from hopper_gemm.tables.trials import ResultsError
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.fleet import Alone, Fleet
 from hopper_gemm.tuning.legal import LegalSpace
 from hopper_gemm.tuning.queue import ANSWER, WORKER, Asked, open_study, packed_answer, tell
+from hopper_gemm.tuning.rows import point_of
 from hopper_gemm.tuning.samplers import EARLIER, SHOWN, make, predictions
 from hopper_gemm.tuning.space import Point
 from hopper_gemm.tuning.spec import SweepSpec
@@ -263,3 +268,22 @@ class _Open:
         """Points that may still be proposed: those that any worker was proposed are counted."""
         asked = sum(EARLIER not in trial.user_attrs for trial in self.study.get_trials(deepcopy=False, states=SHOWN))
         return max(0, min(len(self.points), trials or len(self.points)) - asked)
+
+
+def earlier_rows(folder: Path, gpu: str) -> list[Earlier]:
+    """What an earlier study found, for a warm start.
+
+    Args:
+        folder: of the study; a relative one is looked for here and in the checkout.
+        gpu: name of the GPU that is searched on.
+
+    Raises:
+        ResultsError: there is no such study, or it was recorded on another kind of GPU.
+    """
+    inside = results_root().parent / folder
+    study = read_study(inside if not folder.is_dir() and inside.is_dir() else folder)
+    other = study.provenance["gpu"]["name"]
+    if other != gpu:
+        raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")
+    ran = study.trials[study.trials["status"] == "ok"].to_dict("records")
+    return [Earlier(point.study, point.config, row, shown(folder)) for row in ran for point in [point_of(row)]]

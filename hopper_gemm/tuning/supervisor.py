@@ -18,8 +18,9 @@ from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tuning.backend import Backend
 from hopper_gemm.tuning.claims import TRIES, Claim, claim
+from hopper_gemm.tuning.plan import Progress
 from hopper_gemm.tuning.spec import SweepSpec
-from hopper_gemm.tuning.sweep import Progress, Sweep
+from hopper_gemm.tuning.sweep import Sweep
 from hopper_gemm.tuning.tune import prepare, study_name
 
 WAIT_SECONDS = 0.5

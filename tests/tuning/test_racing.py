@@ -9,9 +9,10 @@ import pytest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.trials import read_json, read_trials
+from hopper_gemm.tuning.pooling import pooled
 from hopper_gemm.tuning.space import Point
 from hopper_gemm.tuning.spec import SpecError, read_spec
-from hopper_gemm.tuning.sweep import Sweep, pooled
+from hopper_gemm.tuning.sweep import Sweep
 from tests.tuning.fakes import SPEC, FakeBackend
 
 

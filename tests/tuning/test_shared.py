@@ -19,10 +19,11 @@ from hopper_gemm.tables.report import read_study
 from hopper_gemm.tables.trials import ResultsError, read_samples, read_trials
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.fleet import FileFleet, PostgresFleet
+from hopper_gemm.tuning.folder import LOCK
 from hopper_gemm.tuning.queue import packed_answer, unpacked_answer
 from hopper_gemm.tuning.spec import read_spec
 from hopper_gemm.tuning.storage import StorageError, open_fleet, open_storage, patiently, shown_url
-from hopper_gemm.tuning.sweep import LOCK, Sweep
+from hopper_gemm.tuning.sweep import Sweep
 from tests.tuning import databases
 from tests.tuning.fakes import FakeBackend
 
