@@ -64,6 +64,27 @@ class Explanation:
         """Ready for JSON."""
         return asdict(self)
 
+    def lines(self) -> list[str]:
+        """For a person."""
+        back = self.smem_read_bytes_per_flop
+        reads = f", wgmma reads {back:.4f} B/FLOP back" if back else ""
+        lines = [
+            f"{self.config} on {self.problem} {self.problem.dtype}: {'legal' if self.legal else 'not legal'}",
+            *(f"  refused     {reason}" for reason in self.reasons),
+            f"  stages      up to {self.stages_max} of {self.stage_bytes} B, swizzle {self.swizzle_bytes} B",
+            f"  smem        {self.smem_bytes} B = "
+            + " + ".join(f"{name} {size}" for name, size in self.smem_map.items()),
+            f"  registers   {self.accumulators} accumulators per consumer thread, {self.registers}, "
+            f"{self.threads} threads",
+            f"  wgmma       {self.wgmma} per consumer and stage",
+            f"  waves       {self.tiles} tiles in {self.waves} waves, {self.wave_efficiency:.1%} of them useful",
+            f"  intensity   {self.flop_per_smem_byte:.1f} FLOP per byte into shared memory{reads}",
+            f"  limit       {self.limit_us:.1f} us",
+        ]
+        if self.predicted_us is not None:
+            lines.append(f"  predicted   {self.predicted_us:.1f} us, paced by {self.paced_by}")
+        return lines
+
 
 def explain(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> Explanation:
     """Explain a config on a problem.

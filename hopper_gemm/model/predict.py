@@ -34,7 +34,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, footprint
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once
+from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, l2_bytes_per_stage, output_sides
 
 SMEM_BYTES_PER_CLOCK = 128
 SMEM_BYTES_PER_CTA = 1024
@@ -199,21 +199,10 @@ def _load(shares: Footprint, problem: GemmProblem, sms: int, resident: int, pace
     config = shares.config
     rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(shares.swizzle_bytes, pace.quarter)
     rate *= pace.thread_loads if config.loads == "cp_async" else 1.0
-    patch = _patch(config, _sides(config, problem), resident)
+    patch = _patch(config, output_sides(config, problem), resident)
     read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
     read *= 1.0 if config.serpentine else 1.0 + pace.straight
-    return _taken(config, problem) / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
-
-
-def _taken(config: GemmConfig, problem: GemmProblem) -> float:
-    """Bytes of a stage that an SM takes from the L2: what lies outside the matrices is not read."""
-    rows, columns = map(min, (config.tile_m, config.tile_n), _sides(config, problem))
-    return ELEMENT_BYTES * config.tile_k * (rows / config.cluster_n + columns / config.cluster_m)
-
-
-def _sides(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
-    """Rows and columns of the output as the tiles see it."""
-    return (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+    return l2_bytes_per_stage(config, problem) / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
 
 
 DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND

@@ -34,9 +34,21 @@ class Waves:
     efficiency: float
 
 
+def output_sides(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
+    """Rows and columns of the output as the tiles see it."""
+    return (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+
+
+def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> float:
+    """Bytes of a stage that an SM takes from the L2, multicast counted once: what lies outside the matrices is not
+    read."""
+    rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem))
+    return ELEMENT_BYTES * config.tile_k * (rows / config.cluster_n + columns / config.cluster_m)
+
+
 def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """Tiles of the output, each as large as a cluster computes at once."""
-    m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+    m, n = output_sides(config, problem)
     return ceil(m / (config.tile_m * config.cluster_m)) * ceil(n / (config.tile_n * config.cluster_n))
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import footprint
-from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import l2_bytes_per_stage, smem_intensity, smem_reads_per_flop, waves
 from hopper_gemm.tables.trials import config_of
 
 DERIVED = {
@@ -43,15 +43,15 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
     shares = footprint(config)
     assert isinstance(config.stages, int)
     ahead = config.stages - 1 - config.stagger
-    loaded = ELEMENT_BYTES * config.tile_k * (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m)
+    problem = GemmProblem(int(row["m"]), int(row["n"]), int(row["k"]))
     clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
     return {
         "stage_kib": shares.stage_bytes / 1024,
         "ahead": ahead,
         "ahead_kib": ahead * shares.stage_bytes / 1024,
         "span": shares.swizzle_bytes,
-        "wave_efficiency": waves(config, GemmProblem(int(row["m"]), int(row["n"]), int(row["k"]))).efficiency,
-        "l2_bytes_per_clock": loaded / clocks,
+        "wave_efficiency": waves(config, problem).efficiency,
+        "l2_bytes_per_clock": l2_bytes_per_stage(config, problem) / clocks,
         "flop_per_smem_byte": smem_intensity(config),
         "smem_bytes_per_flop": smem_reads_per_flop(config),
     }

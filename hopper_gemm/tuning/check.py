@@ -22,6 +22,11 @@ class Checked:
     entry: TunedEntry
     verdict: Regression
 
+    def as_dict(self) -> dict[str, str]:
+        """Ready for JSON."""
+        asked = {"problem": str(self.entry.problem), "regime": self.entry.regime, "config": str(self.entry.config)}
+        return {**asked, "status": self.verdict.status, "message": self.verdict.message}
+
 
 def check(entries: Iterable[TunedEntry], backend: Backend, margin: float = MARGIN) -> Iterator[Checked]:
     """Measure every entry anew and hold it against its record.

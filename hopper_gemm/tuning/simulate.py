@@ -14,8 +14,9 @@ from optuna.trial import TrialState
 
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.pivot import Group, groups
+from hopper_gemm.tables.plots import regret_curves
 from hopper_gemm.tables.report import read_study
-from hopper_gemm.tables.trials import ResultsError, config_of
+from hopper_gemm.tables.trials import ResultsError, config_of, write_json
 from hopper_gemm.tuning.legal import LegalSpace
 from hopper_gemm.tuning.objective import Objective
 from hopper_gemm.tuning.samplers import SAMPLERS, make, predictions
@@ -205,6 +206,23 @@ def course(curve: Curve) -> dict[str, Any]:
     each trial: a tenth of them less than ``low``, half less than ``middle``, a tenth more than ``high``."""
     low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
     return {"needed": [_known(one) for one in curve.needed.tolist()], "low": low, "middle": middle, "high": high}
+
+
+def publish_simulation(curves: Sequence[Curve], folder: Path, name: str) -> None:
+    """Write the games as simulation.md, .png and .json.
+
+    Args:
+        curves: of one recorded study.
+        folder: made if need be.
+        name: of the study.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "simulation.md").write_text(simulation_table(curves) + "\n")
+    write_json(folder / "simulation.json", [{**summary(curve), **course(curve)} for curve in curves])
+    titled: dict[str, dict[str, np.ndarray]] = {}
+    for curve in curves:
+        titled.setdefault(curve.group.title, {})[curve.sampler] = curve.regret
+    regret_curves(titled, folder / "simulation.png", f"{name}: best so far, behind the recorded best")
 
 
 def simulation_table(curves: Sequence[Curve]) -> str:

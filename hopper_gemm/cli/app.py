@@ -1,0 +1,83 @@
+"""The command and what all of its parts share: one line for each mistake, and an exit code.
+
+Exit codes: 0 fine; 1 a check failed; 2 bad input, one line saying what and the mend; 3 no suitable GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NoReturn
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
+
+
+def entry() -> None:
+    """The command: what typer would print over several lines for a mistyped option becomes one."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as error:
+        code = error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        asked_nothing = message.startswith("Usage")
+        print(
+            message if asked_nothing else f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help",
+            file=sys.stderr,
+        )
+        code = BAD_INPUT
+    sys.exit(code)
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """One line (or one line for each mistake) on stderr, then out."""
+    for line in message.splitlines():
+        print(f"hopper-gemm: {line}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def plain_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the errors that a user can mend into one line and an exit code."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        from hopper_gemm.measure.device import NoHopperError
+
+        try:
+            command(*args, **kwargs)
+        except NoHopperError as error:
+            fail(str(error), NO_GPU)
+        except BrokenPipeError:
+            raise
+        except (ValueError, OSError) as error:
+            fail(str(error))
+
+    return run
+
+
+def stderr(text: str) -> None:
+    """Progress and complaints."""
+    print(text, file=sys.stderr)
+
+
+def saying(as_json: bool) -> Callable[[str], None]:
+    """What takes text for a person: stdout, unless JSON stands there."""
+    return stderr if as_json else print
+
+
+@app.callback()
+def main() -> None:
+    """Fast matrix multiplication on NVIDIA Hopper GPUs: sweeps, tables, and what limits a config."""
