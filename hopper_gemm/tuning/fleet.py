@@ -128,13 +128,20 @@ class PostgresFleet:
     Args:
         conninfo: URL of the database, as libpq takes it.
         grace, ping: see :data:`GRACE_SECONDS` and :data:`PING_SECONDS`.
+        clock: seconds, for the grace.
 
     Raises:
         psycopg.OperationalError: the database cannot be reached.
     """
 
-    def __init__(self, conninfo: str, grace: float = GRACE_SECONDS, ping: float = PING_SECONDS) -> None:
-        self._conninfo, self._grace, self._ping = conninfo, grace, ping
+    def __init__(
+        self,
+        conninfo: str,
+        grace: float = GRACE_SECONDS,
+        ping: float = PING_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._conninfo, self._grace, self._ping, self._clock = conninfo, grace, ping, clock
         self.worker = worker_name()
         self._guard = threading.Lock()
         self._back = -float("inf")
@@ -158,7 +165,7 @@ class PostgresFleet:
         if worker == self.worker:
             return True
         session = self._open()
-        if time.monotonic() - self._back < self._grace:
+        if self._clock() - self._back < self._grace:
             return True
         if not session.execute("SELECT pg_try_advisory_lock(%s)", (_key(worker),)).fetchone()[0]:
             return True
@@ -166,9 +173,13 @@ class PostgresFleet:
         return False
 
     def close(self) -> None:
-        """End the session, and with it its locks."""
+        """Give the locks free and end the session. Freed by name: what the end of a connection frees, the server frees
+        when it has noticed it."""
         self._closing.set()
-        self._session.close()
+        with self._guard:
+            with suppress(Exception):  # the database is away, or this is the second time
+                self._session.execute("SELECT pg_advisory_unlock_all()")
+            self._session.close()
 
     def _connected(self) -> Any:
         import psycopg
@@ -182,7 +193,7 @@ class PostgresFleet:
         with self._guard:
             if self._session.closed and not self._closing.is_set():
                 self._session = self._connected()
-                self._back = time.monotonic()
+                self._back = self._clock()
             return self._session
 
     def _lasts(self, session: Any) -> bool:

@@ -298,15 +298,18 @@ def test_a_worker_is_alive_until_it_leaves_or_dies(tmp_path):
 
 def test_after_a_restart_of_the_database_nobody_is_taken_for_dead_too_soon(server):
     url = server.url(f"grace-{os.getpid()}").replace("+psycopg", "")
-    mine, theirs = (PostgresFleet(url, grace=1.0, ping=0.1) for _ in range(2))
+    now = [0.0]
+    mine, theirs = (PostgresFleet(url, grace=1.0, ping=0.1, clock=lambda: now[0]) for _ in range(2))
     assert mine.alive(theirs.worker)
     assert not mine.alive("somebody")
     server.stop()
     server.start()
     assert patiently(lambda: mine.alive("somebody")), "not known yet"
-    time.sleep(1.5)
+    assert patiently(lambda: theirs.alive("somebody")), "it finds its way back"
+    now[0] = 1.5
     assert not mine.alive("somebody")
-    assert mine.alive(theirs.worker), "it has found its way back"
+    assert mine.alive(theirs.worker)
+    theirs.close()
     theirs.close()
     assert not mine.alive(theirs.worker)
     mine.close()
