@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from hopper_gemm.kernel.gemm import HopperGemm, MeteredGemm, StreamKGemm
+from hopper_gemm.kernel.gemm import HopperGemm, MeteredGemm, WorkspaceGemm
 from hopper_gemm.kernel.meter import ROLES, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -58,9 +58,9 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
         shape = (cute.sym_int(), len(ROLES), len(Reading._fields))
         strides = (shape[1] * shape[2], shape[2], 1)
         kind, more = MeteredGemm, (make_fake_tensor(Int32, shape, strides, assumed_align=16),)
-    elif config.stream_k:
+    elif config.has_workspace:
         vectors = [make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32)]
-        kind, more = StreamKGemm, tuple(vectors)
+        kind, more = WorkspaceGemm, tuple(vectors)
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(

@@ -14,7 +14,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles
+from hopper_gemm.model.roofline import tiles_across, work_items
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ class LoadedKernel:
         report: what the compiler made of it.
         launcher: the compiled host function.
         clusters: clusters that can be resident at once on this GPU.
-        workspaces: of stream-K, one for each stream on which it was launched: launches of one stream take turns.
+        workspaces: for sums, one for each stream on which it was launched: launches of one stream take turns.
     """
 
     config: GemmConfig
@@ -59,27 +59,30 @@ class LoadedKernel:
                 (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.
         """
         config = self.config
-        more = self._workspace(a.device) if config.stream_k else () if readings is None else (readings,)
+        more = self._workspace(out) if config.has_workspace else () if readings is None else (readings,)
         self.launcher(a, b, out, self._clusters, config.raster == "m", config.swizzle, config.serpentine, *more)
 
-    def _workspace(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Sums and flags for a launch on the current stream."""
+    def _workspace(self, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Sums and flags for a launch on the current stream: in stream-K a tile for each resident CTA, else one for
+        each part of each tile of the output."""
         import torch
 
-        stream = torch.cuda.current_stream(device).cuda_stream
+        config = self.config
+        assert isinstance(config.consumers, int)
+        tiles = self.clusters if config.stream_k else tiles_across(config, out.shape[0], out.shape[1])
+        stream = torch.cuda.current_stream(out.device).cuda_stream
         found = self.workspaces.get(stream)
-        if found is None:
-            config = self.config
-            assert isinstance(config.consumers, int)
-            ctas = self.clusters * config.cluster_size
-            sums = torch.empty(ctas * config.tile_m * config.tile_n, dtype=torch.float32, device=device)
-            flags = torch.zeros(ctas * config.consumers, dtype=torch.int32, device=device)
+        if found is None or found[1].numel() < tiles * config.cluster_size * config.consumers:
+            ctas = tiles * config.cluster_size
+            each = config.tile_m * config.tile_n * config.work_items
+            sums = torch.empty(ctas * each, dtype=torch.float32, device=out.device)
+            flags = torch.zeros(ctas * config.consumers, dtype=torch.int32, device=out.device)
             found = self.workspaces[stream] = sums, flags
         return found
 
     def ctas(self, problem: GemmProblem) -> int:
         """CTAs of a launch."""
-        return self.config.cluster_size * min(self._clusters, cluster_tiles(self.config, problem))
+        return self.config.cluster_size * min(self._clusters, work_items(self.config, problem))
 
     @property
     def _clusters(self) -> int:
@@ -116,13 +119,19 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
     found = reasons(config, problem)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
-    if metered and config.stream_k:
-        raise IllegalConfigError("stream_k has no meter; meter the config without it")
+    if metered and config.has_workspace:
+        raise IllegalConfigError("a kernel with a workspace has no meter; meter the config without one")
     config = resolve(config)
+    clusters = resident_clusters(config.cluster_size)
+    if config.work_items > clusters:
+        raise IllegalConfigError(
+            f"split_k: {config.split_k} parts must be under way at once and this GPU holds {clusters} clusters of "
+            f"{config.cluster_size}; lower split_k"
+        )
     kernels = KernelStore(store or default_store())
     kernel = KernelId.of(config, problem, metered)
     report = compile_into(kernels, kernel)
-    return LoadedKernel(config, report, _launcher(kernels.object_file(kernel)), resident_clusters(config.cluster_size))
+    return LoadedKernel(config, report, _launcher(kernels.object_file(kernel)), clusters)
 
 
 @cache

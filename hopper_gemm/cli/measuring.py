@@ -94,6 +94,9 @@ def tune(
         ),
     ] = None,
     gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it; for a list several: 0,1.")] = "0",
+    early: Annotated[
+        bool, typer.Option(help="Launch each kernel while the one ahead of it on the stream drains.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Find the best config for one problem, or for each of a list, and put it into the tuned table. A list goes on
@@ -105,7 +108,13 @@ def tune(
             raise ValueError("a list is measured, not replayed; leave out --from and --backend, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
-        options = {"seconds": budget, "trials": trials, "sampler": sampler, "warm_start": warm_start or []}
+        options = {
+            "seconds": budget,
+            "trials": trials,
+            "sampler": sampler,
+            "warm_start": warm_start or [],
+            "early": early,
+        }
         _tune_list(shapes, several_gpus(gpus), regime, out, options, as_json)
         return
     if m is None or n is None or k is None:
@@ -125,6 +134,7 @@ def tune(
         recorded=recorded,
         warm_start=warm_start or [],
         out=out,
+        early=early,
     )
     saying(as_json)(run.opening)
     _execute(run)

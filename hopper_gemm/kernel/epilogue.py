@@ -13,6 +13,7 @@ import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.gathering import Gathering
 from hopper_gemm.kernel.reduction import Reduction
 from hopper_gemm.model import hopper
 
@@ -63,7 +64,7 @@ class Epilogue:
         columns: cutlass.Constexpr[int],
         row: Int32,
         column: Int32,
-        reduction: Reduction | None = None,
+        reduction: Reduction | Gathering | None = None,
     ) -> None:
         """Store one share.
 
@@ -89,7 +90,8 @@ class Epilogue:
             elif reduction.rank == j % reduction.parts:
                 reduction.add(flat[None, at, i], j)
                 parts = reduction.parts
-                self._store_chunk(flat[None, at, i], j // parts, chunks // parts, row, i, column, at)
+                most = -(-chunks // parts)
+                self._store_chunk(flat[None, at, i], j // parts, most, row, i, column, at)
 
     @cute.jit
     def _store_chunk(

@@ -108,9 +108,10 @@ class HopperGemm(Roles):
 
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
-        raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine, clusters)
+        raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine, clusters, config.work_items)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
 
+        parts = config.split_k if shares.parts_meet else 1
         self.kernel(
             None if threads_load else load_a.atom,
             a if threads_load else load_a.tma_tensor,
@@ -130,9 +131,9 @@ class HopperGemm(Roles):
             sums,
             flags,
         ).launch(
-            grid=(config.cluster_m, config.cluster_n, raster.clusters * config.split_k),
+            grid=(config.cluster_m, config.cluster_n, raster.clusters * parts),
             block=(shares.threads, 1, 1),
-            cluster=(config.cluster_m, config.cluster_n, config.split_k),
+            cluster=(config.cluster_m, config.cluster_n, parts),
             min_blocks_per_mp=1,
             stream=stream,
             use_pdl=config.early,
@@ -167,7 +168,7 @@ class HopperGemm(Roles):
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         place = Place(thread, cute.arch.lane_idx(), warp_index, *cute.arch.block_idx())
         k_first = 0
-        if cutlass.const_expr(config.split_k > 1):
+        if cutlass.const_expr(shares.parts_meet):
             place, k_first, k_tiles = self._part_of_k(place, k_tiles)
 
         if warp_index == 0:
@@ -186,6 +187,12 @@ class HopperGemm(Roles):
             ring.init()
         self._sync_cluster()
         if cutlass.const_expr(config.early):
+            if cutlass.const_expr(config.prefetch > 0):
+                if warp_index == 0:
+                    loads = self._tma_loads(
+                        ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
+                    )
+                    self._prefetch(loads, place, raster, k_first, k_tiles)
             cute.arch.griddepcontrol_wait()
 
         warpgroup_index = cute.arch.make_warp_uniform(thread // hopper.WARPGROUP_THREADS)
@@ -198,7 +205,7 @@ class HopperGemm(Roles):
                 if cutlass.const_expr(config.loads == "cp_async"):
                     loads = self._thread_loads(ring, place, storage, tensor_a, tensor_b)
                     self._copy(loads, place, raster, k_tiles)
-                elif cutlass.const_expr(config.split_k > 1):
+                elif cutlass.const_expr(shares.parts_meet):
                     loads = self._tma_loads(
                         ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
                     )
@@ -234,9 +241,7 @@ class HopperGemm(Roles):
         """The place with cluster and part told apart, and the part's first stage and number of stages."""
         parts = self.config.split_k
         cluster, part = place.cluster // parts, place.cluster % parts
-        each, over = k_tiles // parts, k_tiles % parts
-        first = part * each + cutlass.min(part, over)
-        return replace(place, cluster=cluster, part=part), first, each + Int32(part < over)
+        return replace(place, cluster=cluster, part=part), *self._stretch(part, k_tiles)
 
     def _tma_loads(
         self,
@@ -310,9 +315,9 @@ class HopperGemm(Roles):
             cute.arch.sync_threads()
 
 
-class StreamKGemm(HopperGemm):
+class WorkspaceGemm(HopperGemm):
     """The same kernel with a workspace for sums that pass from cluster to cluster; see
-    :mod:`hopper_gemm.kernel.stream_k`."""
+    :mod:`hopper_gemm.kernel.stream_k` and :mod:`hopper_gemm.kernel.gathering`."""
 
     @cute.jit
     def __call__(
@@ -330,8 +335,9 @@ class StreamKGemm(HopperGemm):
     ) -> None:
         """Launch.
 
-        ``sums`` is fp32, (resident CTAs x tile_m x tile_n); ``flags`` is int32, (resident CTAs x consumers), zero
-        before and after. Clusters must all be resident at once. The rest is as without stream-K.
+        ``sums`` is fp32, room for one tile in stream-K for each resident CTA, else for each part of each tile;
+        ``flags`` is int32, one for each consumer of each resident CTA, else of each tile; zero before and after.
+        Clusters must all be resident at once. The rest is as without a workspace.
         """
         self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, None, sums, flags)
 

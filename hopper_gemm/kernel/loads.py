@@ -63,6 +63,14 @@ class OperandLoad:
                     tma_desc_ptr=self.descriptor,
                 )
 
+    @cute.jit
+    def prefetch(self, tile: Int32, k_tile: Int32) -> None:
+        """Ask the same bytes into the L2."""
+        for i in cutlass.range_constexpr(self.count):
+            part = self.first + i
+            for box in cutlass.range(self.boxes, unroll=1):
+                cute.prefetch(self.atom, self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)])
+
 
 @dataclass(frozen=True)
 class Loads:
@@ -83,6 +91,12 @@ class Loads:
         self.ring.expect(index)
         self.a.issue(tile_m, k_tile, index, self.ring.full(0) + index)
         self.b.issue(tile_n, k_tile, index, self.ring.full(1) + index)
+
+    @cute.jit
+    def prefetch(self, tile_m: Int32, tile_n: Int32, k_tile: Int32) -> None:
+        """Ask what a stage needs into the L2."""
+        self.a.prefetch(tile_m, k_tile)
+        self.b.prefetch(tile_n, k_tile)
 
 
 @dataclass(frozen=True)

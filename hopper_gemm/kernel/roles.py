@@ -9,6 +9,7 @@ from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, warp, warpgroup
 
 from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
+from hopper_gemm.kernel.gathering import Gathering
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.meter import Meter
@@ -94,15 +95,16 @@ class Roles:
         state = STATES[config.ring_state].first(config.stages, phase=1)
         index = Int32(place.cluster)
         meter = Meter.start(self.metered)
-        while index < raster.tiles:
-            tile_m, tile_n = self._tile(place, raster, index)
+        while index < raster.items:
+            tile, _, first, count = self._item(index, k_first, k_tiles)
+            tile_m, tile_n = self._tile(place, raster, tile)
             state, meter = load_tile(
                 loads,
                 state,
                 tile_m,
                 tile_n,
-                k_first,
-                k_tiles,
+                first,
+                count,
                 config.peeks("producer"),
                 self._unroll,
                 meter,
@@ -176,7 +178,7 @@ class Roles:
             k_tiles: stages of a tile.
             loads: what it loads by itself, or None.
             readings: where a metered kernel writes, or None.
-            workspace: sums and flags of stream-K, or None.
+            workspace: sums and flags of stream-K or of parts of k, or None.
         """
         config, shares = self.config, self.footprint
         mma, shared_a, shared_b = inputs
@@ -217,12 +219,13 @@ class Roles:
             state = state.advance(consumer * k_tiles)
             index = index + consumer * stride
             stride = stride * 2
-        while index < raster.tiles:
-            tile_m, tile_n = self._tile(place, raster, index)
+        while index < raster.items:
+            tile, part, _, count = self._item(index, 0, k_tiles)
+            tile_m, tile_n = self._tile(place, raster, tile)
             ahead = None
             if cutlass.const_expr(loads is not None):
-                count = config.stages - 1 - config.stagger
-                ahead = Ahead(loads, tile_m, tile_n, count, place.warp == 0)
+                stages_ahead = config.stages - 1 - config.stagger
+                ahead = Ahead(loads, tile_m, tile_n, stages_ahead, place.warp == 0)
             turn = None
             if cutlass.const_expr(pingpong):
                 own, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
@@ -231,7 +234,7 @@ class Roles:
                 ring,
                 state,
                 share,
-                k_tiles,
+                count,
                 config.stagger,
                 config.peeks("consumer"),
                 self._unroll,
@@ -240,8 +243,22 @@ class Roles:
                 meter,
             )
             reduction = None
-            if cutlass.const_expr(config.split_k > 1):
-                accumulators = cute.size(share.accumulators)
+            accumulators = cute.size(share.accumulators)
+            if cutlass.const_expr(config.work_items > 1):
+                reduction = Gathering.of(
+                    *workspace,
+                    tile,
+                    config.split_k,
+                    part,
+                    (rank_m + rank_n * config.cluster_m) * config.consumers + consumer,
+                    config.cluster_size * config.consumers,
+                    accumulators,
+                    accumulators // (chunk_rows * chunk_columns),
+                    place.thread % hopper.WARPGROUP_THREADS,
+                    consumer + 1,
+                )
+                reduction.send(share.accumulators)
+            elif cutlass.const_expr(config.split_k > 1):
                 reduction = Reduction.of(
                     shared_a.iterator,
                     config.split_k,
@@ -264,7 +281,9 @@ class Roles:
                 column + consumer_n * chunk_columns,
                 reduction,
             )
-            if cutlass.const_expr(config.split_k > 1):
+            if cutlass.const_expr(config.work_items > 1):
+                reduction.leave()
+            elif cutlass.const_expr(config.split_k > 1):
                 cute.arch.fence_proxy("async.shared", space="cta")
                 meet()
             if cutlass.const_expr(pingpong):
@@ -282,6 +301,34 @@ class Roles:
             cluster_tile_m * self.config.cluster_m + place.rank_m,
             cluster_tile_n * self.config.cluster_n + place.rank_n,
         )
+
+    def _item(
+        self, index: Int32, k_first: Int32 | int, k_tiles: Int32
+    ) -> tuple[Int32, Int32 | int, Int32 | int, Int32]:
+        """What an item of work is: place of the cluster tile in the order, part of k, first stage, stages."""
+        if self.config.work_items == 1:
+            return index, 0, k_first, k_tiles
+        parts = self.config.split_k
+        part = index % parts
+        return index // parts, part, *self._stretch(part, k_tiles)
+
+    def _stretch(self, part: Int32, k_tiles: Int32) -> tuple[Int32, Int32]:
+        """First stage and number of stages of a part of k; the first parts get one more where they differ."""
+        parts = self.config.split_k
+        each, over = k_tiles // parts, k_tiles % parts
+        return part * each + cutlass.min(part, over), each + Int32(part < over)
+
+    @cute.jit
+    def _prefetch(self, loads: Loads, place: Place, raster: Raster, k_first: Int32 | int, k_tiles: Int32) -> None:
+        """Ask the first stages that this CTA will load into the L2. By one warp."""
+        index = Int32(place.cluster)
+        tile, _, first, count = self._item(index, k_first, k_tiles)
+        if cutlass.const_expr(self.config.stream_k):
+            string = String.of(raster, k_tiles)
+            tile, first, count = string.piece(index, string.start(index), string.start(index + 1))
+        tile_m, tile_n = self._tile(place, raster, tile)
+        for k_tile in cutlass.range(cutlass.min(self.config.prefetch, count), unroll=1):
+            loads.prefetch(tile_m, tile_n, first + k_tile)
 
     @cute.jit
     def _load_string(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:

@@ -35,19 +35,28 @@ class Raster:
         swizzle: tiles of the other axis that advance together.
         serpentine: 1 to walk every other group backwards, 0 not to.
         clusters: the most clusters that can be resident at once.
+        parts: of a cluster tile that different clusters compute, each over its own stretch of k.
     """
 
     def __init__(
-        self, tiles_m: Int32, tiles_n: Int32, along_m: Int32, swizzle: Int32, serpentine: Int32, clusters: Int32
+        self,
+        tiles_m: Int32,
+        tiles_n: Int32,
+        along_m: Int32,
+        swizzle: Int32,
+        serpentine: Int32,
+        clusters: Int32,
+        parts: int = 1,
     ) -> None:
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
         width = cutlass.select_(swizzle < across, swizzle, across)
+        self._parts = parts
         full_groups = across // width
         rest = across - full_groups * width
         self._values = [
             tiles_m * tiles_n,
-            cutlass.min(clusters, tiles_m * tiles_n),
+            cutlass.min(clusters, tiles_m * tiles_n * parts),
             along_m,
             full_groups,
             width,
@@ -61,6 +70,11 @@ class Raster:
     def tiles(self) -> Int32:
         """Cluster tiles of the problem."""
         return self._values[0]
+
+    @property
+    def items(self) -> Int32:
+        """What the clusters take one by one: cluster tiles, or parts of them, those of a tile one after the other."""
+        return self.tiles * self._parts if self._parts > 1 else self.tiles
 
     @property
     def clusters(self) -> Int32:
@@ -98,5 +112,5 @@ class Raster:
         for value, width in zip(self._values, self._widths, strict=True):
             raster._values.append(new_from_mlir_values(value, values[start : start + width]))
             start += width
-        raster._widths = self._widths
+        raster._widths, raster._parts = self._widths, self._parts
         return raster

@@ -51,7 +51,10 @@ class GemmConfig:
         ring_state: how a role keeps its place in the ring: ``"index_phase"``, two integers, or ``"packed"``, one.
         arrivals: who arrives on a barrier: one lane of each ``"warp"``, or every ``"thread"``.
         full_barriers: full barriers of a stage: 1 for A and B together, 2 for one each.
-        split_k: CTAs, a cluster of them, among which k is divided; they add up their parts in a fixed order.
+        split_k: parts into which k is divided, each for another CTA, or another cluster; added up in a fixed order.
+        reduction: where they are added up. ``"cluster"``: the CTAs of a tile are a cluster, and meet in its shared
+            memory. ``"workspace"``: in a workspace in global memory; any number of parts, beside clusters that share
+            their operands.
         stream_k: cut the tiles of the last, partly filled wave along k, an equal stretch for every cluster.
         swap_ab: compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, and
             the others along m. So that few rows of C ride on wgmma's n, which may be as little as 8.
@@ -59,6 +62,8 @@ class GemmConfig:
             or 256.
         early: programmatic dependent launch: the kernel may start before the one ahead of it on the stream has ended,
             as SMs become free, sets itself up and only then waits for the other; and it lets the one behind it do so.
+        prefetch: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead. Nothing
+            is read by that: what the kernel ahead still writes is written to the same L2.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -96,6 +101,8 @@ class GemmConfig:
     swap_ab: bool = False
     stream_k: bool = False
     early: bool = False
+    reduction: Literal["cluster", "workspace"] = "cluster"
+    prefetch: int = 0
 
     def __post_init__(self) -> None:
         words = {"stages": "max", "consumers": "auto", "epi_n": "auto", "epi_buffers": "max"}
@@ -104,7 +111,7 @@ class GemmConfig:
             word = words.get(name)
             if word is not None and value == word:
                 continue
-            least = 0 if name in ("stages", "stagger", "epi_n", "epi_buffers", "l2_promotion") else 1
+            least = 0 if name in FROM_ZERO else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 kind = f"an integer from {least}" + (f' or "{word}"' if word else "")
                 raise ValueError(f"{name} must be {kind} but got {value!r}")
@@ -126,7 +133,17 @@ class GemmConfig:
     @property
     def cluster_size(self) -> int:
         """CTAs of one cluster."""
-        return self.cluster_m * self.cluster_n * self.split_k
+        return self.cluster_m * self.cluster_n * (self.split_k if self.reduction == "cluster" else 1)
+
+    @property
+    def work_items(self) -> int:
+        """Pieces of work for each cluster tile: more than one where its parts of k are taken one by one."""
+        return self.split_k if self.reduction == "workspace" else 1
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a launch needs a workspace in global memory."""
+        return self.stream_k or self.work_items > 1
 
     @property
     def specialised(self) -> bool:
@@ -168,7 +185,11 @@ INTEGERS = (
     "full_barriers",
     "l2_promotion",
     "split_k",
+    "prefetch",
 )
+FROM_ZERO = ("stages", "stagger", "epi_n", "epi_buffers", "l2_promotion", "prefetch")
+"""Those that may be 0."""
+
 WORDS = {
     "split": ("m", "n", "auto"),
     "raster": ("m", "n"),
@@ -177,6 +198,7 @@ WORDS = {
     "stores": ("tma", "direct"),
     "ring_state": ("index_phase", "packed"),
     "arrivals": ("warp", "thread"),
+    "reduction": ("cluster", "workspace"),
 }
 FIELDS = tuple(field.name for field in fields(GemmConfig))
 """Every parameter's name, in the order in which tables show them."""

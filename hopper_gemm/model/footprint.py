@@ -28,9 +28,12 @@ WIDE_CHUNK = 64
 WIDE_CHUNK_REGISTERS = 16
 """A wide chunk's packed pairs need this many more registers."""
 
-STREAM_K_REGISTERS, STREAM_K_MARGIN = 16, 8
-"""Stream-K keeps its place in the string, and addresses of the workspace, in so many more; and the roomier split is
-taken where it would be as close as the margin."""
+STREAM_K_REGISTERS, WORKSPACE_MARGIN = 16, 8
+"""Stream-K keeps its place in the string, and addresses of the workspace, in so many more; and with a workspace the
+roomier split is taken where it would be as close as the margin."""
+
+GATHER_REGISTERS = 32
+"""Parts that are read back from a workspace take so many more."""
 
 SMEM_SLACK = 1024
 """Bytes kept back for the barriers and for the alignment of the buffers."""
@@ -103,14 +106,15 @@ class Footprint:
     def registers(self) -> RegisterSplit:
         """Registers per thread of the producer and of a consumer: the first split that holds the accumulators."""
         splits = register_splits(self.config)
-        wide, streamed = self.chunk_n == WIDE_CHUNK, self.config.stream_k
-        spare = self.spare_registers + WIDE_CHUNK_REGISTERS * wide + STREAM_K_MARGIN * streamed
+        wide, apart = self.chunk_n == WIDE_CHUNK, self.config.has_workspace
+        spare = self.spare_registers + WIDE_CHUNK_REGISTERS * wide + WORKSPACE_MARGIN * apart
         return next((split for split in splits if self.accumulators <= split.consumer - spare), splits[-1])
 
     @property
     def spare_registers(self) -> int:
         """Registers that a consumer needs beside its accumulators."""
-        return SPARE_REGISTERS + (STREAM_K_REGISTERS if self.config.stream_k else 0)
+        more = STREAM_K_REGISTERS if self.config.stream_k else GATHER_REGISTERS if self.config.work_items > 1 else 0
+        return SPARE_REGISTERS + more
 
     @property
     def threads(self) -> int:
@@ -142,7 +146,12 @@ class Footprint:
     @property
     def reduction_bytes(self) -> int:
         """Shared memory for the parts of a tile that the CTAs of a split_k cluster send; it lies over the ring."""
-        return 0 if self.config.split_k == 1 else 4 * self.config.tile_m * self.config.tile_n
+        return 4 * self.config.tile_m * self.config.tile_n if self.parts_meet else 0
+
+    @property
+    def parts_meet(self) -> bool:
+        """Whether the CTAs of a cluster divide k, and meet in its shared memory."""
+        return self.config.split_k > 1 and self.config.reduction == "cluster"
 
     @property
     def chunk_swizzled(self) -> bool:
@@ -189,7 +198,7 @@ class Footprint:
             "B": ELEMENT_BYTES * self.config.tile_n * tile_k * self.config.stages,
             "barriers": (1 + self.config.full_barriers) * hopper.MBARRIER_BYTES * self.config.stages,
         }
-        order = ("A", "C", "B") if self.config.split_k == 1 else ("C", "A", "B")
+        order = ("C", "A", "B") if self.parts_meet else ("A", "C", "B")
         return {name: sizes[name] for name in (*order, "barriers")}
 
     @property
@@ -283,10 +292,13 @@ def resolve(config: GemmConfig) -> GemmConfig:
 
 
 def _columns_to_share(config: GemmConfig) -> int:
-    """The widest chunk of which every CTA of a split_k cluster owns equally many; the narrowest where none is."""
-    widths = (WIDE_CHUNK, STAGING_COLUMNS, 16, 8)
-    shared = (n for n in widths if Footprint(replace(config, epi_n=n)).chunks % config.split_k == 0)
-    return next(shared, widths[-1])
+    """The widest chunk of which every part of k owns equally many; of parts that meet in a workspace, one at least.
+    The narrowest where there is none."""
+    in_cluster = config.reduction == "cluster"
+    widths = (WIDE_CHUNK, STAGING_COLUMNS, 16, 8) if in_cluster else (WIDE_CHUNK, STAGING_COLUMNS, 16)
+    chunks = ((n, Footprint(replace(config, epi_n=n)).chunks) for n in widths)
+    fair = (n for n, count in chunks if (count % config.split_k == 0 if in_cluster else count >= config.split_k))
+    return next(fair, widths[-1])
 
 
 def _with_consumers(config: GemmConfig) -> GemmConfig:

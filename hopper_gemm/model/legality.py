@@ -23,6 +23,7 @@ from hopper_gemm.model.footprint import (
     swizzle_bytes,
 )
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once
 
 TILE_M = (64, 128, 192, 256, 320, 384)
 K_DEPTH_MAX = 16
@@ -32,6 +33,10 @@ EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
 LEAST_SPAN = 16
 SPLIT_K = (1, 2, 4, 8)
+PARTS_MAX = 64
+GATHERED_MOST = 144
+PREFETCH_MAX = 64
+WORKSPACE_BYTES_MAX = 2**28
 STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
 COPIED_ROWS = 384
 UNROLL_ACCUMULATORS = 160
@@ -172,8 +177,13 @@ def _split_k(shares: Footprint) -> str | None:
     config = shares.config
     if config.split_k == 1:
         return None
+    if config.reduction == "workspace":
+        return _split_through_workspace(shares)
     if config.split_k not in SPLIT_K:
-        return f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {config.split_k}"
+        return (
+            f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {config.split_k}; "
+            f'take reduction "workspace" for any up to {PARTS_MAX}'
+        )
     alone = config.cluster_m * config.cluster_n == 1 and config.schedule == "cooperative"
     if not alone or config.loads != "tma" or config.stores != "tma":
         return "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
@@ -183,6 +193,44 @@ def _split_k(shares: Footprint) -> str | None:
     room = shares.stage_bytes * config.stages
     if shares.reduction_bytes > room:
         return f"the parts of a tile take {shares.reduction_bytes} B but the ring has {room}; take more stages"
+    return None
+
+
+def _split_through_workspace(shares: Footprint) -> str | None:
+    config = shares.config
+    most = min(PARTS_MAX, clusters_at_once(config.cluster_size))
+    if config.split_k > most:
+        return f"split_k must be at most {most}, parts that are under way at once, but got {config.split_k}"
+    if config.schedule != "cooperative" or not config.persistent:
+        return 'reduction "workspace" waits for parts that must be under way: take schedule cooperative, persistent'
+    if config.loads != "tma" or config.stores != "tma":
+        return 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
+    if shares.accumulators > GATHERED_MOST:
+        return (
+            f'reduction "workspace" has registers for {GATHERED_MOST} accumulators but got {shares.accumulators}; '
+            "take a smaller tile"
+        )
+    if config.full_barriers > 1:
+        return 'reduction "workspace" has no registers for more barriers; take full_barriers 1'
+    return None
+
+
+def _reduction(shares: Footprint) -> str | None:
+    if shares.config.reduction == "workspace" and shares.config.split_k == 1:
+        return 'reduction "workspace" adds up parts of k and split_k is 1; take reduction "cluster" or raise split_k'
+    return None
+
+
+def _prefetch(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.prefetch == 0:
+        return None
+    if config.prefetch > PREFETCH_MAX:
+        return f"prefetch must be 0 to {PREFETCH_MAX} stages but got {config.prefetch}"
+    if not config.early:
+        return "prefetch is what a kernel does while it waits for the one ahead: take early, or prefetch 0"
+    if config.loads != "tma":
+        return 'prefetch asks by TMA, which loads "cp_async" do without; take loads tma or prefetch 0'
     return None
 
 
@@ -347,6 +395,8 @@ RULES = (
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
+    Rule("reduction", "a workspace holds parts of k", _reduction),
+    Rule("prefetch", "operands can be asked into the L2 while another kernel writes them, not read", _prefetch),
     Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
     Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
@@ -385,7 +435,19 @@ def _parts_of_k(shares: Footprint, problem: GemmProblem) -> str | None:
     config = shares.config
     if problem.k > config.tile_k * (config.split_k - 1):
         return None
-    return f"k = {problem.k} is too short for {config.split_k} CTAs of {config.tile_k} each; lower split_k or k_depth"
+    return f"k = {problem.k} is too short for {config.split_k} parts of {config.tile_k} each; lower split_k or k_depth"
+
+
+def _workspace(shares: Footprint, problem: GemmProblem) -> str | None:
+    config = shares.config
+    if config.work_items == 1:
+        return None
+    tiles = cluster_tiles(config, problem) * config.cluster_size
+    need = 4 * config.split_k * tiles * config.tile_m * config.tile_n
+    if need <= WORKSPACE_BYTES_MAX:
+        return None
+    most = WORKSPACE_BYTES_MAX // 2**20
+    return f"{config.split_k} parts of the output take {need / 2**20:.0f} MiB of {most} for a workspace; lower split_k"
 
 
 def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
@@ -434,6 +496,7 @@ def _output(shares: Footprint, problem: GemmProblem) -> str | None:
 
 PAIR_RULES = (
     PairRule("split_k", "every CTA that divides k needs a stage of its own", _parts_of_k),
+    PairRule("workspace", "parts of k of a large output are more traffic than they save", _workspace),
     PairRule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
     PairRule("output", "a chunk keeps its bytes, and wgmma leaves its columns in groups of eight", _output),
 )

@@ -28,8 +28,14 @@ WIDE = {
 NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
 """And where it does not: k is divided among the CTAs of a cluster, or memory sets the pace."""
 
+SPLIT = {128: (64, 128, 192, 256), 192: (128,), 256: (64, 96, 128, 160)}
+"""And where parts of k meet in a workspace."""
+
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
+CLUSTER: Literal["cluster"] = "cluster"
+WORKSPACE: Literal["workspace"] = "workspace"
+PARTS_APART = (2, 3, 4, 5, 6, 8, 11, 16, 22, 32)
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
@@ -75,7 +81,12 @@ def promising(
 
 
 def _offered() -> Iterator[GemmConfig]:
-    for tiles, clusters, parts in ((WIDE, CLUSTERS, (1,)), (NARROW, CLUSTERS, (1,)), (NARROW, CLUSTERS[:1], PARTS)):
+    for tiles, clusters, parts, reduction in (
+        (WIDE, CLUSTERS, (1,), CLUSTER),
+        (NARROW, CLUSTERS, (1,), CLUSTER),
+        (NARROW, CLUSTERS[:1], PARTS, CLUSTER),
+        (SPLIT, CLUSTERS, PARTS_APART, WORKSPACE),
+    ):
         for tile_m, widths in tiles.items():
             for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
                 for stagger, raster, swap_ab in product((1, 0), RASTERS, (False, True)):
@@ -86,6 +97,7 @@ def _offered() -> Iterator[GemmConfig]:
                         cluster_m=cluster_m,
                         cluster_n=cluster_n,
                         split_k=split_k,
+                        reduction=reduction,
                         raster=raster,
                         swap_ab=swap_ab,
                     )

@@ -34,7 +34,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, footprint
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, l2_bytes_per_stage, output_sides
+from hopper_gemm.model.roofline import clusters_at_once, l2_bytes_per_stage, output_sides, work_items
 
 SMEM_BYTES_PER_CLOCK = 128
 SMEM_BYTES_PER_CTA = 1024
@@ -139,7 +139,7 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     assert isinstance(config.stages, int)
     ctas = _ctas_per_sm(shares)
     slots = clusters_at_once(config.cluster_size, sms) * ctas
-    clusters = cluster_tiles(config, problem)
+    clusters = work_items(config, problem)
     resident = min(slots, clusters)
     steps = ceil(ceil(problem.k / config.tile_k) / config.split_k)
 
@@ -155,7 +155,9 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     each = _norm((math, load, ring), pace.sharpness)
 
     epilogue = pace.epilogue * shares.accumulators * (pace.direct if config.stores == "direct" else 1.0)
-    if config.split_k > 1:
+    if config.work_items > 1:
+        epilogue += pace.meet + _gather(shares) / pace.l2_bytes
+    elif config.split_k > 1:
         epilogue += pace.meet + config.tile_m * config.tile_n * 4 / SMEM_BYTES_PER_CLOCK
     rounds = ceil(clusters / resident)
     if config.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
@@ -194,12 +196,20 @@ def _ctas_per_sm(shares: Footprint) -> int:
     return max(1, min(by_memory, by_registers))
 
 
+def _gather(shares: Footprint) -> float:
+    """Bytes that a CTA writes to and reads from a workspace, to add up its part of a tile: it reads the chunks that it
+    owns, of every part."""
+    config = shares.config
+    tile = 4 * config.tile_m * config.tile_n
+    return tile * (1 + config.split_k * ceil(shares.chunks / config.split_k) / shares.chunks)
+
+
 def _load(shares: Footprint, problem: GemmProblem, sms: int, resident: int, pace: Pace) -> float:
     """Clocks in which an SM gets one stage while all others do."""
     config = shares.config
     rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(shares.swizzle_bytes, pace.quarter)
     rate *= pace.thread_loads if config.loads == "cp_async" else 1.0
-    patch = _patch(config, output_sides(config, problem), resident)
+    patch = _patch(config, output_sides(config, problem), resident / config.work_items)
     read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
     read *= 1.0 if config.serpentine else 1.0 + pace.straight
     return l2_bytes_per_stage(config, problem) / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
@@ -215,7 +225,7 @@ def _reads_per_math(share_n: int) -> float:
     return reads / (2 * hopper.WGMMA_M * share_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM)
 
 
-def _patch(config: GemmConfig, sides: tuple[int, int], resident: int) -> tuple[float, float]:
+def _patch(config: GemmConfig, sides: tuple[int, int], resident: float) -> tuple[float, float]:
     """Rows and columns of the part of the output that is under way at once; see
     :func:`hopper_gemm.model.roofline.best_swizzle`."""
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n

@@ -22,7 +22,7 @@ class Waves:
     """How the output tiles fall on the SMs.
 
     Args:
-        tiles: output tiles, counting those that only fill up a cluster.
+        tiles: output tiles, or their parts where k is divided, counting those that only fill up a cluster.
         slots: CTAs that run at once.
         waves: rounds of the fullest SM.
         efficiency: share of the SMs' time that computes something of the output.
@@ -48,8 +48,18 @@ def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> float:
 
 def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """Tiles of the output, each as large as a cluster computes at once."""
-    m, n = output_sides(config, problem)
-    return ceil(m / (config.tile_m * config.cluster_m)) * ceil(n / (config.tile_n * config.cluster_n))
+    return tiles_across(config, problem.m, problem.n)
+
+
+def tiles_across(config: GemmConfig, m: int, n: int) -> int:
+    """:func:`cluster_tiles` of an output of m rows and n columns."""
+    rows, columns = (n, m) if config.swap_ab else (m, n)
+    return -(-rows // (config.tile_m * config.cluster_m)) * -(-columns // (config.tile_n * config.cluster_n))
+
+
+def work_items(config: GemmConfig, problem: GemmProblem) -> int:
+    """What the clusters of a launch take one by one: tiles, or the parts of tiles that meet in a workspace."""
+    return cluster_tiles(config, problem) * config.work_items
 
 
 def clusters_at_once(size: int, sms: int = hopper.SM_COUNT) -> int:
@@ -72,12 +82,12 @@ def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) 
         problem: what is multiplied.
         sms: SMs of the GPU.
     """
-    clusters = cluster_tiles(config, problem)
-    resident = min(clusters_at_once(config.cluster_size, sms), clusters)
-    rounds = ceil(clusters / resident)
+    items = work_items(config, problem)
+    resident = min(clusters_at_once(config.cluster_size, sms), items)
+    rounds = ceil(items / resident)
     useful = problem.m * problem.n * config.split_k
     offered = rounds * sms * config.tile_m * config.tile_n
-    return Waves(clusters * config.cluster_size, resident * config.cluster_size, rounds, useful / offered)
+    return Waves(items * config.cluster_size, resident * config.cluster_size, rounds, useful / offered)
 
 
 def smem_intensity(config: GemmConfig) -> float:

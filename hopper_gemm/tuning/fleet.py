@@ -116,7 +116,7 @@ class FileFleet:
 
 
 GRACE_SECONDS = 10.0
-"""After the database was away nobody is taken for dead so soon: the others must find their way back first."""
+"""So soon after the database started nobody is taken for dead: the others must find their way back first."""
 
 PING_SECONDS = 1.0
 
@@ -144,7 +144,6 @@ class PostgresFleet:
         self._conninfo, self._grace, self._ping, self._clock = conninfo, grace, ping, clock
         self.worker = worker_name()
         self._guard = threading.Lock()
-        self._back = -float("inf")
         self._session: Any = self._connected()
         self._closing = threading.Event()
         threading.Thread(target=self._watch, name="database", daemon=True).start()
@@ -186,6 +185,8 @@ class PostgresFleet:
 
         session = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=5, application_name=self.worker)
         session.execute("SELECT pg_advisory_lock(%s)", (_key(self.worker),))
+        up = session.execute("SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())").fetchone()[0]
+        self._back = self._clock() - float(up)
         return session
 
     def _open(self) -> Any:
@@ -193,7 +194,6 @@ class PostgresFleet:
         with self._guard:
             if self._session.closed and not self._closing.is_set():
                 self._session = self._connected()
-                self._back = self._clock()
             return self._session
 
     def _lasts(self, session: Any) -> bool:

@@ -100,6 +100,7 @@ class PointQueue:
             self._points.setdefault(point.study, {})[_label(point)] = point
         self._choices = _choices(space)
         self._mine: set[int] = set()
+        self._answered: dict[tuple[str, str], Answer] = {}
         self.studies = {
             study: patiently(
                 lambda study=study: open_study(  # type: ignore[misc]
@@ -140,6 +141,7 @@ class PointQueue:
 
     def tell(self, asked: Asked, answer: Answer) -> None:
         """Record an answer."""
+        self._answered[asked.point.study, _label(asked.point)] = answer
         tell(asked.study, asked.trial, answer, self._objective, self._carry)
         self._mine.discard(asked.trial.number)
 
@@ -159,9 +161,9 @@ class PointQueue:
     def _claim(self, name: str, held: Held) -> tuple[Asked | None, bool]:
         """The next point that is open, or None and whether others are still at work on theirs."""
         study = self.studies[name]
-        point, others = self._next(study, self._points[name], reap=False)
+        point, others = self._next(study, name, reap=False)
         if point is None and others:
-            point, others = self._next(study, self._points[name], reap=True)
+            point, others = self._next(study, name, reap=True)
         if point is None:
             return None, others
         chosen = {name: value for name, value in _parameters(point).items() if name in self._choices}
@@ -179,14 +181,16 @@ class PointQueue:
         self._mine.add(trial.number)
         return Asked(point, trial, study), True
 
-    def _next(self, study: optuna.Study, points: Mapping[str, Point], reap: bool) -> tuple[Point | None, bool]:
-        """The first point that has neither an answer nor a worker.
+    def _next(self, study: optuna.Study, name: str, reap: bool) -> tuple[Point | None, bool]:
+        """The first point that has neither an answer nor a worker. One that this worker has answered, and was taken for
+        dead over, gets its answer instead.
 
         Args:
             study: its.
-            points: to choose from, by label.
+            name: the study's, among :attr:`studies`.
             reap: look whether the workers live; else they are believed to.
         """
+        points = self._points[name]
         taken, others, lives = set(), False, {}
         for trial in study.get_trials(deepcopy=False):
             label = trial.user_attrs.get(PLANNED)
@@ -204,7 +208,12 @@ class PointQueue:
                 others = True
             if trial.state in (TrialState.RUNNING, *ENDED):
                 taken.add(label)
-        return next((point for label, point in points.items() if label not in taken), None), others
+        for label, point in points.items():
+            if label not in taken:
+                if (name, label) not in self._answered:
+                    return point, others
+                self._add(study, point, self._answered[name, label])
+        return None, others
 
     def _open_points(self) -> bool:
         """Whether a point is left that has no answer."""
@@ -265,18 +274,20 @@ class PointQueue:
         )
 
 
-def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Objective, carry: bool = False) -> None:
+def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Objective, carry: bool = False) -> bool:
     """Record an answer. A point that did not run is pruned and infeasible, never failed: samplers do not see failures
-    and would propose the same corner for ever. Where another worker took the trial for dead and closed it, its own
-    answer counts.
+    and would propose the same corner for ever.
 
     Args:
         study, trial, answer, objective: what was asked, and what came of it.
         carry: keep the whole answer in the storage.
+
+    Returns:
+        Whether it is recorded; not where another worker took this one for dead and closed the trial.
     """
     values = objective.values(answer.figures) if answer.status == "ok" else None
 
-    def once() -> None:
+    def once() -> bool:
         try:
             if carry:  # one attribute is one commit
                 trial.set_user_attr(ANSWER, packed_answer(answer))
@@ -285,13 +296,14 @@ def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Ob
             if values is None:
                 trial.set_constraint("runs", 1.0)
             if values is not None:
-                study.tell(trial, values, skip_if_finished=True)
+                told = study.tell(trial, values, skip_if_finished=True)
             else:
-                study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+                told = study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
         except UpdateFinishedTrialError:  # told already, and only the database's reply was lost; or taken over
-            return
+            told = study.get_trials(deepcopy=False)[trial.number]
+        return told.state in ENDED
 
-    patiently(once)
+    return patiently(once)
 
 
 def answers(study: optuna.Study, points: Mapping[str, Point]) -> Iterator[tuple[Point, Answer]]:

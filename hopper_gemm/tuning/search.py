@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,10 @@ class Search:
 
     def tell(self, asked: Asked, answer: Answer) -> None:
         """Record an answer."""
-        tell(asked.study, asked.trial, answer, self._objective, self._carry)
+        one = next(one for one in self._open if one.study is asked.study)
+        one.answered[asked.point] = answer
+        if not tell(asked.study, asked.trial, answer, self._objective, self._carry):
+            self._settled(one, [(asked.point, answer)])
 
     @property
     def studies(self) -> dict[str, optuna.Study]:
@@ -160,6 +163,10 @@ class Search:
                 trial = one.study.ask(one.space.distributions)
                 number = one.space.find(trial.params)
                 assert number is not None
+                known = one.answered.get(one.points[number])
+                if known is not None:  # another worker took it over from this one, and died
+                    tell(one.study, trial, known, self._objective, self._carry)
+                    return once()
                 trial.set_user_attr("config", str(one.space.configs[number]))
                 trial.set_user_attr(WORKER, self._fleet.worker)
                 if held():
@@ -190,13 +197,17 @@ class Search:
         )
         study = patiently(lambda: open_study(storage, f"{spec.name}/{name}", self._objective, sampler))
 
+        one = _Open(study, space, points)
+        self._settled(one, done, earlier)
+        return one
+
+    def _settled(self, one: _Open, done: list[tuple[Point, Answer]], earlier: Sequence[Earlier] = ()) -> None:
         def settle() -> None:
-            with self._fleet.alone(study.study_name):
-                self._settle(study, space, done)
-                self._tell_earlier(study, space, earlier)
+            with self._fleet.alone(one.study.study_name):
+                self._settle(one.study, one.space, done)
+                self._tell_earlier(one.study, one.space, earlier)
 
         patiently(settle)
-        return _Open(study, space, points)
 
     def _settle(self, study: optuna.Study, space: LegalSpace, done: list[tuple[Point, Answer]]) -> None:
         """Let the study hold what the rows hold: a trial that was cut off before it was told is told now, one that was
@@ -205,6 +216,9 @@ class Search:
         for trial in study.get_trials(deepcopy=False):
             number = space.find(trial.params)
             if trial.state == TrialState.RUNNING:
+                if number in answers and self._carry:  # a trial that is made whole carries the answer to the others
+                    study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+                    continue
                 if number in answers:
                     self._close(study, trial.number, answers[number])
                 elif not self._fleet.alive(trial.user_attrs.get(WORKER, "")):
@@ -234,7 +248,7 @@ class Search:
         else:
             study.tell(trial, values)
 
-    def _tell_earlier(self, study: optuna.Study, space: LegalSpace, earlier: list[Earlier]) -> None:
+    def _tell_earlier(self, study: optuna.Study, space: LegalSpace, earlier: Sequence[Earlier]) -> None:
         """Results of other studies that lie in the space, once."""
         if any(EARLIER in trial.user_attrs for trial in study.get_trials(deepcopy=False)):
             return
@@ -258,11 +272,13 @@ class _Open:
     Args:
         study, space: Optuna's, and what it proposes from.
         points: of the space, by number.
+        answered: by this worker.
     """
 
     study: optuna.Study
     space: LegalSpace
     points: list[Point]
+    answered: dict[Point, Answer] = field(default_factory=dict)
 
     def room(self, trials: int | None) -> int:
         """Points that may still be proposed: those that any worker was proposed are counted."""

@@ -77,6 +77,16 @@ GRIDS: list[dict[str, Any]] = [
         "swap_ab": [False, True],
         **LAUNCHES,
     },
+    {  # the same through a workspace, which takes any number of parts and leaves clusters free for multicast
+        "reduction": "workspace",
+        "tile_m": [64, 128, 192, 256],
+        "tile_n": [64, 96, 128, 160, 192, 256],
+        "stagger": 0,
+        "cluster": ["1x1", "2x1", "1x2", "2x2"],
+        "split_k": [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32],
+        "swap_ab": [False, True],
+        "swizzle": [4, 8],
+    },
     {  # few rows or columns, which memory paces: deep rings and wide multicast
         "tile_m": [64, 128],
         "tile_n": [8, 16, 32, 64],
@@ -97,6 +107,10 @@ GRIDS: list[dict[str, Any]] = [
     },
 ]
 """And what pays on some: each beside the grid above, with as many stages as fit."""
+
+EARLY: dict[str, Any] = {"early": True, "prefetch": 8}
+"""With which all of it is launched early: each kernel sets itself up, and asks its first stages into the L2, while the
+one ahead of it on the stream drains."""
 
 KEEP = 500
 """Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
@@ -198,6 +212,7 @@ def prepare(
     recorded: Path | None = None,
     warm_start: Sequence[Path] = (),
     out: Path | None = None,
+    early: bool = True,
 ) -> SweepRun:
     """A sweep that tunes one problem: over :data:`SPACE` on a GPU, over what was recorded in a replay.
 
@@ -209,6 +224,7 @@ def prepare(
         sampler: of :data:`hopper_gemm.tuning.samplers.SAMPLERS`.
         backend, gpu, recorded, out: as for :meth:`hopper_gemm.tuning.run.SweepRun.prepare`.
         warm_start: results folders whose rows are told to the sampler.
+        early: whether kernels are launched early, as :data:`EARLY` says; for a kernel that runs alone it gains nothing.
 
     Raises:
         SpecError, ResultsError: a mistake in what was asked; one line each.
@@ -217,7 +233,12 @@ def prepare(
     check_backend(backend)
     found, _ = choose_gpu(backend, gpu)
     source = None if found is not None else recorded or _recorded(problem, regime)
-    space: dict[str, Any] = {"space": SPACE, "grids": GRIDS, "keep": KEEP}
+    launched = EARLY if early else {}
+    space: dict[str, Any] = {
+        "space": {**SPACE, **launched},
+        "grids": [{**grid, **launched} for grid in GRIDS],
+        "keep": KEEP,
+    }
     if source is not None:
         asked = read_study(source).provenance["spec"]
         if not asked.get("space") or asked.get("rungs"):

@@ -89,6 +89,8 @@ WIDE_OUTPUTS = {
     "swapped, few rows": {"swap_ab": True, "tile_n": 16},
     "divided k": {"split_k": 2},
     "divided k, swapped": {"split_k": 4, "swap_ab": True},
+    "parts apart": {"split_k": 5, "reduction": "workspace", "cluster_m": 2},
+    "parts apart, swapped": {"split_k": 3, "reduction": "workspace", "swap_ab": True},
     "stream-K": {"stream_k": True, "cluster_n": 2},
     "stream-K, direct": {"stream_k": True, "stores": "direct"},
     "stream-K, swapped": {"stream_k": True, "swap_ab": True},
@@ -150,6 +152,7 @@ VARIANTS = {
     "swapped": {"swap_ab": True, "cluster_n": 2},
     "direct": {"stores": "direct", "persistent": False},
     "early": {"early": True, "cluster_n": 2},
+    "early, asking ahead": {"early": True, "cluster_n": 2, "prefetch": 16},
 }
 
 
@@ -208,6 +211,36 @@ def test_k_divided_among_the_ctas_of_a_cluster_gives_the_same_bits_in_every_run(
         for problem in (LONG, GemmProblem(300, 520, 1032), GemmProblem(2000, 3000, 4096))
     ]
     assert wrong([case for case in cases if is_legal(case.config, case.problem)]) == []
+
+
+def test_parts_of_k_that_meet_in_a_workspace_give_the_same_bits_in_every_run(wrong):
+    """Fewer parts than clusters that fit and more, tiles that end in the next round, parts without a chunk."""
+    cases = [
+        Case(
+            GemmConfig(tile_m=tile_m, tile_n=tile_n, split_k=parts, reduction="workspace", swap_ab=swap, **more),
+            problem,
+            runs=5,
+        )
+        for tile_m, tile_n in ((64, 16), (64, 128), (128, 128), (256, 128), (192, 96))
+        for parts, more in (
+            (2, {}),
+            (3, {"cluster_m": 2}),
+            (5, {"cluster_n": 2, "stagger": 0}),
+            (16, {"cluster_m": 2, "cluster_n": 2}),
+            (33, {"epi_n": 16}),
+            (64, {"early": True, "prefetch": 8}),
+        )
+        for swap in (False, True)
+        for problem in (
+            LONG,
+            GemmProblem(300, 520, 1032),
+            GemmProblem(2000, 3000, 4096),
+            GemmProblem(256, 256, 8200, "fp16", "mn"),
+        )
+    ]
+    legal = [case for case in cases if is_legal(case.config, case.problem)]
+    assert len(legal) > 100
+    assert wrong(legal) == []
 
 
 def test_a_last_wave_cut_along_k_gives_the_same_bits_in_every_run(wrong):

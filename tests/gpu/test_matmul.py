@@ -108,14 +108,27 @@ def test_row_pitches_are_read_in_place():
     assert not out[:, 264:].any()
 
 
-@pytest.mark.parametrize("changes", [{}, {"stream_k": True}, {"split_k": 2}, {"loads": "cp_async"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"stream_k": True},
+        {"split_k": 2},
+        {"loads": "cp_async"},
+        {"prefetch": 16},
+        {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
+        {"schedule": "multistage", "prefetch": 4},
+    ],
+    ids=str,
+)
 def test_a_launch_that_starts_early_waits_for_what_it_reads_and_overwrites(changes):
     """Each product is the next one's operand, over two buffers in turn: a wrong bit would spread."""
     x, w = operands(512, 1024, 1024)
     w = w / 32
 
     def chain(early):
-        config = GemmConfig(tile_m=64, tile_n=64, early=early, **changes)
+        ahead = {name: value for name, value in changes.items() if early or name != "prefetch"}
+        config = GemmConfig(tile_m=64, tile_n=64, early=early, **ahead)
         given, buffers = x, (torch.empty(512, 1024, device="cuda", dtype=x.dtype), torch.empty_like(x))
         for step in range(100):
             given = hopper_gemm.matmul(given, w, out=buffers[step % 2], config=config)

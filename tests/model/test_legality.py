@@ -80,6 +80,20 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"split_k": 4, "tile_m": 128}, None),
         ({"split_k": 4, "tile_m": 128, "cluster_m": 2}, "split_k"),
         ({"split_k": 8, "tile_m": 128, "epi_n": 64}, "split_k"),
+        ({"split_k": 3, "reduction": "workspace"}, None),
+        ({"split_k": 33, "reduction": "workspace", "cluster_m": 2, "epi_n": 64}, None),
+        ({"split_k": 34, "reduction": "workspace", "cluster_m": 2, "cluster_n": 2}, "split_k"),
+        ({"split_k": 65, "reduction": "workspace"}, "split_k"),
+        ({"split_k": 4, "reduction": "workspace", "persistent": False}, "split_k"),
+        ({"split_k": 4, "reduction": "workspace", "loads": "cp_async"}, "split_k"),
+        ({"split_k": 4, "reduction": "workspace", "full_barriers": 2}, "split_k"),
+        ({"split_k": 4, "reduction": "workspace", "tile_n": 144}, None),
+        ({"split_k": 4, "reduction": "workspace", "tile_n": 160}, "split_k"),
+        ({"reduction": "workspace"}, "reduction"),
+        ({"early": True, "prefetch": 8}, None),
+        ({"early": True, "prefetch": 65}, "prefetch"),
+        ({"prefetch": 8}, "prefetch"),
+        ({"prefetch": 8, "early": True, "loads": "cp_async"}, "prefetch"),
         ({"stream_k": True, "cluster_n": 2}, None),
         ({"tile_n": 208, "epi_n": 104}, None),
         ({"tile_n": 144, "epi_n": 72}, None),
@@ -141,6 +155,8 @@ def test_what_is_a_pitch_must_suit_tma_and_the_rest_may_be_anything(sizes, layou
         ({"tile_n": 64, "cluster_m": 2}, "kn", "layouts"),
         ({"loads": "cp_async"}, "mk", "layouts"),
         ({"tile_m": 128, "split_k": 8, "k_depth": 16, "stages": 1, "stagger": 0}, "kk", "split_k"),
+        ({"split_k": 8, "reduction": "workspace"}, "kn", None),
+        ({"split_k": 9, "reduction": "workspace"}, "kn", "split_k"),
     ],
 )
 def test_rules_that_take_config_and_problem_together(change, layouts, rule):
@@ -185,7 +201,7 @@ def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
             assert 4 * hopper.WGMMA_M * columns == shares.chunk_bytes
             assert shares.tma_stores(4) == shares.chunks * (4 if shares.config.swap_ab else 2)
             assert shares.tma_stores(2) == shares.chunks
-            assert 2 * shares.chunks % shares.config.split_k == 0
+            assert 2 * shares.chunks % shares.config.split_k == 0 or shares.config.reduction == "workspace"
 
 
 def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
@@ -199,8 +215,12 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
     for _ in range(count):
         cluster_m, cluster_n = rng.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)))
         stores, split_k = rarely("tma", "direct"), rarely(1, 2, 4, 8)
-        if split_k > 1:
+        apart = split_k > 1 and rng.random() < 0.5
+        if apart:
+            split_k = rng.randint(2, 33)
+        elif split_k > 1:
             cluster_m = cluster_n = 1
+        early = len(found) % 8 == 7
         found.append(
             GemmConfig(
                 tile_m=rng.choice((64, 128, 192, 256, 320, 384)),
@@ -226,7 +246,9 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 split_k=split_k,
                 swap_ab=rarely(False, True),
                 stream_k=split_k == 1 and rarely(False, True),
-                early=len(found) % 8 == 7,
+                early=early,
+                reduction="workspace" if apart else "cluster",
+                prefetch=rng.choice((0, 4, 16)) if early else 0,
             )
         )
     return found

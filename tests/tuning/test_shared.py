@@ -223,6 +223,49 @@ def test_a_row_that_did_not_reach_the_storage_is_told_by_the_next_run(tmp_path, 
     assert len(ours) == len(theirs)
 
 
+class TakenForDead(FakeBackend):
+    """While it measures its third point another worker closes its trial, and may begin the point anew."""
+
+    def __init__(self, storage, begins):
+        super().__init__()
+        self._storage, self._begins = storage, begins
+
+    def measure(self, point, pairs=None):
+        if len(self.asked) == 2:
+            opened = open_storage(self._storage)
+            name = next(name for name in optuna.get_all_study_names(opened) if name.endswith(point.study))
+            study = optuna.load_study(study_name=name, storage=opened)
+            running = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
+            (trial,) = [one for one in running if str(point.config) in one.user_attrs.values()]
+            study.tell(trial.number, state=TrialState.FAIL)
+            if self._begins:
+                attributes = {**trial.user_attrs, "worker": "somebody who died"}
+                study.add_trial(
+                    optuna.trial.create_trial(
+                        state=TrialState.RUNNING,
+                        params=trial.params,
+                        distributions=trial.distributions,
+                        user_attrs=attributes,
+                    )
+                )
+        return super().measure(point, pairs)
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["closed", "begun anew"])
+@pytest.mark.parametrize("text", [SPACE, SEARCHED], ids=["grid", "search"])
+def test_a_worker_that_was_taken_for_dead_measures_nothing_twice_and_its_answer_stands(tmp_path, text, begins):
+    storage = str(tmp_path / "shared.journal")
+    spec = spec_of(tmp_path, text)
+    Sweep(spec, tmp_path / "worker-0", storage).run(TakenForDead(storage, begins), page=False)
+    frame = read_trials(tmp_path / "worker-0" / "trials.csv")
+    assert not frame.duplicated(["m", "tile_m", "tile_n", "k_depth", "raster"]).any()
+    assert len(ended(storage)) == len(set(ended(storage))) == len(frame)
+    other = FakeBackend()
+    Sweep(spec, tmp_path / "worker-1", storage).run(other, page=False)
+    assert not other.asked
+    assert len(read_trials(tmp_path / "worker-1" / "trials.csv")) == len(frame)
+
+
 def test_another_sweep_in_the_same_storage_is_refused(tmp_path, storage):
     work(spec_of(tmp_path), tmp_path / "one", storage, tmp_path / "notes", 0)
     other = spec_of(tmp_path, SPACE.replace("best = 1", "best = 2"))
@@ -300,13 +343,17 @@ def test_after_a_restart_of_the_database_nobody_is_taken_for_dead_too_soon(serve
     url = server.url(f"grace-{os.getpid()}").replace("+psycopg", "")
     now = [0.0]
     mine, theirs = (PostgresFleet(url, grace=1.0, ping=0.1, clock=lambda: now[0]) for _ in range(2))
+    now[0] = 1.5
     assert mine.alive(theirs.worker)
     assert not mine.alive("somebody")
     server.stop()
     server.start()
-    assert patiently(lambda: mine.alive("somebody")), "not known yet"
-    assert patiently(lambda: theirs.alive("somebody")), "it finds its way back"
-    now[0] = 1.5
+    new = PostgresFleet(url, grace=100.0, ping=0.1, clock=lambda: now[0])
+    assert new.alive("somebody"), "one that has just come knows as little"
+    new.close()
+    for one in (mine, theirs):
+        patiently(lambda one=one: one.alive("somebody"))
+    now[0] = 3.0
     assert not mine.alive("somebody")
     assert mine.alive(theirs.worker)
     theirs.close()
