@@ -161,6 +161,14 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     assert not (tmp_path / "seed").exists()
 
 
+def test_a_dry_run_of_a_sweep_that_nobody_has_measured_needs_no_gpu(tmp_path):
+    spec = tmp_path / "new.toml"
+    spec.write_text((ROOT / SEED).read_text().replace('name = "seed-table"', 'name = "new"'))
+    done = run("sweep", str(spec), "--dry-run", "--out", str(tmp_path / "out"))
+    assert "160 points: 156 to measure, 0 recorded, refused: 4 by stages" in done.stdout, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def recorded_ladder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded") / "ladder"

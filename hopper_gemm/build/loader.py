@@ -122,7 +122,7 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
     if metered and config.has_workspace:
         raise IllegalConfigError("a kernel with a workspace has no meter; meter the config without one")
     config = resolve(config)
-    clusters = resident_clusters(config.cluster_size)
+    clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
     if config.work_items > clusters:
         raise IllegalConfigError(
             f"split_k: {config.split_k} parts must be under way at once and this GPU holds {clusters} clusters of "

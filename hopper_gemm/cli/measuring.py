@@ -45,15 +45,16 @@ def sweep(
     from hopper_gemm.tables.places import shown
     from hopper_gemm.tuning.run import SweepRun
 
-    run = SweepRun.prepare(spec, backend=backend, gpu=one_gpu(gpus), out=out, recorded=recorded, storage=storage)
+    where: dict[str, Any] = {"out": out, "recorded": recorded, "storage": storage}
     say = saying(as_json)
     if dry_run:
-        plan = run.sweep.plan()
+        plan = SweepRun.plan(spec, backend=backend, gpu=one_gpu(gpus), **where)
         for line in plan.lines():
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
+    run = SweepRun.prepare(spec, backend=backend, gpu=one_gpu(gpus), **where)
     say(run.opening)
     _execute(run, trials)
     if as_json:
@@ -96,7 +97,7 @@ def tune(
     gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it; for a list several: 0,1.")] = "0",
     early: Annotated[
         bool, typer.Option(help="Launch each kernel while the one ahead of it on the stream drains.")
-    ] = True,
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find the best config for one problem, or for each of a list, and put it into the tuned table. A list goes on

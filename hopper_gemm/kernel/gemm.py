@@ -19,6 +19,9 @@ from hopper_gemm.model import hopper
 
 BUFFER_ALIGN = 1024
 
+ALL_SHARED = 100
+"""Per cent of the memory that an SM divides between L1 and shared."""
+
 
 class HopperGemm(Roles):
     """C = A @ B on the tensor cores of Hopper.
@@ -134,7 +137,8 @@ class HopperGemm(Roles):
             grid=(config.cluster_m, config.cluster_n, raster.clusters * parts),
             block=(shares.threads, 1, 1),
             cluster=(config.cluster_m, config.cluster_n, parts),
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=config.ctas_per_sm,
+            preferred_smem_carveout=ALL_SHARED if config.ctas_per_sm > 1 else None,
             stream=stream,
             use_pdl=config.early,
         )

@@ -40,8 +40,9 @@ class GemmConfig:
             (true), on one (``"producer"``, ``"consumer"``), or on none (false).
         epi_n: columns of the chunks in which a tile leaves through shared memory: at most 8, 16, 32 or 64; or just so
             many, an odd multiple of 8 from 24 that divides a consumer's columns, such as 104 of 208. ``"auto"`` takes
-            64 where they fit beside the ring, else 32. Of an fp32 output half as many: a chunk keeps its bytes. 0 with
-            direct stores.
+            64 where they fit beside the ring, else 32, or as many of these as divide the share; ``"wide"`` the same,
+            but rather an odd multiple of 8 than fewer than 32. Of an fp32 output half as many: a chunk keeps its
+            bytes. 0 with direct stores.
         epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves. 0 with direct
             stores.
         persistent: as many CTAs as fit at once, each walking over tiles, or one CTA for each tile.
@@ -64,6 +65,8 @@ class GemmConfig:
             as SMs become free, sets itself up and only then waits for the other; and it lets the one behind it do so.
         prefetch: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead. Nothing
             is read by that: what the kernel ahead still writes is written to the same L2.
+        ctas_per_sm: CTAs that share an SM, its memory and its registers. With two, one's epilogue overlaps the other's
+            math; and a kernel that is launched early finds room beside the one ahead of it.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -87,7 +90,7 @@ class GemmConfig:
     swizzle: int = 8
     serpentine: bool = True
     peek: bool | Side = True
-    epi_n: int | Literal["auto"] = "auto"
+    epi_n: int | Literal["auto", "wide"] = "auto"
     epi_buffers: int | Literal["max"] = "max"
     persistent: bool = True
     loads: Literal["tma", "cp_async"] = "tma"
@@ -103,17 +106,18 @@ class GemmConfig:
     early: bool = False
     reduction: Literal["cluster", "workspace"] = "cluster"
     prefetch: int = 0
+    ctas_per_sm: int = 1
 
     def __post_init__(self) -> None:
-        words = {"stages": "max", "consumers": "auto", "epi_n": "auto", "epi_buffers": "max"}
+        words = {"stages": ("max",), "consumers": ("auto",), "epi_n": ("auto", "wide"), "epi_buffers": ("max",)}
         for name in INTEGERS:
             value = getattr(self, name)
-            word = words.get(name)
-            if word is not None and value == word:
+            allowed = words.get(name, ())
+            if value in allowed:
                 continue
             least = 0 if name in FROM_ZERO else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                kind = f"an integer from {least}" + (f' or "{word}"' if word else "")
+                kind = f"an integer from {least}" + "".join(f' or "{word}"' for word in allowed)
                 raise ValueError(f"{name} must be {kind} but got {value!r}")
         for name, allowed in WORDS.items():
             value = getattr(self, name)
@@ -186,6 +190,7 @@ INTEGERS = (
     "l2_promotion",
     "split_k",
     "prefetch",
+    "ctas_per_sm",
 )
 FROM_ZERO = ("stages", "stagger", "epi_n", "epi_buffers", "l2_promotion", "prefetch")
 """Those that may be 0."""

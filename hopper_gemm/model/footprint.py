@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -139,9 +140,10 @@ class Footprint:
         where its rows are an odd number of 16-byte pieces; the whole share with direct stores."""
         if self.config.stores == "direct":
             return self.share_n
-        if self.config.epi_n != "auto" and is_odd_chunk(self.config.epi_n):
-            return self.config.epi_n
-        return gcd(self.share_n, STAGING_COLUMNS if self.config.epi_n == "auto" else self.config.epi_n)
+        asked = self.config.epi_n
+        if isinstance(asked, str):
+            return gcd(self.share_n, STAGING_COLUMNS)
+        return asked if is_odd_chunk(asked) else gcd(self.share_n, asked)
 
     @property
     def reduction_bytes(self) -> int:
@@ -155,8 +157,9 @@ class Footprint:
 
     @property
     def chunk_swizzled(self) -> bool:
-        """Whether a chunk's rows are swizzled; those of an odd number of 16-byte pieces need not be."""
-        return not is_odd_chunk(self.chunk_n)
+        """Whether a chunk is swizzled; rows of an odd number of 16-byte pieces need not be. A transposed chunk, whose
+        swizzle spans 64 rows of the tile, always is."""
+        return self.config.swap_ab or not is_odd_chunk(self.chunk_n)
 
     @property
     def chunk_bytes(self) -> int:
@@ -235,6 +238,11 @@ def footprint(config: GemmConfig) -> Footprint:
 def register_splits(config: GemmConfig) -> tuple[RegisterSplit, ...]:
     """The ways to deal out registers between producer and consumers, the roomiest producer first."""
     consumers = _int(config.consumers)
+    if config.ctas_per_sm > 1:
+        threads = hopper.WARPGROUP_THREADS * (consumers + int(config.specialised))
+        registers = hopper.REGISTERS_PER_SM // (config.ctas_per_sm * threads) // hopper.REGISTER_STEP
+        most = min(hopper.REGISTERS_PER_THREAD, registers * hopper.REGISTER_STEP)
+        return (RegisterSplit(most, most, moved=False),)
     if config.specialised or consumers not in REGISTERS_UNSPECIALISED:
         return REGISTER_SPLITS[consumers]
     registers = REGISTERS_UNSPECIALISED[consumers]
@@ -255,9 +263,14 @@ def staging_bytes(config: GemmConfig) -> int:
     return max(ELEMENT_BYTES * config.tile_m * STAGING_COLUMNS, shares.chunk_bytes * _int(shares.config.consumers))
 
 
+def smem_limit(config: GemmConfig) -> int:
+    """Shared memory that one CTA may use, so that as many as the config asks for share an SM."""
+    return hopper.SMEM_BYTES_PER_SM // config.ctas_per_sm - hopper.SMEM_SYSTEM_BYTES
+
+
 def stages_max(config: GemmConfig) -> int:
     """Stages that fit beside the epilogue's staging; 0 where not even one does."""
-    free = hopper.SMEM_BYTES - SMEM_SLACK - staging_bytes(config)
+    free = smem_limit(config) - SMEM_SLACK - staging_bytes(config)
     return max(0, free // stage_bytes(config))
 
 
@@ -277,9 +290,11 @@ def resolve(config: GemmConfig) -> GemmConfig:
     if config.stores == "direct":
         return replace(
             config,
-            epi_n=0 if config.epi_n == "auto" else config.epi_n,
+            epi_n=0 if isinstance(config.epi_n, str) else config.epi_n,
             epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers,
         )
+    if config.epi_n == "wide":
+        config = replace(config, epi_n=_odd_columns(config))
     if config.epi_n == "auto" and config.split_k > 1:
         config = replace(config, epi_n=_columns_to_share(config))
     if config.epi_n == "auto":
@@ -289,6 +304,17 @@ def resolve(config: GemmConfig) -> GemmConfig:
         most = min(EPI_BUFFERS_MAX, Footprint(config).chunks, _buffers_that_fit(config))
         config = replace(config, epi_buffers=max(1, most))
     return config
+
+
+def _odd_columns(config: GemmConfig) -> int | Literal["auto"]:
+    """The widest chunk of an odd multiple of 8 columns that fits beside the ring, where one of 32 would not divide a
+    share, and nobody deals out chunks."""
+    share = Footprint(config).share_n
+    if share % STAGING_COLUMNS and config.split_k == 1:
+        for columns in range(share, STAGING_COLUMNS // 2, -hopper.WGMMA_N_STEP):
+            if share % columns == 0 and is_odd_chunk(columns) and _buffers_that_fit(replace(config, epi_n=columns)) > 0:
+                return columns
+    return "auto"
 
 
 def _columns_to_share(config: GemmConfig) -> int:
@@ -334,7 +360,7 @@ def accumulators_fit(shares: Footprint) -> bool:
 
 def _buffers_that_fit(config: GemmConfig) -> int:
     """Chunk buffers of each consumer that fit beside the ring."""
-    left = hopper.SMEM_BYTES - SMEM_SLACK - stage_bytes(config) * _int(config.stages)
+    left = smem_limit(config) - SMEM_SLACK - stage_bytes(config) * _int(config.stages)
     return left // (Footprint(config).chunk_bytes * _int(config.consumers))
 
 

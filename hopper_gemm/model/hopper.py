@@ -25,7 +25,8 @@ SMEM_BYTES = 232_448
 """Shared memory one CTA may use: 227 KiB of the SM's 228 (GUIDE)."""
 
 SMEM_BYTES_PER_SM = 233_472
-"""Shared memory of an SM, 228 KiB, of which the system takes 1 KiB for each CTA (GUIDE)."""
+SMEM_SYSTEM_BYTES = 1024
+"""Shared memory of an SM, 228 KiB, and what the system takes of it for each CTA (GUIDE)."""
 
 REGISTERS_PER_SM = 65_536
 """32-bit registers of one SM (GUIDE)."""

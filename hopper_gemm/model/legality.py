@@ -19,6 +19,7 @@ from hopper_gemm.model.footprint import (
     accumulators_fit,
     footprint,
     is_odd_chunk,
+    smem_limit,
     stages_max,
     swizzle_bytes,
 )
@@ -34,6 +35,7 @@ UNROLL_MAX = 4
 LEAST_SPAN = 16
 SPLIT_K = (1, 2, 4, 8)
 PARTS_MAX = 64
+CTAS_PER_SM = (1, 2, 3, 4)
 GATHERED_MOST = 144
 PREFETCH_MAX = 64
 WORKSPACE_BYTES_MAX = 2**28
@@ -198,7 +200,7 @@ def _split_k(shares: Footprint) -> str | None:
 
 def _split_through_workspace(shares: Footprint) -> str | None:
     config = shares.config
-    most = min(PARTS_MAX, clusters_at_once(config.cluster_size))
+    most = min(PARTS_MAX, clusters_at_once(config.cluster_size) * config.ctas_per_sm)
     if config.split_k > most:
         return f"split_k must be at most {most}, parts that are under way at once, but got {config.split_k}"
     if config.schedule != "cooperative" or not config.persistent:
@@ -348,8 +350,6 @@ def _epi_n(shares: Footprint) -> str | None:
     assert isinstance(config.epi_n, int)
     if not is_odd_chunk(config.epi_n):
         return _one_of("epi_n", EPI_N)(shares)
-    if config.swap_ab:
-        return f"chunks of {config.epi_n} columns have no swizzle, which swap_ab needs; take one of {EPI_N}"
     if shares.share_n % config.epi_n:
         return (
             f"chunks of {config.epi_n} columns cannot make up a share of {shares.share_n}; take a divisor, or {EPI_N}"
@@ -364,10 +364,10 @@ def _staging(shares: Footprint) -> str | None:
         return None
     if config.epi_buffers == 0:
         return 'epi_buffers must be at least 1 but got 0; leave it at "max"'
-    if shares.smem_bytes <= hopper.SMEM_BYTES:
+    if shares.smem_bytes <= smem_limit(config):
         return None
     return (
-        f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {hopper.SMEM_BYTES}; "
+        f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {smem_limit(config)}; "
         'leave epi_buffers at "max"'
     )
 
@@ -383,6 +383,7 @@ RULES = (
     ),
     Rule("schedule", "two accumulator sets fit into an SM's registers, three do not", _schedule),
     Rule("split", "each consumer needs whole wgmma blocks of the side that is split", _split),
+    Rule("ctas_per_sm", "shared memory for a ring is what there is for all", _one_of("ctas_per_sm", CTAS_PER_SM)),
     Rule("registers", "accumulators live in registers; a spill costs more than any tile gains", _registers),
     Rule(
         "wgmma_n", "512 threads enter with 128 registers each, and one instruction must fit into them (C7602)", _wgmma_n
@@ -544,7 +545,7 @@ def problem_reasons(problem: GemmProblem) -> list[Reason]:
     return [Reason(name, text) for name, text in checked if text is not None]
 
 
-_SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split"})
+_SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split", "ctas_per_sm"})
 _NEED_SOUND_SHARES = frozenset(
     {"split", "stores", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "split_k", "epi_buffers"}
 )

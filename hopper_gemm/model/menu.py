@@ -28,14 +28,8 @@ WIDE = {
 NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
 """And where it does not: k is divided among the CTAs of a cluster, or memory sets the pace."""
 
-SPLIT = {128: (64, 128, 192, 256), 192: (128,), 256: (64, 96, 128, 160)}
-"""And where parts of k meet in a workspace."""
-
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
-CLUSTER: Literal["cluster"] = "cluster"
-WORKSPACE: Literal["workspace"] = "workspace"
-PARTS_APART = (2, 3, 4, 5, 6, 8, 11, 16, 22, 32)
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
@@ -64,7 +58,8 @@ def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hop
 def promising(
     configs: Sequence[GemmConfig], problem: GemmProblem, keep: int, sms: int = hopper.SM_COUNT
 ) -> set[GemmConfig]:
-    """The configs of the ``keep`` ways to compile the kernel that the model thinks the fastest.
+    """The configs of the ``keep`` ways to compile the kernel that the model thinks the fastest. A fourth of them are
+    dealt out evenly to the techniques, of which the model may be wrong altogether.
 
     Args:
         configs: legal on the problem, resolved.
@@ -76,17 +71,32 @@ def promising(
     for config in configs:
         seconds = predict(config, problem, sms).seconds
         best[_compiled(config)] = min(seconds, best.get(_compiled(config), seconds))
-    chosen = set(sorted(best, key=lambda key: best[key])[:keep])
+    ranked = sorted(best, key=lambda key: best[key])
+    by_technique: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    techniques = {_compiled(config): technique(config) for config in configs}
+    for key in ranked:
+        by_technique.setdefault(techniques[key], []).append(key)
+    each = keep // 4 // max(1, len(by_technique))
+    dealt = [key for keys in by_technique.values() for key in keys[:each]]
+    chosen = set(list(dict.fromkeys([*dealt, *ranked]))[:keep])
     return {config for config in configs if _compiled(config) in chosen}
 
 
+def technique(config: GemmConfig) -> tuple[Any, ...]:
+    """What tells one way to multiply from another, beside the sizes of its tiles."""
+    return (
+        config.schedule,
+        config.split_k > 1,
+        config.reduction,
+        config.stream_k,
+        config.swap_ab,
+        config.ctas_per_sm,
+        config.cluster_size > 2,
+    )
+
+
 def _offered() -> Iterator[GemmConfig]:
-    for tiles, clusters, parts, reduction in (
-        (WIDE, CLUSTERS, (1,), CLUSTER),
-        (NARROW, CLUSTERS, (1,), CLUSTER),
-        (NARROW, CLUSTERS[:1], PARTS, CLUSTER),
-        (SPLIT, CLUSTERS, PARTS_APART, WORKSPACE),
-    ):
+    for tiles, clusters, parts in ((WIDE, CLUSTERS, (1,)), (NARROW, CLUSTERS, (1,)), (NARROW, CLUSTERS[:1], PARTS)):
         for tile_m, widths in tiles.items():
             for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
                 for stagger, raster, swap_ab in product((1, 0), RASTERS, (False, True)):
@@ -97,7 +107,6 @@ def _offered() -> Iterator[GemmConfig]:
                         cluster_m=cluster_m,
                         cluster_n=cluster_n,
                         split_k=split_k,
-                        reduction=reduction,
                         raster=raster,
                         swap_ab=swap_ab,
                     )

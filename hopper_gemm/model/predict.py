@@ -37,8 +37,6 @@ from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, l2_bytes_per_stage, output_sides, work_items
 
 SMEM_BYTES_PER_CLOCK = 128
-SMEM_BYTES_PER_CTA = 1024
-"""Shared memory that the system takes for each CTA."""
 
 REGISTERS_BESIDE = 70
 """Registers of a thread beside its accumulators, where none are moved between the roles."""
@@ -186,10 +184,10 @@ def _norm(limits: tuple[float, ...], sharpness: float) -> float:
 
 
 def _ctas_per_sm(shares: Footprint) -> int:
-    """CTAs that share an SM; a persistent launch has one on each."""
-    if shares.config.persistent:
-        return 1
-    by_memory = hopper.SMEM_BYTES_PER_SM // (shares.smem_bytes + SMEM_BYTES_PER_CTA)
+    """CTAs that share an SM; a persistent launch has as many as it asks for."""
+    if shares.config.persistent or shares.config.ctas_per_sm > 1:
+        return shares.config.ctas_per_sm
+    by_memory = hopper.SMEM_BYTES_PER_SM // (shares.smem_bytes + hopper.SMEM_SYSTEM_BYTES)
     if shares.registers.moved:  # such a launch takes all there are
         return 1
     by_registers = hopper.REGISTERS_PER_SM // (shares.threads * (shares.accumulators + REGISTERS_BESIDE))

@@ -83,10 +83,10 @@ def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) 
         sms: SMs of the GPU.
     """
     items = work_items(config, problem)
-    resident = min(clusters_at_once(config.cluster_size, sms), items)
+    resident = min(clusters_at_once(config.cluster_size, sms) * config.ctas_per_sm, items)
     rounds = ceil(items / resident)
     useful = problem.m * problem.n * config.split_k
-    offered = rounds * sms * config.tile_m * config.tile_n
+    offered = rounds * sms * config.ctas_per_sm * config.tile_m * config.tile_n
     return Waves(items * config.cluster_size, resident * config.cluster_size, rounds, useful / offered)
 
 
@@ -130,4 +130,4 @@ def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
     """
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     along, across = (rows, columns) if config.raster == "m" else (columns, rows)
-    return (clusters_at_once(config.cluster_size, sms) * along / across) ** 0.5
+    return (clusters_at_once(config.cluster_size, sms) * config.ctas_per_sm * along / across) ** 0.5

@@ -16,12 +16,16 @@ from hopper_gemm.tables.trials import PROVENANCE, ResultsError
 from hopper_gemm.tables.tuned import read_tuned, recorded_tables
 from hopper_gemm.tuning.backend import Backend
 from hopper_gemm.tuning.check import Checked, check
-from hopper_gemm.tuning.plan import Watcher
+from hopper_gemm.tuning.plan import Plan, Watcher
 from hopper_gemm.tuning.replay import ReplayBackend
 from hopper_gemm.tuning.spec import ProblemSection, SweepSpec, read_spec
 from hopper_gemm.tuning.sweep import Sweep
 
 BACKENDS = ("auto", "cuda", "replay")
+
+
+class NotRecordedError(ResultsError):
+    """There is neither a GPU nor a record."""
 
 
 @dataclass
@@ -73,6 +77,22 @@ class SweepRun:
             f"nothing is measured here{f': {missing}' if missing else ''}"
         )
         return SweepRun(Sweep(spec, folder, storage), opening, None, source)
+
+    @staticmethod
+    def plan(
+        spec_file: Path, *, backend: str, gpu: int, out: Path | None, recorded: Path | None, storage: str | None
+    ) -> Plan:
+        """What there would be to do; of a sweep that is neither recorded nor can be measured here, all of it.
+
+        Raises:
+            SpecError, ResultsError, NoHopperError: as :meth:`prepare`.
+        """
+        try:
+            run = SweepRun.prepare(spec_file, backend=backend, gpu=gpu, out=out, recorded=recorded, storage=storage)
+        except NotRecordedError:
+            spec = read_spec(spec_file)
+            return Sweep(spec, out or local_root() / "planned" / spec.name, storage).plan()
+        return run.sweep.plan()
 
     def execute(self, watch: Watcher, trials: int | None = None) -> None:
         """Run it; the backend's processes end with it, whatever happens."""
@@ -189,5 +209,5 @@ def _recorded(spec: SweepSpec, missing: str) -> Path:
     )
     if not found:
         why = f"{missing}, and " if missing else ""
-        raise ResultsError(f"{why}no recorded study {spec.name} lies under {results_root()}; name one with --from")
+        raise NotRecordedError(f"{why}no recorded study {spec.name} lies under {results_root()}; name one with --from")
     return found[0]

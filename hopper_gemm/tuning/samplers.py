@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import sqrt
 from typing import Any
 
@@ -18,6 +19,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.menu import technique
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tuning.legal import LegalSpace
@@ -334,6 +336,9 @@ CURIOSITY = 1.0
 """Between learning and gaining; chosen by :mod:`hopper_gemm.tuning.simulate`, as are the length scales' spread, and
 fewer seeds rather than more."""
 
+HOPELESS = 0.4
+"""A technique whose best is predicted so much slower, as a logarithm, is not tried unless the search comes to it."""
+
 SCALES = (0.15, 0.3, 0.6, 1.2, 2.5, 6.0)
 SCALE_SPREAD = 3.0
 NOISES = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -403,20 +408,27 @@ def _link(distance: np.ndarray, scale: float) -> np.ndarray:
 
 
 def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> list[int]:
-    """The configs with the best predictions, no two with one tile and depth: near twins teach little.
+    """The configs with the best predictions, no two with one tile and depth: near twins teach little. Every other one
+    is the best of another technique, as long as it is not hopeless.
 
     Args:
-        predicted: the less the better.
+        predicted: logarithm of a time.
         configs: what it is of.
         most: how many.
     """
-    chosen: dict[tuple[int, int, int], int] = {}
-    for i in predicted.argsort(kind="stable"):
+    tiles: dict[Any, int] = {}
+    techniques: dict[Any, int] = {}
+    hopeless = float(predicted.min()) + HOPELESS if len(predicted) else 0.0
+    for i in map(int, predicted.argsort(kind="stable")):
         config = configs[i]
-        chosen.setdefault((config.tile_m, config.tile_n, config.k_depth), int(i))
-        if len(chosen) == most:
+        if len(tiles) < most:
+            tiles.setdefault((config.tile_m, config.tile_n, config.k_depth), i)
+        if predicted[i] > hopeless and len(tiles) == most:
             break
-    return list(chosen.values())[:most]
+        if predicted[i] <= hopeless:
+            techniques.setdefault(technique(config), i)
+    alternately = (one for pair in zip_longest(tiles.values(), techniques.values()) for one in pair if one is not None)
+    return list(dict.fromkeys(alternately))[:most]
 
 
 def _slope(predicted: np.ndarray, losses: np.ndarray) -> float:

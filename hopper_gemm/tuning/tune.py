@@ -27,17 +27,30 @@ SPACE: dict[str, Any] = {
     "stagger": [1, 0],
     "cluster": ["1x1", "2x1", "1x2"],
     "swap_ab": [False, True],
+    "epi_n": "wide",
     **LAUNCHES,
 }
 """What is searched for every problem: the tile shapes."""
 
 GRIDS: list[dict[str, Any]] = [
+    {  # 192 rows beside more columns than three consumers can have
+        "tile_m": 192,
+        "tile_n": [208, 224, 240, 256],
+        "consumers": 2,
+        "split": "n",
+        "stagger": 0,
+        "cluster": ["1x1", "2x1", "1x2"],
+        "swap_ab": [False, True],
+        "epi_n": "wide",
+        **LAUNCHES,
+    },
     {  # shallow and deep stages
         "tile_m": [64, 128, 192, 256],
         "tile_n": [64, 96, 128, 160, 192, 256],
         "k_depth": [2, 8],
         "stagger": [1, 0],
         "cluster": ["1x1", "2x1", "1x2"],
+        "epi_n": "wide",
         **LAUNCHES,
     },
     {  # clusters of four and eight
@@ -46,6 +59,7 @@ GRIDS: list[dict[str, Any]] = [
         "stagger": 0,
         "cluster": ["2x2", "4x1", "1x4", "4x2", "2x4"],
         "swap_ab": [False, True],
+        "epi_n": "wide",
         **LAUNCHES,
     },
     {  # the store of one tile under the math of the next
@@ -55,19 +69,9 @@ GRIDS: list[dict[str, Any]] = [
         "stagger": [1, 0],
         "cluster": ["1x1", "2x1", "1x2"],
         "swap_ab": [False, True],
+        "epi_n": "wide",
         **LAUNCHES,
     },
-    *(
-        {  # widths that 64 does not divide, in few wide chunks instead of many narrow ones
-            "tile_m": [128, 192, 256, 384],
-            "tile_n": columns,
-            "epi_n": chunk,
-            "stagger": 0,
-            "cluster": ["1x1", "2x1", "1x2", "2x2"],
-            **LAUNCHES,
-        }
-        for columns, chunk in ((112, 56), (144, 72), (176, 88), (208, 104))
-    ),
     {  # too few tiles for the GPU, or few rows
         "tile_m": [64, 128, 256],
         "tile_n": [8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256],
@@ -87,6 +91,26 @@ GRIDS: list[dict[str, Any]] = [
         "swap_ab": [False, True],
         "swizzle": [4, 8],
     },
+    {  # two on an SM: the store of one under the math of the other, and room for the kernel behind
+        "ctas_per_sm": 2,
+        "tile_m": [64, 128],
+        "tile_n": [16, 32, 48, 64, 80, 96, 128, 160, 192],
+        "k_depth": [2, 4],
+        "stagger": [1, 0],
+        "cluster": ["1x1", "2x1", "1x2"],
+        "swap_ab": [False, True],
+        "epi_n": "wide",
+        **LAUNCHES,
+    },
+    {  # and parts of k
+        "ctas_per_sm": 2,
+        "tile_m": [64, 128],
+        "tile_n": [16, 32, 64, 96],
+        "stagger": 0,
+        "split_k": [2, 4, 8],
+        "swap_ab": [False, True],
+        "swizzle": [4, 8],
+    },
     {  # few rows or columns, which memory paces: deep rings and wide multicast
         "tile_m": [64, 128],
         "tile_n": [8, 16, 32, 64],
@@ -94,6 +118,7 @@ GRIDS: list[dict[str, Any]] = [
         "stagger": [1, 0],
         "cluster": ["2x1", "4x1", "1x2", "1x4"],
         "swap_ab": [False, True],
+        "epi_n": "wide",
         **LAUNCHES,
     },
     {  # a last wave that is hardly filled
@@ -103,6 +128,7 @@ GRIDS: list[dict[str, Any]] = [
         "stagger": 0,
         "cluster": ["1x1", "2x1", "1x2"],
         "swap_ab": [False, True],
+        "epi_n": "wide",
         **LAUNCHES,
     },
 ]
@@ -114,6 +140,9 @@ one ahead of it on the stream drains."""
 
 KEEP = 500
 """Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
+
+SEEDS = 12
+"""Tried first: half of them the most promising tiles, half the most promising techniques."""
 
 SECONDS = 60.0
 AHEAD = 24
@@ -212,7 +241,7 @@ def prepare(
     recorded: Path | None = None,
     warm_start: Sequence[Path] = (),
     out: Path | None = None,
-    early: bool = True,
+    early: bool = False,
 ) -> SweepRun:
     """A sweep that tunes one problem: over :data:`SPACE` on a GPU, over what was recorded in a replay.
 
@@ -238,6 +267,7 @@ def prepare(
         "space": {**SPACE, **launched},
         "grids": [{**grid, **launched} for grid in GRIDS],
         "keep": KEEP,
+        "seeds": SEEDS,
     }
     if source is not None:
         asked = read_study(source).provenance["spec"]

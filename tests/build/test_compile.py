@@ -136,6 +136,7 @@ RARE = [
     GemmConfig(tile_m=128, split_k=5, reduction="workspace", swap_ab=True, early=True, prefetch=8),
     GemmConfig(tile_m=128, tile_n=192, split_k=4, swap_ab=True),
     GemmConfig(swap_ab=True, epi_n=16),
+    GemmConfig(tile_m=192, tile_n=208, consumers=2, split="n", cluster_n=2, swap_ab=True, epi_n=104),
     GemmConfig(swap_ab=True, tile_n=192, stream_k=True, epi_n=32),
     GemmConfig(tile_n=192, stream_k=True, epi_n=32),
     GemmConfig(tile_m=64, tile_n=16, swap_ab=True),

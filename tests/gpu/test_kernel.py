@@ -97,6 +97,7 @@ WIDE_OUTPUTS = {
     "pingpong": {"schedule": "pingpong"},
     "multistage": {"schedule": "multistage", "stages": 4},
     "cp.async": {"loads": "cp_async"},
+    "two on an SM": {"ctas_per_sm": 2, "tile_n": 64},
 }
 
 
@@ -151,6 +152,7 @@ VARIANTS = {
     "cp.async": {"loads": "cp_async", "peek": "producer"},
     "swapped": {"swap_ab": True, "cluster_n": 2},
     "direct": {"stores": "direct", "persistent": False},
+    "two on an SM": {"ctas_per_sm": 2, "tile_n": 64},
     "early": {"early": True, "cluster_n": 2},
     "early, asking ahead": {"early": True, "cluster_n": 2, "prefetch": 16},
 }
@@ -180,7 +182,7 @@ def test_thousands_of_k_iterations_give_the_same_bits_in_every_variant(wrong, va
 
 
 def test_chunks_without_a_swizzle(wrong):
-    """Rows of an odd number of 16-byte pieces."""
+    """Rows of an odd number of 16-byte pieces; transposed, columns that 16 does not divide."""
     tiles = (
         (256, 208, 104),
         (256, 176, 88),
@@ -194,7 +196,12 @@ def test_chunks_without_a_swizzle(wrong):
         Case(GemmConfig(tile_m=m, tile_n=n, epi_n=chunk, epi_buffers=buffers, **more), problem)
         for m, n, chunk in tiles
         for buffers in (1, "max")
-        for more in ({}, {"cluster_n": 2}, {"stream_k": True}, {"split_k": 2})
+        for more in ({}, {"cluster_n": 2}, {"stream_k": True}, {"split_k": 2}, {"swap_ab": True})
+        for problem in (GemmProblem(300, 520, 1032), GemmProblem(4000, 3000, 256))
+    ]
+    cases += [
+        Case(replace(GemmConfig(192, 208, consumers=2, split="n", epi_n=104), swap_ab=swap), problem)
+        for swap in (False, True)
         for problem in (GemmProblem(300, 520, 1032), GemmProblem(4000, 3000, 256))
     ]
     legal = [case for case in cases if is_legal(case.config, case.problem)]

@@ -116,6 +116,7 @@ def test_row_pitches_are_read_in_place():
         {"split_k": 2},
         {"loads": "cp_async"},
         {"prefetch": 16},
+        {"prefetch": 16, "ctas_per_sm": 2},
         {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
         {"schedule": "multistage", "prefetch": 4},
     ],

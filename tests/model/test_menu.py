@@ -9,7 +9,7 @@ import pytest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import choose, menu, promising
+from hopper_gemm.model.menu import choose, menu, promising, technique
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles
@@ -47,9 +47,7 @@ def test_the_choice_fits_the_shape():
     assert (few_rows.tile_n if few_rows.swap_ab else few_rows.tile_m) <= 64
     long_k = choose(GemmProblem(512, 512, 65536))
     assert long_k.split_k > 1
-    assert (
-        cluster_tiles(long_k, GemmProblem(512, 512, 65536)) * long_k.split_k * long_k.cluster_m * long_k.cluster_n > 66
-    )
+    assert cluster_tiles(long_k, GemmProblem(512, 512, 65536)) * long_k.split_k > 66
 
 
 def test_a_config_that_is_faster_by_the_model_is_taken_from_those_given():
@@ -66,3 +64,19 @@ def test_the_promising_keep_all_their_ways_to_launch():
     kept = promising(configs, problem, 2)
     assert len(kept) == 6
     assert {config.tile_n for config in kept} == {128, 192}
+
+
+def test_a_fourth_of_the_promising_is_dealt_out_to_the_techniques():
+    """Of forty tiles four small ones would never be among the best twenty by prediction alone."""
+    problem = GemmProblem(8192, 8192, 8192)
+    usual = [GemmConfig(tile_m=256, tile_n=n, k_depth=k) for n in range(96, 193, 8) for k in (2, 4, 6)]
+    rare = [GemmConfig(tile_m=64, tile_n=n, ctas_per_sm=2) for n in (16, 32, 64, 96)]
+    configs = [resolve(config) for config in (*usual, *rare) if is_legal(config)]
+    assert {technique(config) for config in configs} == {technique(resolve(usual[0])), technique(resolve(rare[0]))}
+    kept = promising(configs, problem, 20)
+    assert len(kept) == 20
+    best = sorted(configs, key=lambda config: predict(config, problem).seconds)
+    assert set(best[:17]) <= kept
+    assert {config for config in best if config.ctas_per_sm == 2} & kept == set(
+        [config for config in best if config.ctas_per_sm == 2][:2]
+    )

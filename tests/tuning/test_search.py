@@ -15,7 +15,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.trials import ResultsError, read_json, read_trials
 from hopper_gemm.tuning.legal import LegalSpace
 from hopper_gemm.tuning.objective import Objective
-from hopper_gemm.tuning.samplers import EARLIER, SAMPLERS, make, predictions
+from hopper_gemm.tuning.samplers import EARLIER, SAMPLERS, diverse, make, predictions
 from hopper_gemm.tuning.search import Search
 from hopper_gemm.tuning.space import points
 from hopper_gemm.tuning.spec import SpecError, read_spec
@@ -199,6 +199,14 @@ def test_seconds_are_shared_among_what_is_searched(tmp_path):
         search.tell(asked, FakeBackend().measure(asked.point))
     assert (sizes.count(1024), sizes.count(2048)) == (10, 10)
     assert search.finished
+
+
+def test_what_is_tried_first_are_other_tiles_and_other_techniques_in_turn():
+    configs = [GemmConfig(tile_m=m, tile_n=n) for m in (256, 128) for n in (128, 64)]
+    configs += [replace(config, stream_k=True) for config in configs] + [GemmConfig(tile_m=64, schedule="pingpong")]
+    predicted = np.log([1.0, 1.1, 1.2, 1.3, 1.05, 1.15, 1.25, 1.35, 2.0])
+    assert diverse(predicted, configs, 4) == [0, 1, 4, 2]
+    assert diverse(predicted[:4], configs[:4], 3) == [0, 1, 2]
 
 
 def test_earlier_results_are_told_first_and_their_best_is_tried_first(tmp_path, out):
