@@ -70,22 +70,29 @@ class Measuring:
         return None if best is None else float(best.figures[self._goal.names[0]])
 
     def _raced(self, point: Point, backend: Backend, noise: float) -> Answer:
-        """All pairs at once, or a first look and the others only where the point may still be the best."""
+        """All pairs at once, or look after look, each only where the point may still be the best."""
         race, burst = self._spec.race, point.regime == "burst"
         pairs = self._spec.burst.pairs if burst else self._spec.steady.pairs
-        look = pairs if race is None else race.burst_pairs if burst else race.steady_pairs
-        if look >= pairs:
-            return backend.measure(point)
-        first = backend.measure(point, look)
-        best = self._leaders.get(point.study)
-        out = first.status == "ok" and best is not None and hopeless(ratio_of(first), ratio_of(best), noise)
-        if first.status != "ok" or not first.samples or out:
-            return first
-        rest = backend.measure(point, pairs - look)
-        return pooled(first, rest) if rest.status == "ok" else rest
+        looks = [] if race is None else race.looks(burst)
+        so_far: Answer | None = None
+        taken = 0
+        for look, margin in (*looks, (pairs, 0.0)):
+            if look <= taken or look > pairs:
+                continue
+            alone = so_far is None and look == pairs
+            answer = backend.measure(point) if alone else backend.measure(point, look - taken)
+            if answer.status != "ok" or not answer.samples:
+                return answer
+            so_far = answer if so_far is None else pooled(so_far, answer)
+            taken = look
+            best = self._leaders.get(point.study)
+            if best is not None and hopeless(ratio_of(so_far), ratio_of(best), noise + margin):
+                break
+        assert so_far is not None
+        return so_far
 
 
-_HOST_FIELDS = (*LAUNCH_FIELDS, "tile_m", "tile_n", "k_depth", "cluster_m", "cluster_n", "l2_promotion")
+_HOST_FIELDS = (*LAUNCH_FIELDS, "tile_m", "tile_n", "k_depth", "cluster_m", "cluster_n", "l2_promotion", "ctas_per_sm")
 """Parameters that reach the GPU by the launch or by TMA descriptors, and may leave the machine code as it is."""
 
 

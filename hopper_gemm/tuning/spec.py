@@ -97,10 +97,17 @@ class BudgetSection(_Section):
 
 
 class RaceSection(_Section):
-    """A first look: so many pairs, and the others only where the config may still be the best."""
+    """A first look: so many pairs, and the others only where the config may still be the best. Before that, in the
+    burst regime, a glance: one pair, and no more where the config is behind the best by more than ``far``."""
 
     burst_pairs: Count = 3
     steady_pairs: Count = 1
+    far: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def looks(self, burst: bool) -> list[tuple[int, float]]:
+        """Pairs after which to decide, and the margin beside the noise with which to do so."""
+        glance = [(1, self.far)] if burst and self.far is not None else []
+        return [*glance, (self.burst_pairs if burst else self.steady_pairs, 0.0)]
 
 
 class TableSection(_Section):

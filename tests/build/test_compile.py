@@ -16,7 +16,7 @@ from hopper_gemm.model.problem import GemmProblem
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES, drawn_configs
 
 DRAWN, FP32_DRAWN, BLOCK = 240, 45, 40
-PROBLEM = GemmProblem(4096, 4096, 4096)
+PROBLEM = GemmProblem(1024, 1024, 4096)
 
 
 def grid() -> list[GemmConfig]:
@@ -40,6 +40,7 @@ def drawn() -> list[GemmConfig]:
         )
         for k in (1, 4, 6)
     ]
+    edge += [GemmConfig(192, 208, consumers=2, split="n", epi_n=104, swap_ab=swap) for swap in (False, True)]
     assert all(map(is_legal, edge))
     return legal[:DRAWN] + edge
 
@@ -132,11 +133,10 @@ RARE = [
     GemmConfig(stream_k=True, cluster_n=2, epi_n=16),
     GemmConfig(stream_k=True, tile_n=192, epi_n=16),
     GemmConfig(tile_m=64, tile_n=128, split_k=8),
-    GemmConfig(tile_n=144, split_k=16, reduction="workspace", cluster_m=2),
+    GemmConfig(tile_n=128, split_k=16, reduction="workspace", cluster_m=2),
     GemmConfig(tile_m=128, split_k=5, reduction="workspace", swap_ab=True, early=True, prefetch=8),
     GemmConfig(tile_m=128, tile_n=192, split_k=4, swap_ab=True),
     GemmConfig(swap_ab=True, epi_n=16),
-    GemmConfig(tile_m=192, tile_n=208, consumers=2, split="n", cluster_n=2, swap_ab=True, epi_n=104),
     GemmConfig(swap_ab=True, tile_n=192, stream_k=True, epi_n=32),
     GemmConfig(tile_n=192, stream_k=True, epi_n=32),
     GemmConfig(tile_m=64, tile_n=16, swap_ab=True),

@@ -63,6 +63,16 @@ def test_a_candidate_far_behind_keeps_its_few_pairs_and_the_others_get_all(tmp_p
     assert (rows["status"] == "ok").all()
 
 
+def test_a_glance_is_enough_for_what_is_far_behind(tmp_path, out):
+    text = SPEC.replace("[64, 128, 320]", "[320, 64, 128]").replace("[4, 16]", "4") + "[race]\nfar = 0.03\n"
+    backend = Paired()
+    Sweep(spec_of(tmp_path, text), out).run(backend)
+    assert backend.pairs == [(320, 1), (320, 2), (320, 12), (64, 1), (128, 1)]
+    near = Paired()
+    Sweep(spec_of(tmp_path, text.replace("0.03", "0.9")), out.parent / "near").run(near)
+    assert near.pairs == [(320, 1), (320, 2), (320, 12), (64, 1), (64, 2), (128, 1), (128, 2)]
+
+
 def test_without_a_race_each_gets_all_its_pairs_at_once(tmp_path, out):
     backend = Paired()
     Sweep(spec_of(tmp_path, SPEC), out).run(backend)
