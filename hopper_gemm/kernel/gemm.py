@@ -40,7 +40,7 @@ class HopperGemm(Roles):
 
         full[stage]         the loading thread, with the stage's bytes; then TMA (also the peers' multicast)
         empty[stage]        every consumer warp of every CTA that the slot's loads serve
-        named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks
+        named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
         cluster barrier     all threads, after the barriers are initialised and before anyone leaves
 
