@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import LifoQueue
+from threading import Lock
 from typing import Literal
 
 from hopper_gemm.build.child import Child, Handler
@@ -50,12 +51,14 @@ class CompilePool:
             self._idle.put(child)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
         self._futures: dict[KernelId, Future[Built]] = {}
+        self._asking = Lock()
 
     def submit(self, kernels: Iterable[KernelId]) -> None:
         """Queue kernels, in their order; those queued before or already in the store cost nothing."""
         for kernel in kernels:
-            if kernel not in self._futures:
-                self._futures[kernel] = self._threads.submit(self._build, kernel)
+            with self._asking:
+                if kernel not in self._futures:
+                    self._futures[kernel] = self._threads.submit(self._build, kernel)
 
     def result(self, kernel: KernelId) -> Built:
         """Wait for a kernel; one that was never submitted is compiled now."""

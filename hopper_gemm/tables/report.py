@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hopper_gemm.model.config import DEFAULTS, LATER
 from hopper_gemm.tables.effects import NEAR, effects
 from hopper_gemm.tables.ladder import ladder, ladder_table
 from hopper_gemm.tables.pivot import Group, best_row, groups, pivot
@@ -114,7 +115,7 @@ def _grid_lines(study: Study) -> list[str]:
             near = f"where one of the two comes within {1 - NEAR:.0%} of the best"
             lines += [f"What each choice is worth, all else equal, {near}:", "", _effects(part, varied), ""]
         lines += _best_lines(study, group, part)
-    return [*lines, "Cells: speedup over cuBLAS (stages). " + _coverage(study)]
+    return [*lines, "Cells: speedup over cuBLAS (stages). " + _coverage(study) + _pace(study)]
 
 
 def _ladder_lines(study: Study) -> list[str]:
@@ -123,7 +124,7 @@ def _ladder_lines(study: Study) -> list[str]:
     for group, part in groups(study.trials):
         lines += [f"## {group.title}", "", f"cuBLAS: {_cublas(part)}.{_noise(study.provenance, group)}", ""]
         lines += _best_lines(study, group, part)
-    return [*lines, _coverage(study)]
+    return [*lines, _coverage(study) + _pace(study)]
 
 
 def _best_lines(study: Study, group: Group, part: pd.DataFrame) -> list[str]:
@@ -204,8 +205,14 @@ def _config(row: pd.Series) -> str:
         f"{row['tile_m']}x{row['tile_n']}, k_depth {row['k_depth']}, {row['stages']} stages, stagger {row['stagger']}, "
         f"{row['consumers']} consumers along {row['split']}, cluster {row['cluster_m']}x{row['cluster_n']}, "
         f"raster {row['raster']} swizzle {row['swizzle']}{' serpentine' if row['serpentine'] else ''}"
-        f"{_peeking(row['peek'])}"
+        f"{_peeking(row['peek'])}{_more(row)}"
     )
+
+
+def _more(row: pd.Series) -> str:
+    """The options that are set and that a config rarely has."""
+    unusual = (name for name in ("schedule", *LATER) if name in row.index and row[name] != DEFAULTS[name])
+    return "".join(f", {name} {str(row[name]).lower()}" for name in unusual)
 
 
 def _peeking(peek: bool | str) -> str:
@@ -233,6 +240,16 @@ def _coverage(study: Study) -> str:
     if not skipped:
         return f"{rows}."
     return f"{rows}; {sum(skipped.values())} refused and left out: " + _by_rule(skipped) + "."
+
+
+def _pace(study: Study) -> str:
+    """How fast it went and whether the GPU had to wait; nothing where that was not noted."""
+    searched, at_work = study.provenance.get("searched"), study.provenance.get("at_work")
+    if not searched or not at_work:
+        return ""
+    tried = int((study.trials["status"] != "illegal").sum())
+    rate = f"{tried / searched:.1f} points a second for {searched:.0f} s"
+    return f" {rate}; the GPU waited for work {1 - at_work / searched:.0%} of that time."
 
 
 def _by_rule(refused: dict[str, int]) -> str:

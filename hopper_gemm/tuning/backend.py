@@ -35,6 +35,12 @@ class Backend(Protocol):
     source: str
     """``"measured"`` or ``"replayed"``."""
 
+    elsewhere: bool
+    """Whether another process measures, so that this one can think meanwhile."""
+
+    busy: float
+    """Seconds so far in which that process was at work."""
+
     def describe(self) -> dict[str, Any]:
         """The GPU, and whatever else belongs into provenance."""
         ...

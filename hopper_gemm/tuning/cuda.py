@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,8 @@ class CudaBackend:
     """
 
     source = "measured"
+    elsewhere = True
+    busy = 0.0
 
     def __init__(self, spec: SweepSpec, gpu: int = 0, store: Path | None = None) -> None:
         self._gpu = find_hopper(gpu)
@@ -101,7 +104,10 @@ class CudaBackend:
         built = self._pool.result(KernelId.of(point.config, point.problem))
         if built.status != "ok":
             return _completed(Answer(built.status, built.reason, {}), point, built)
-        return _completed(_answer(self._child.ask(request, allowed(protocol))), point, built)
+        asked = time.monotonic()
+        reply = self._child.ask(request, allowed(protocol))
+        self.busy += time.monotonic() - asked
+        return _completed(_answer(reply), point, built)
 
     def finals(self, points: Sequence[Point]) -> Iterator[tuple[Point, Answer]]:
         """Measure points of one study again, in processes that have measured nothing before: each process measures all

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -167,14 +167,8 @@ class PointQueue:
         if point is None:
             return None, others
         chosen = {name: value for name, value in _parameters(point).items() if name in self._choices}
-        begun = create_trial(
-            state=TrialState.RUNNING,
-            params=chosen,
-            distributions={name: self._choices[name] for name in chosen},
-            user_attrs={PLANNED: _label(point), WORKER: self._fleet.worker},
-        )
-        number = self._storage.create_new_trial(self._storage.get_study_id_from_name(study.study_name), begun)
-        trial = optuna.Trial(study, number)
+        noted = {PLANNED: _label(point), WORKER: self._fleet.worker}
+        trial = begin(self._storage, study, chosen, {name: self._choices[name] for name in chosen}, noted)
         if not held():
             study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
             raise LockLostError
@@ -272,6 +266,23 @@ class PointQueue:
                 user_attrs={PLANNED: _label(point), "status": answer.status, ANSWER: packed_answer(answer)},
             )
         )
+
+
+def begin(
+    storage: BaseStorage,
+    study: optuna.Study,
+    parameters: Mapping[str, Any],
+    distributions: Mapping[str, BaseDistribution],
+    attributes: Mapping[str, Any],
+) -> optuna.Trial:
+    """A running trial, made in one write: asked for its parameters one by one, each would be another."""
+    begun = create_trial(
+        state=TrialState.RUNNING,
+        params=dict(parameters),
+        distributions=dict(distributions),
+        user_attrs=dict(attributes),
+    )
+    return optuna.Trial(study, storage.create_new_trial(storage.get_study_id_from_name(study.study_name), begun))
 
 
 def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Objective, carry: bool = False) -> bool:

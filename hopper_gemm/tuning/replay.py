@@ -30,6 +30,8 @@ class ReplayBackend:
     """
 
     source = "replayed"
+    elsewhere = False
+    busy = 0.0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -84,6 +84,14 @@ class Inside(optuna.samplers.BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The parameters of a legal config that nobody has tried."""
+        return self.space.parameters(self._next(study, trial))
+
+    def propose(self, study: optuna.Study) -> dict[str, Any] | None:
+        """The same before there is a trial, so that it can be begun in one write to the storage; None from a sampler
+        that wants the trial."""
+        return self.space.parameters(self._next(study, None))
+
+    def _next(self, study: optuna.Study, trial: FrozenTrial | None) -> int:
         history = self._history(study, trial)
         number = next((one for one in self._first if one not in history.taken), None)
         if number is None:
@@ -91,7 +99,7 @@ class Inside(optuna.samplers.BaseSampler):
             if not len(free):
                 raise ValueError("every legal config was tried; ask for fewer trials")
             number = self._choose(study, trial, history, free)
-        return self.space.parameters(number)
+        return number
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -99,14 +107,14 @@ class Inside(optuna.samplers.BaseSampler):
         """Never: a parameter alone says nothing of whether the config is legal."""
         raise ValueError(f"{param_name} is no parameter of this search; ask with the space's distributions")
 
-    def _choose(self, study: optuna.Study, trial: FrozenTrial, history: History, free: np.ndarray) -> int:
+    def _choose(self, study: optuna.Study, trial: FrozenTrial | None, history: History, free: np.ndarray) -> int:
         return int(self._rng.choice(free))
 
-    def _history(self, study: optuna.Study, asking: FrozenTrial) -> History:
+    def _history(self, study: optuna.Study, asking: FrozenTrial | None) -> History:
         """Read the study; a trial that has ended never changes, so that each is looked at once."""
         history = History()
         for trial in study.get_trials(deepcopy=False, states=SHOWN):
-            if trial.number == asking.number:
+            if asking is not None and trial.number == asking.number:
                 continue
             closed = self._closed.get(trial.number)
             if closed is None:
@@ -147,7 +155,7 @@ class Ranked(Inside):
         super().__init__(space, objective, seed, first)
         self._predicted = predicted
 
-    def _choose(self, study: optuna.Study, trial: FrozenTrial, history: History, free: np.ndarray) -> int:
+    def _choose(self, study: optuna.Study, trial: FrozenTrial | None, history: History, free: np.ndarray) -> int:
         return int(free[self._predicted[free].argmin()])
 
 
@@ -163,7 +171,12 @@ class Tpe(Inside):
         super().reseed_rng()
         self._tpe.reseed_rng()
 
-    def _choose(self, study: optuna.Study, trial: FrozenTrial, history: History, free: np.ndarray) -> int:
+    def propose(self, study: optuna.Study) -> dict[str, Any] | None:
+        """Optuna's sampler wants a trial."""
+        return None
+
+    def _choose(self, study: optuna.Study, trial: FrozenTrial | None, history: History, free: np.ndarray) -> int:
+        assert trial is not None
         suggested = self._tpe.sample_relative(study, trial, self.space.distributions)
         if not suggested:  # too few results yet
             return super()._choose(study, trial, history, free)
@@ -206,7 +219,7 @@ class Gp(Inside):
         self._noise = 1e-3
         self._fitted = 0
 
-    def _choose(self, study: optuna.Study, trial: FrozenTrial, history: History, free: np.ndarray) -> int:
+    def _choose(self, study: optuna.Study, trial: FrozenTrial | None, history: History, free: np.ndarray) -> int:
         if not history.seen:
             return int(free[self._predicted[free].argmin()])
         where, losses, predicted = self._observed(history)
@@ -371,7 +384,8 @@ class _Process:
 
     def predict(self, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation."""
-        across = _covariance(_apart(where, self._where, self._groups), self._scales)
+        places, known = where.astype(np.float32), self._where.astype(np.float32)  # the time goes into exponentials
+        across = _covariance(_apart(places, known, self._groups), self._scales).astype(np.float64)
         left = np.maximum(1.0 - ((across @ self._inverse.T) ** 2).sum(axis=1), 1e-12)
         return self._mean + across @ self._weights, np.sqrt(self._variance * left)
 
@@ -389,21 +403,21 @@ def _factor(covariance: np.ndarray, noise: float) -> np.ndarray:
 
 def _apart(a: np.ndarray, b: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Distance between any two places in each parameter by itself."""
-    apart = np.zeros((groups.max() + 1, len(a), len(b)))
+    apart = np.zeros((groups.max() + 1, len(a), len(b)), dtype=a.dtype)
     for column, group in enumerate(groups):
         apart[group] += np.abs(a[:, column, None] - b[:, column])
     return apart
 
 
 def _covariance(apart: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    total = np.ones(apart.shape[1:])
+    total = np.ones(apart.shape[1:], dtype=apart.dtype)
     for distance, scale in zip(apart, scales, strict=True):
         total *= _link(distance, scale)
     return total
 
 
 def _link(distance: np.ndarray, scale: float) -> np.ndarray:
-    near = distance * (sqrt(5) / scale)
+    near = distance * distance.dtype.type(sqrt(5) / scale)
     return 0.5 + 0.5 * (1 + near + near**2 / 3) * np.exp(-near)
 
 

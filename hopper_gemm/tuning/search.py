@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import optuna
@@ -21,9 +24,9 @@ from hopper_gemm.tables.trials import ResultsError
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.fleet import Alone, Fleet
 from hopper_gemm.tuning.legal import LegalSpace
-from hopper_gemm.tuning.queue import ANSWER, WORKER, Asked, open_study, packed_answer, tell
+from hopper_gemm.tuning.queue import ANSWER, WORKER, Asked, begin, open_study, packed_answer, tell
 from hopper_gemm.tuning.rows import point_of
-from hopper_gemm.tuning.samplers import EARLIER, SHOWN, make, predictions
+from hopper_gemm.tuning.samplers import EARLIER, SHOWN, Inside, make, predictions
 from hopper_gemm.tuning.space import Point
 from hopper_gemm.tuning.spec import SweepSpec
 from hopper_gemm.tuning.storage import patiently
@@ -61,6 +64,8 @@ class Search:
         clock: seconds.
         fleet: the workers that share the storage; no two of them are proposed the same config.
         carry: keep whole answers in the storage, for workers with other folders.
+        beside: think in a thread, while this one waits for a measurement; what is proposed then depends on the time
+            that measurements take.
     """
 
     def __init__(
@@ -77,7 +82,11 @@ class Search:
         clock: Callable[[], float] = time.monotonic,
         fleet: Fleet | None = None,
         carry: bool = False,
+        beside: bool = False,
     ) -> None:
+        self._storage = optuna.storages.get_storage(storage)
+        self._beside = beside
+        self._over = Event()
         self._fleet = fleet or Alone()
         self._carry = carry
         self._spec = spec
@@ -98,7 +107,7 @@ class Search:
             space = spaces.setdefault(configs, LegalSpace(configs)) if configs not in spaces else spaces[configs]
             known = [(point, answer) for point, answer in done if point.study == name]
             told = [one for one in earlier if one.study == name]
-            self._open.append(self._opened(storage, name, points, space, known, told))
+            self._open.append(self._opened(name, points, space, known, told))
 
     def __iter__(self) -> Iterator[Asked]:
         if self._most == 0:
@@ -131,54 +140,101 @@ class Search:
             share = None if self._left is None else self._left / (len(self._open) - i)
             started = self._clock()
             waiting: deque[Asked] = deque()
-            while True:
-                over = share is not None and self._clock() - started >= share
-                room = 0 if over else min(self._spec.ahead - len(waiting), self._room(one))
-                if self._most is not None:
-                    room = min(room, self._most - given - len(waiting))
-                asked = [fresh for _ in range(room) if (fresh := self._ask(one)) is not None]
-                waiting += asked
-                if asked:
-                    self._prepare([fresh.point for fresh in asked])
-                if over or not waiting:
-                    break
-                given += 1
-                yield waiting.popleft()
+            with self._thinker() as think:
+                coming: Future[list[Asked]] | None = None
+                while True:
+                    over = share is not None and self._clock() - started >= share
+                    if over:
+                        self._over.set()
+                    if coming is not None and (coming.done() or over):
+                        waiting += coming.result()
+                        coming = None
+                    room = 0 if over or coming is not None else min(self._spec.ahead - len(waiting), self._room(one))
+                    if self._most is not None:
+                        room = min(room, self._most - given - len(waiting))
+                    if room > 0:
+                        coming = think(self._ask_ahead, one, room)
+                    if not waiting and coming is not None:
+                        waiting += coming.result()
+                        coming = None
+                    if over or not waiting:
+                        break
+                    given += 1
+                    yield waiting.popleft()
             for left in waiting:
                 patiently(lambda left=left: left.study.tell(left.trial, state=TrialState.FAIL, skip_if_finished=True))  # type: ignore[misc]
             if self._left is not None:
                 self._left = max(0.0, self._left - (self._clock() - started))
         self.finished = self._most is None or all(self._room(one) == 0 for one in self._open)
 
+    @contextmanager
+    def _thinker(self) -> Iterator[Callable[..., Future[Any]]]:
+        """What calls a function, beside the measurement or at once."""
+        self._over.clear()
+        if self._beside:
+            with ThreadPoolExecutor(1, thread_name_prefix="search") as pool:
+                try:
+                    yield pool.submit
+                finally:
+                    self._over.set()
+            return
+
+        def now(do: Callable[..., Any], *arguments: Any) -> Future[Any]:
+            done: Future[Any] = Future()
+            done.set_result(do(*arguments))
+            return done
+
+        yield now
+
     def _room(self, one: _Open) -> int:
         return patiently(lambda: one.room(self._spec.budget.trials))
 
-    def _ask(self, one: _Open) -> Asked | None:
-        """A proposal; none where others have taken the last that the budget allows."""
+    def _ask_ahead(self, one: _Open, most: int) -> list[Asked]:
+        """So many proposals, each of which begins to compile; fewer where others have taken the last that the budget
+        allows."""
+        found: list[Asked] = []
+        for _ in range(most):
+            asked = None if self._over.is_set() else self._ask(one)
+            if asked is None:
+                break
+            self._prepare([asked.point])
+            found.append(asked)
+        return found
 
+    def _ask(self, one: _Open) -> Asked | None:
         def once() -> Asked | None:
-            with self._fleet.alone(one.study.study_name) as held:
-                if not one.room(self._spec.budget.trials):
-                    return None
-                trial = one.study.ask(one.space.distributions)
-                number = one.space.find(trial.params)
-                assert number is not None
-                known = one.answered.get(one.points[number])
-                if known is not None:  # another worker took it over from this one, and died
-                    tell(one.study, trial, known, self._objective, self._carry)
-                    return once()
-                trial.set_user_attr("config", str(one.space.configs[number]))
-                trial.set_user_attr(WORKER, self._fleet.worker)
-                if held():
-                    return Asked(one.points[number], trial, one.study)
-                one.study.tell(trial, state=TrialState.FAIL)
-                return once()
+            while True:
+                with self._fleet.alone(one.study.study_name) as held:
+                    asked = self._begin(one)
+                    if asked is None or held():
+                        return asked
+                    one.study.tell(asked.trial, state=TrialState.FAIL)
 
         return patiently(once)
 
+    def _begin(self, one: _Open) -> Asked | None:
+        """A proposal as a running trial; none where there is no room for one."""
+        while one.room(self._spec.budget.trials):
+            parameters = one.sampler.propose(one.study)
+            if parameters is None:
+                trial = one.study.ask(one.space.distributions)
+                number = one.space.find(trial.params)
+                assert number is not None
+                trial.set_user_attr("config", str(one.space.configs[number]))
+                trial.set_user_attr(WORKER, self._fleet.worker)
+            else:
+                number = one.space.find(parameters)
+                assert number is not None
+                noted = {"config": str(one.space.configs[number]), WORKER: self._fleet.worker}
+                trial = begin(self._storage, one.study, parameters, one.space.distributions, noted)
+            known = one.answered.get(one.points[number])
+            if known is None:
+                return Asked(one.points[number], trial, one.study)
+            tell(one.study, trial, known, self._objective, self._carry)  # somebody took it over from here, and died
+        return None
+
     def _opened(
         self,
-        storage: BaseStorage | str,
         name: str,
         points: list[Point],
         space: LegalSpace,
@@ -195,9 +251,9 @@ class Search:
         sampler = make(
             spec.sampler, space, self._objective, spec.seed, predictions(space.configs, problem), spec.seeds, told
         )
-        study = patiently(lambda: open_study(storage, f"{spec.name}/{name}", self._objective, sampler))
+        study = patiently(lambda: open_study(self._storage, f"{spec.name}/{name}", self._objective, sampler))
 
-        one = _Open(study, space, points)
+        one = _Open(study, space, points, sampler)
         self._settled(one, done, earlier)
         return one
 
@@ -272,12 +328,14 @@ class _Open:
     Args:
         study, space: Optuna's, and what it proposes from.
         points: of the space, by number.
+        sampler: of the study.
         answered: by this worker.
     """
 
     study: optuna.Study
     space: LegalSpace
     points: list[Point]
+    sampler: Inside
     answered: dict[Point, Answer] = field(default_factory=dict)
 
     def room(self, trials: int | None) -> int:

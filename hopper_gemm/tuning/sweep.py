@@ -147,6 +147,7 @@ class Sweep:
             len(self._points) - len(self._legal) + (queue.planned if isinstance(queue, Search) else len(self._legal))
         )
         spent = about["searched"] = _searched(about)
+        worked, at_work = about.get("at_work", 0.0), backend.busy
         searching = noted = time.monotonic()
         for asked, answer in _unless_all_crash(self._answers(queue, backend, about), len(self._legal) - len(done)):
             self._folder.record(asked.point, answer, about)
@@ -159,6 +160,7 @@ class Sweep:
                 noted, about["searched"] = now, round(spent + now - searching, 3)
                 self._folder.note(about)
         about["searched"] = round(spent + time.monotonic() - searching, 3)
+        about["at_work"] = round(worked + backend.busy - at_work, 3)
         self._adopt(queue, about)
         self._folder.note(about)
         names = self._folder.name_cublas(backend.cublas_kernel)
@@ -272,6 +274,7 @@ class Sweep:
                 most=trials,
                 fleet=fleet,
                 carry=self._shared,
+                beside=backend.elsewhere,
             )
         measured = {point for point, _ in done}
         todo = [point for point in self._legal if point not in measured]

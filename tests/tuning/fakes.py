@@ -71,6 +71,8 @@ best = 0
 class FakeBackend:
     """Speedup is 1 for the largest tile and shallowest stage, less elsewhere; some points do not run."""
 
+    elsewhere = False
+    busy = 0.0
     source = "measured"
 
     def __init__(self, die_after: int | None = None) -> None:

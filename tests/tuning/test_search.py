@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -199,6 +202,47 @@ def test_seconds_are_shared_among_what_is_searched(tmp_path):
         search.tell(asked, FakeBackend().measure(asked.point))
     assert (sizes.count(1024), sizes.count(2048)) == (10, 10)
     assert search.finished
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "prior"])
+def test_thinking_beside_the_measurement_proposes_nothing_twice_and_keeps_the_budget(tmp_path, out, sampler):
+    class Slow(FakeBackend):
+        elsewhere = True
+
+        def __init__(self):
+            super().__init__()
+            self.threads = set()
+
+        def prepare(self, points):
+            super().prepare(points)
+            self.threads.add(threading.current_thread().name.split("_")[0])
+
+        def measure(self, point, pairs=None):
+            time.sleep(0.01)
+            return super().measure(point, pairs)
+
+    spec = spec_of(tmp_path, SEARCH.replace('"gp"', f'"{sampler}"').replace("trials = 12", "trials = 20"))
+    backend = Slow()
+    Sweep(spec, out).run(backend)
+    rows = read_trials(out / "trials.csv")
+    assert len(backend.asked) == len(rows) == 20
+    assert backend.threads == {"search"}
+    assert not [trial for trial in study_of(out).trials if trial.state == TrialState.RUNNING]
+
+
+def test_time_that_is_over_ends_the_thinking(tmp_path):
+    spec = spec_of(tmp_path, SEARCH.replace("trials = 12", "seconds = 3").replace('"gp"', '"gp"\nahead = 40'))
+    legal = [point for point in points(spec) if not point.refused]
+    now = [0.0]
+    search = Search(open_storage(str(tmp_path / "j")), spec, legal, [], clock=lambda: now[0], beside=True)
+    for asked in search:
+        now[0] += 1.0
+        search.tell(asked, FakeBackend().measure(asked.point))
+    (study,) = search.studies.values()
+    states = Counter(trial.state for trial in study.trials)
+    assert states[TrialState.RUNNING] == 0
+    assert states[TrialState.COMPLETE] + states[TrialState.PRUNED] == 3
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]
 
 
 def test_what_is_tried_first_are_other_tiles_and_other_techniques_in_turn():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 
@@ -418,3 +419,20 @@ def test_a_replay_of_what_was_not_recorded_says_so(spec, out, tmp_path):
     rows = read_trials(tmp_path / "wide" / "trials.csv").query("tile_m == 256")
     assert rows["status"].tolist() == ["illegal", "illegal"]
     assert rows["reason"].str.startswith("not recorded in").all()
+
+
+def test_the_page_says_how_fast_it_went_and_how_long_the_gpu_waited(spec, out):
+    class Working(FakeBackend):
+        def measure(self, point, pairs=None):
+            time.sleep(0.02)
+            self.busy += 0.02
+            return super().measure(point, pairs)
+
+    Sweep(spec, out).run(Working())
+    about = read_json(out / "provenance.json")
+    assert about["at_work"] == pytest.approx(0.1)
+    assert about["searched"] > 0.1
+    pattern = r" ([\d.]+) points a second for \d+ s; the GPU waited for work (\d+)% of that time\."
+    rate, waited = re.search(pattern, (out / "table.md").read_text()).groups()
+    assert float(rate) == pytest.approx(5 / about["searched"], abs=0.06)
+    assert int(waited) == pytest.approx(100 * (1 - about["at_work"] / about["searched"]), abs=0.6)
