@@ -37,14 +37,15 @@ class LoadedKernel:
         report: what the compiler made of it.
         launcher: the compiled host function.
         clusters: clusters that can be resident at once on this GPU.
-        workspaces: for sums, one for each stream on which it was launched: launches of one stream take turns.
+        workspaces: for sums, one for each stream on which it was launched, where launches take turns, and each number
+            of tiles that it must hold.
     """
 
     config: GemmConfig
     report: CubinReport
     launcher: Any
     clusters: int
-    workspaces: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict, compare=False, repr=False)
+    workspaces: dict[tuple[int, int], tuple[torch.Tensor, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None
@@ -70,14 +71,14 @@ class LoadedKernel:
         config = self.config
         assert isinstance(config.consumers, int)
         tiles = self.clusters if config.stream_k else tiles_across(config, out.shape[0], out.shape[1])
-        stream = torch.cuda.current_stream(out.device).cuda_stream
-        found = self.workspaces.get(stream)
-        if found is None or found[1].numel() < tiles * config.cluster_size * config.consumers:
+        key = torch.cuda.current_stream(out.device).cuda_stream, tiles
+        found = self.workspaces.get(key)
+        if found is None:  # kept for good: a captured graph may write to it
             ctas = tiles * config.cluster_size
             each = config.tile_m * config.tile_n * config.work_items
             sums = torch.empty(ctas * each, dtype=torch.float32, device=out.device)
             flags = torch.zeros(ctas * config.consumers, dtype=torch.int32, device=out.device)
-            found = self.workspaces[stream] = sums, flags
+            found = self.workspaces[key] = sums, flags
         return found
 
     def ctas(self, problem: GemmProblem) -> int:

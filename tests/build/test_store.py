@@ -7,8 +7,10 @@ import json
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hopper_gemm.build.child import Child
 from hopper_gemm.build.cubin import CubinReport
@@ -81,6 +83,43 @@ def test_only_a_metered_kernel_is_given_readings():
     kernel("a", "b", "out", "readings")
     plain = ("a", "b", "out", 132, True, 4, True)
     assert calls == [plain, (*plain, "readings")]
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        (GemmConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2), {512: (66 * 2, 1), 1000: (66 * 2, 1)}),
+        (GemmConfig(tile_m=128, split_k=3, reduction="workspace", consumers=2), {512: (4 * 4, 3), 1000: (8 * 8, 3)}),
+        (GemmConfig(tile_m=64, split_k=3, reduction="workspace", consumers=1, cluster_m=2), {1000: (16 * 8, 3)}),
+    ],
+    ids=str,
+)
+def test_a_workspace_has_room_for_every_cta_or_every_part_of_every_tile(config, sizes, monkeypatch):
+    """And stays where it is while others come: a captured graph has its address."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    given = []
+    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[-2:]), 132 // config.cluster_size)
+    for size, (ctas, parts) in sizes.items():
+        out = torch.zeros(size, size)
+        kernel(out, out, out)
+        sums, flags = given[-1]
+        assert (sums.dtype, sums.numel()) == (torch.float32, ctas * parts * config.tile_m * config.tile_n)
+        assert (flags.dtype, flags.numel()) == (torch.int32, ctas * config.consumers)
+        assert not flags.any()
+        kernel(out, out, out)
+        assert given[-1][0] is sums
+    first = torch.zeros(next(iter(sizes)), next(iter(sizes)))
+    kernel(first, first, first)
+    assert given[-1][0] is given[0][0]
+
+
+def test_parts_that_the_gpu_does_not_hold_at_once_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("hopper_gemm.build.loader.resident_clusters", lambda size: 8)
+    config = GemmConfig(tile_m=128, split_k=16, reduction="workspace")
+    with pytest.raises(
+        IllegalConfigError, match="16 parts must be under way at once and this GPU holds 8 clusters of 1"
+    ):
+        load(config, GemmProblem(512, 512, 65536), tmp_path)
 
 
 def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
