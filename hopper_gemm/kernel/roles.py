@@ -327,8 +327,9 @@ class Roles:
             string = String.of(raster, k_tiles)
             tile, first, count = string.piece(index, string.start(index), string.start(index + 1))
         tile_m, tile_n = self._tile(place, raster, tile)
-        for k_tile in cutlass.range(cutlass.min(self.config.prefetch, count), unroll=1):
-            loads.prefetch(tile_m, tile_n, first + k_tile)
+        with cute.arch.elect_one():  # the DSL does so for a copy, not for this
+            for k_tile in cutlass.range(cutlass.min(self.config.prefetch, count), unroll=1):
+                loads.prefetch(tile_m, tile_n, first + k_tile)
 
     @cute.jit
     def _load_string(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
