@@ -113,5 +113,18 @@ def test_the_readme_s_ladder_is_the_recorded_one():
             assert rates[shown.get(name, name)] == {"burst": int(burst), "steady": int(steady)}, name
 
 
+def test_the_page_on_scale_shows_the_recorded_costs():
+    """Trials a second of two runs, one after the other in the file; and what a burst point takes."""
+    page = (ROOT / "docs/scale.md").read_text()
+    runs = pd.read_csv(ROOT / "docs/storage-cost.csv")
+    rates = (runs["trials"] / runs["seconds"]).round().astype(int)
+    names = {"journal": "journal", "sqlite": "SQLite", "postgres": "PostgreSQL 15"}
+    half = len(runs) // 2
+    for row, first, second in zip(runs[:half].itertuples(), rates[:half], rates[half:], strict=True):
+        assert f"| {names[row.storage]} | {row.workers} | {first} | {second} |" in page
+    stagger = read_study(ROOT / "results/h200/stagger")
+    assert f"took {stagger.provenance['seconds'] / len(stagger.trials):.2f} s in `results/h200/stagger`" in page
+
+
 def test_the_default_config_is_legal():
     assert is_legal(GemmConfig())

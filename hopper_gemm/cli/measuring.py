@@ -102,6 +102,13 @@ def tune(
 ) -> None:
     """Find the best config for one problem, or for each of a list, and put it into the tuned table. A list goes on
     where the last run stopped."""
+    options: dict[str, Any] = {
+        "seconds": budget,
+        "trials": trials,
+        "sampler": sampler,
+        "warm_start": warm_start or [],
+        "early": early,
+    }
     if shapes is not None:
         if (m, n, k) != (None, None, None):
             raise ValueError("give the problem as M N K or a list with --shapes, not both")
@@ -109,13 +116,6 @@ def tune(
             raise ValueError("a list is measured, not replayed; leave out --from and --backend, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
-        options = {
-            "seconds": budget,
-            "trials": trials,
-            "sampler": sampler,
-            "warm_start": warm_start or [],
-            "early": early,
-        }
         _tune_list(shapes, several_gpus(gpus), regime, out, options, as_json)
         return
     if m is None or n is None or k is None:
@@ -127,15 +127,11 @@ def tune(
     run = prepare(
         GemmProblem(m, n, k, dtype),
         regime=regime,
-        seconds=budget,
-        trials=trials,
-        sampler=sampler,
         backend=backend,
         gpu=one_gpu(gpus),
         recorded=recorded,
-        warm_start=warm_start or [],
         out=out,
-        early=early,
+        **options,
     )
     saying(as_json)(run.opening)
     _execute(run)

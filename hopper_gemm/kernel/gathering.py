@@ -19,10 +19,8 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.exchange import ROW_BYTES, VECTOR, VECTOR_BYTES, leave_vector, lower, take_vector, wait_until
 from hopper_gemm.model import hopper
-
-VECTOR = 4
-"""Floats that one thread writes or reads at a time."""
 
 UNDER_WAY = 8
 """Vectors that a thread reads at a time."""
@@ -77,9 +75,9 @@ class Gathering:
             size: its accumulators.
             thread: within its warpgroup.
         """
-        each = size * hopper.WARPGROUP_THREADS * Float32.width // 8
+        each = size // VECTOR * ROW_BYTES
         step = shares * each
-        own = Int64(tile) * (parts * step) + Int64(share) * each + Int64(thread) * (VECTOR * Float32.width // 8)
+        own = Int64(tile) * (parts * step) + Int64(share) * each + Int64(thread) * VECTOR_BYTES
         counter = Int64(tile * shares + share) * (Int32.width // 8)
         return Gathering(
             sums.iterator.toint() + own,
@@ -97,24 +95,17 @@ class Gathering:
 
     def _offset(self, chunk: int, vector: int) -> int:
         """Bytes from a part's first vector to one of a chunk."""
-        return (chunk * (self.chunk // VECTOR) + vector) * (hopper.WARPGROUP_THREADS * VECTOR * Float32.width // 8)
+        return (chunk * (self.chunk // VECTOR) + vector) * ROW_BYTES
 
     @cute.jit
     def send(self, accumulators: cute.Tensor) -> None:
         """Leave every chunk that another part owns, and wait until all parts have."""
         chunks = cute.size(accumulators) // self.chunk
-        flat = cute.make_tensor(accumulators.iterator, cute.make_layout((self.chunk, chunks)))
         base = self.sums + Int64(self.rank) * self.step
         for j in cutlass.range_constexpr(chunks):
             if self.rank != j % self.parts:
                 for vector in cutlass.range_constexpr(self.chunk // VECTOR):
-                    inline_ptx(
-                        "st.global.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
-                        read_only_args=[
-                            base + self._offset(j, vector),
-                            *(flat[vector * VECTOR + i, j] for i in range(VECTOR)),
-                        ],
-                    )
+                    leave_vector(base + self._offset(j, vector), accumulators, j * self.chunk + vector * VECTOR)
         cute.arch.fence_acq_rel_gpu()
         self._sync()
         if self.first:
@@ -122,11 +113,7 @@ class Gathering:
                 "red.release.gpu.global.add.s32 [{$r0}], {$r1};",
                 read_only_args=[self.counter, Int32(1)],
             )
-            came = Int32(0)
-            while came < self.parts:
-                came = inline_ptx(
-                    "ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[self.counter]
-                )
+            wait_until(self.counter, self.parts)
         self._sync()
 
     @cute.jit
@@ -165,11 +152,7 @@ class Gathering:
             source = first + i
             base = self.sums + Int64(source) * self.step
             for slot in cutlass.range_constexpr(len(group)):
-                part = inline_ptx(
-                    "ld.global.cg.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
-                    write_only_types=[Float32] * VECTOR,
-                    read_only_args=[base + self._offset(chunk, group[slot])],
-                )
+                part = take_vector(base + self._offset(chunk, group[slot]))
                 for j in cutlass.range_constexpr(VECTOR):
                     mine = own[group[slot] * VECTOR + j]
                     at = slot * VECTOR + j
@@ -187,4 +170,4 @@ class Gathering:
                 read_only_args=[self.counter, Int32(1)],
             )
             if before == 2 * self.parts - 1:
-                inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[self.counter, Int32(0)])
+                lower(self.counter)

@@ -258,7 +258,7 @@ class Roles:
                     consumer + 1,
                 )
                 reduction.send(share.accumulators)
-            elif cutlass.const_expr(config.split_k > 1):
+            elif cutlass.const_expr(shares.parts_meet):
                 reduction = Reduction.of(
                     shared_a.iterator,
                     config.split_k,
@@ -283,7 +283,7 @@ class Roles:
             )
             if cutlass.const_expr(config.work_items > 1):
                 reduction.leave()
-            elif cutlass.const_expr(config.split_k > 1):
+            elif cutlass.const_expr(shares.parts_meet):
                 cute.arch.fence_proxy("async.shared", space="cta")
                 meet()
             if cutlass.const_expr(pingpong):

@@ -12,14 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import cutlass
-from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.exchange import ROW_BYTES, VECTOR, VECTOR_BYTES, leave_vector, lower, take_vector, wait_until
 from hopper_gemm.kernel.tile_scheduler import Raster
 from hopper_gemm.model import hopper
-
-VECTOR = 4
-"""Floats that one thread writes or reads at a time."""
 
 LEAST_STAGES = 8
 """A stretch is at least this long, if need be for fewer clusters: shorter ones cost more to add up than they save."""
@@ -98,8 +96,8 @@ class Workspace:
     @staticmethod
     def of(sums: cute.Tensor, flags: cute.Tensor, size: int, part: Int32, parts: int, thread: Int32, barrier: Int32):
         """Of a thread whose consumer is number ``part`` of a cluster's ``parts``, with ``size`` accumulators."""
-        each = size * hopper.WARPGROUP_THREADS * Float32.width // 8
-        own = sums.iterator.toint() + Int64(part) * each + Int64(thread) * (VECTOR * Float32.width // 8)
+        each = size // VECTOR * ROW_BYTES
+        own = sums.iterator.toint() + Int64(part) * each + Int64(thread) * VECTOR_BYTES
         flag = flags.iterator.toint() + Int64(part) * (Int32.width // 8)
         return Workspace(own, flag, parts * each, parts * Int32.width // 8, thread == 0, barrier)
 
@@ -111,13 +109,7 @@ class Workspace:
         """Leave this cluster's sums and raise its flag."""
         base = self.sums + Int64(cluster) * self.step
         for i in cutlass.range_constexpr(cute.size(accumulators) // VECTOR):
-            inline_ptx(
-                "st.global.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
-                read_only_args=[
-                    base + i * (hopper.WARPGROUP_THREADS * VECTOR * Float32.width // 8),
-                    *(accumulators[i * VECTOR + j] for j in range(VECTOR)),
-                ],
-            )
+            leave_vector(base + i * ROW_BYTES, accumulators, i * VECTOR)
         cute.arch.fence_acq_rel_gpu()
         self._sync()
         inline_ptx(
@@ -131,19 +123,11 @@ class Workspace:
         """Wait for another cluster's flag, lower it, and add its sums."""
         flag = self.flags + Int64(cluster) * self.flag_step
         if self.first:
-            raised = Int32(0)
-            while raised == 0:
-                raised = inline_ptx(
-                    "ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[flag]
-                )
-            inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag, Int32(0)])
+            wait_until(flag, 1)
+            lower(flag)
         self._sync()
         base = self.sums + Int64(cluster) * self.step
         for i in cutlass.range_constexpr(cute.size(accumulators) // VECTOR):
-            part = inline_ptx(
-                "ld.global.cg.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
-                write_only_types=[Float32] * VECTOR,
-                read_only_args=[base + i * (hopper.WARPGROUP_THREADS * VECTOR * Float32.width // 8)],
-            )
+            part = take_vector(base + i * ROW_BYTES)
             for j in cutlass.range_constexpr(VECTOR):
                 accumulators[i * VECTOR + j] = accumulators[i * VECTOR + j] + part[j]

@@ -34,15 +34,15 @@ class Waves:
     efficiency: float
 
 
-def output_sides(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
-    """Rows and columns of the output as the tiles see it."""
-    return (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
+def output_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
+    """Rows and columns of an (m, n) output as the tiles see it."""
+    return (n, m) if config.swap_ab else (m, n)
 
 
 def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> float:
     """Bytes of a stage that an SM takes from the L2, multicast counted once: what lies outside the matrices is not
     read."""
-    rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem))
+    rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem.m, problem.n))
     return ELEMENT_BYTES * config.tile_k * (rows / config.cluster_n + columns / config.cluster_m)
 
 
@@ -53,7 +53,7 @@ def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
 
 def tiles_across(config: GemmConfig, m: int, n: int) -> int:
     """:func:`cluster_tiles` of an output of m rows and n columns."""
-    rows, columns = (n, m) if config.swap_ab else (m, n)
+    rows, columns = output_sides(config, m, n)
     return -(-rows // (config.tile_m * config.cluster_m)) * -(-columns // (config.tile_n * config.cluster_n))
 
 

@@ -85,10 +85,7 @@ class CudaBackend:
     def control(self, point: Point) -> Answer:
         """The A/A control, timed as any cell."""
         protocol = self._protocols[point.regime]
-        reply = self._child.ask(
-            Request("control", point.problem, protocol=protocol, data=point.data), allowed(protocol)
-        )
-        return _answer(reply)
+        return _answer(self._timed(Request("control", point.problem, protocol=protocol, data=point.data)))
 
     def code(self, point: Point) -> str:
         """Of the compiled kernel; empty where it does not compile."""
@@ -104,10 +101,7 @@ class CudaBackend:
         built = self._pool.result(KernelId.of(point.config, point.problem))
         if built.status != "ok":
             return _completed(Answer(built.status, built.reason, {}), point, built)
-        asked = time.monotonic()
-        reply = self._child.ask(request, allowed(protocol))
-        self.busy += time.monotonic() - asked
-        return _completed(_answer(reply), point, built)
+        return _completed(_answer(self._timed(request)), point, built)
 
     def finals(self, points: Sequence[Point]) -> Iterator[tuple[Point, Answer]]:
         """Measure points of one study again, in processes that have measured nothing before: each process measures all
@@ -160,6 +154,13 @@ class CudaBackend:
         self._pool.close()
 
     # -----------------------------------------------------------------------------------------
+
+    def _timed(self, request: Request) -> Reply:
+        """Ask for a measurement, and note how long the GPU was at work on it."""
+        asked = time.monotonic()
+        reply = self._child.ask(request, allowed(request.protocol))
+        self.busy += time.monotonic() - asked
+        return reply
 
     def _serve(self, spec: SweepSpec) -> None:
         self._spec = spec

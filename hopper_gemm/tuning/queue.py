@@ -18,7 +18,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.fleet import Alone, Fleet, Held
@@ -166,7 +166,7 @@ class PointQueue:
             point, others = self._next(study, name, reap=True)
         if point is None:
             return None, others
-        chosen = {name: value for name, value in _parameters(point).items() if name in self._choices}
+        chosen = self._chosen(point)
         noted = {PLANNED: _label(point), WORKER: self._fleet.worker}
         trial = begin(self._storage, study, chosen, {name: self._choices[name] for name in chosen}, noted)
         if not held():
@@ -232,7 +232,7 @@ class PointQueue:
                 )
             elif trial.state == TrialState.RUNNING and not self._fleet.alive(trial.user_attrs.get(WORKER, "")):
                 if label in done:
-                    self._close(study, trial, done[label][1])
+                    close(self._storage, study, trial.number, done[label][1], self._objective, self._carry)
                     told.add(label)
                 else:
                     study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
@@ -242,30 +242,14 @@ class PointQueue:
             if self._carry and label not in told:
                 self._add(study, point, answer)
 
-    def _close(self, study: optuna.Study, trial: FrozenTrial, answer: Answer) -> None:
-        if self._carry:
-            study_id = self._storage.get_study_id_from_name(study.study_name)
-            number = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
-            self._storage.set_trial_user_attr(number, ANSWER, packed_answer(answer))
-        values = self._objective.values(answer.figures) if answer.status == "ok" else None
-        if values is not None:
-            study.tell(trial.number, values, skip_if_finished=True)
-        else:
-            study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
-
     def _add(self, study: optuna.Study, point: Point, answer: Answer) -> None:
-        """A row of an earlier run that the storage knows nothing of, for the workers that share it."""
-        values = self._objective.values(answer.figures) if answer.status == "ok" else None
-        chosen = {name: value for name, value in _parameters(point).items() if name in self._choices}
-        study.add_trial(
-            create_trial(
-                state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
-                values=values,
-                params=chosen,
-                distributions={name: self._choices[name] for name in chosen},
-                user_attrs={PLANNED: _label(point), "status": answer.status, ANSWER: packed_answer(answer)},
-            )
-        )
+        chosen = self._chosen(point)
+        distributions = {name: self._choices[name] for name in chosen}
+        add(study, answer, self._objective, chosen, distributions, {PLANNED: _label(point)}, self._carry)
+
+    def _chosen(self, point: Point) -> dict[str, str]:
+        """The point's values of the parameters that tell configs apart."""
+        return {name: value for name, value in _parameters(point).items() if name in self._choices}
 
 
 def begin(
@@ -296,25 +280,56 @@ def tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Ob
     Returns:
         Whether it is recorded; not where another worker took this one for dead and closed the trial.
     """
+    return patiently(lambda: _tell(study, trial, answer, objective, carry))
+
+
+def _tell(study: optuna.Study, trial: optuna.Trial, answer: Answer, objective: Objective, carry: bool) -> bool:
     values = objective.values(answer.figures) if answer.status == "ok" else None
+    try:
+        if carry:  # one attribute is one commit
+            trial.set_user_attr(ANSWER, packed_answer(answer))
+        else:
+            trial.set_user_attr("status", answer.status)
+        if values is not None:
+            told = study.tell(trial, values, skip_if_finished=True)
+        else:
+            trial.set_constraint("runs", 1.0)
+            told = study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+    except UpdateFinishedTrialError:  # told already, and only the database's reply was lost; or taken over
+        told = study.get_trials(deepcopy=False)[trial.number]
+    return told.state in ENDED
 
-    def once() -> bool:
-        try:
-            if carry:  # one attribute is one commit
-                trial.set_user_attr(ANSWER, packed_answer(answer))
-            else:
-                trial.set_user_attr("status", answer.status)
-            if values is None:
-                trial.set_constraint("runs", 1.0)
-            if values is not None:
-                told = study.tell(trial, values, skip_if_finished=True)
-            else:
-                told = study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
-        except UpdateFinishedTrialError:  # told already, and only the database's reply was lost; or taken over
-            told = study.get_trials(deepcopy=False)[trial.number]
-        return told.state in ENDED
 
-    return patiently(once)
+def close(
+    storage: BaseStorage, study: optuna.Study, number: int, answer: Answer, objective: Objective, carry: bool
+) -> None:
+    """Record the answer of a trial that somebody began and did not tell."""
+    study_id = storage.get_study_id_from_name(study.study_name)
+    trial = optuna.Trial(study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
+    _tell(study, trial, answer, objective, carry)
+
+
+def add(
+    study: optuna.Study,
+    answer: Answer,
+    objective: Objective,
+    parameters: Mapping[str, Any],
+    distributions: Mapping[str, BaseDistribution],
+    attributes: Mapping[str, Any],
+    carry: bool,
+) -> None:
+    """Record an answer of which the storage knows no trial."""
+    values = objective.values(answer.figures) if answer.status == "ok" else None
+    carried = {ANSWER: packed_answer(answer)} if carry else {}
+    study.add_trial(
+        create_trial(
+            state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
+            values=values,
+            params=dict(parameters),
+            distributions=dict(distributions),
+            user_attrs={**attributes, "status": answer.status, **carried},
+        )
+    )
 
 
 def answers(study: optuna.Study, points: Mapping[str, Point]) -> Iterator[tuple[Point, Answer]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import optuna
@@ -24,7 +24,7 @@ from hopper_gemm.tables.trials import ResultsError
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.fleet import Alone, Fleet
 from hopper_gemm.tuning.legal import LegalSpace
-from hopper_gemm.tuning.queue import ANSWER, WORKER, Asked, begin, open_study, packed_answer, tell
+from hopper_gemm.tuning.queue import WORKER, Asked, add, begin, close, open_study, tell
 from hopper_gemm.tuning.rows import point_of
 from hopper_gemm.tuning.samplers import EARLIER, SHOWN, Inside, make, predictions
 from hopper_gemm.tuning.space import Point
@@ -87,6 +87,8 @@ class Search:
         self._storage = optuna.storages.get_storage(storage)
         self._beside = beside
         self._over = Event()
+        self._apart = Lock()
+        """Keeps this worker's own threads apart, which the locks of one database session do not."""
         self._fleet = fleet or Alone()
         self._carry = carry
         self._spec = spec
@@ -204,7 +206,7 @@ class Search:
     def _ask(self, one: _Open) -> Asked | None:
         def once() -> Asked | None:
             while True:
-                with self._fleet.alone(one.study.study_name) as held:
+                with self._apart, self._fleet.alone(one.study.study_name) as held:
                     asked = self._begin(one)
                     if asked is None or held():
                         return asked
@@ -252,14 +254,13 @@ class Search:
             spec.sampler, space, self._objective, spec.seed, predictions(space.configs, problem), spec.seeds, told
         )
         study = patiently(lambda: open_study(self._storage, f"{spec.name}/{name}", self._objective, sampler))
-
         one = _Open(study, space, points, sampler)
         self._settled(one, done, earlier)
         return one
 
     def _settled(self, one: _Open, done: list[tuple[Point, Answer]], earlier: Sequence[Earlier] = ()) -> None:
         def settle() -> None:
-            with self._fleet.alone(one.study.study_name):
+            with self._apart, self._fleet.alone(one.study.study_name):
                 self._settle(one.study, one.space, done)
                 self._tell_earlier(one.study, one.space, earlier)
 
@@ -272,37 +273,16 @@ class Search:
         for trial in study.get_trials(deepcopy=False):
             number = space.find(trial.params)
             if trial.state == TrialState.RUNNING:
-                if number in answers and self._carry:  # a trial that is made whole carries the answer to the others
-                    study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-                    continue
                 if number in answers:
-                    self._close(study, trial.number, answers[number])
+                    close(self._storage, study, trial.number, answers[number], self._objective, self._carry)
                 elif not self._fleet.alive(trial.user_attrs.get(WORKER, "")):
                     study.tell(trial.number, state=TrialState.FAIL)
             if number in answers and EARLIER not in trial.user_attrs and trial.state != TrialState.FAIL:
                 del answers[number]
         for number, answer in answers.items():
-            values = self._objective.values(answer.figures) if answer.status == "ok" else None
-            study.add_trial(
-                create_trial(
-                    state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
-                    values=values,
-                    params=space.parameters(number),
-                    distributions=space.distributions,
-                    user_attrs={
-                        "config": str(space.configs[number]),
-                        "status": answer.status,
-                        **({ANSWER: packed_answer(answer)} if self._carry else {}),
-                    },
-                )
-            )
-
-    def _close(self, study: optuna.Study, trial: int, answer: Answer) -> None:
-        values = self._objective.values(answer.figures) if answer.status == "ok" else None
-        if values is None:
-            study.tell(trial, state=TrialState.PRUNED)
-        else:
-            study.tell(trial, values)
+            noted = {"config": str(space.configs[number])}
+            parameters = space.parameters(number)
+            add(study, answer, self._objective, parameters, space.distributions, noted, self._carry)
 
     def _tell_earlier(self, study: optuna.Study, space: LegalSpace, earlier: Sequence[Earlier]) -> None:
         """Results of other studies that lie in the space, once."""

@@ -112,6 +112,26 @@ def cells(child) -> dict[int, list[int]]:
     return found
 
 
+def test_the_gpu_is_at_work_while_it_measures_and_takes_the_control(child, monkeypatch):
+    """Not while a kernel compiles, nor while cuBLAS is asked for its name."""
+    now = [0.0]
+    monkeypatch.setattr("hopper_gemm.tuning.cuda.time.monotonic", lambda: now[0])
+    asked = child.ask
+
+    def slow(self, request, timeout):
+        now[0] += 1.0
+        return asked(self, request, timeout)
+
+    monkeypatch.setattr(child, "ask", slow)
+    backend = CudaBackend(spec())
+    backend.measure(POINTS[0])
+    backend.control(POINTS[0])
+    assert backend.busy == 2.0
+    backend.cublas_kernel(POINTS[0].problem)
+    backend.measure(point(64))
+    assert backend.busy == 2.0
+
+
 def test_each_fresh_process_measures_all_finalists_and_begins_with_another(child):
     backend = CudaBackend(spec())
     backend.measure(POINTS[0])
