@@ -96,8 +96,11 @@ def tune(
     ] = None,
     gpus: Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it; for a list several: 0,1.")] = "0",
     early: Annotated[
-        bool, typer.Option(help="Launch each kernel while the one ahead of it on the stream drains.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Search kernels too that start while the one ahead on the stream drains. Default: for short problems."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find the best config for one problem, or for each of a list, and put it into the tuned table. A list goes on

@@ -18,8 +18,9 @@ COMPUTE_CAPABILITY = (9, 0)
 SM_COUNT = 132
 """SMs of an H100 SXM and of an H200 (HOPPER); a launch asks the device, this is for planning without one."""
 
-GPC_SMS_LEAST = 16
-"""SMs of the smaller of its 8 groups (GPCs, of up to 18 SMs; HOPPER), if the 132 are dealt out evenly."""
+STRANDED_SMS = 12
+"""SMs that clusters of four or more leave idle: a cluster lies within one group of SMs (GPC), and the groups are not of
+one size. Seen on an NVIDIA H200, where 30 clusters of four run at once; a GPU with other groups strands others."""
 
 SMEM_BYTES = 232_448
 """Shared memory one CTA may use: 227 KiB of the SM's 228 (GUIDE)."""

@@ -92,6 +92,7 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
         config.swap_ab,
         config.ctas_per_sm,
         config.cluster_size > 2,
+        config.early,
     )
 
 

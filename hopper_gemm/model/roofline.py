@@ -65,13 +65,11 @@ def work_items(config: GemmConfig, problem: GemmProblem) -> int:
 def clusters_at_once(size: int, sms: int = hopper.SM_COUNT) -> int:
     """Clusters of ``size`` CTAs that should run at once, one CTA an SM; a launch asks the driver.
 
-    A cluster lies within one group of SMs (GPC); the groups are taken to have 16 SMs or a few more.
-
     Example:
         >>> [clusters_at_once(size) for size in (1, 2, 4, 8)]
-        [132, 66, 32, 16]
+        [132, 66, 30, 15]
     """
-    return sms // size if size <= 2 else sms // hopper.GPC_SMS_LEAST * (hopper.GPC_SMS_LEAST // size)
+    return sms // size if size <= 2 else (sms - hopper.STRANDED_SMS) // size
 
 
 def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> Waves:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.explain import explain
+from hopper_gemm.model.menu import choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.pivot import Group, groups
@@ -87,7 +88,7 @@ GRIDS: list[dict[str, Any]] = [
         "tile_n": [64, 96, 128, 160, 192, 256],
         "stagger": 0,
         "cluster": ["1x1", "2x1", "1x2", "2x2"],
-        "split_k": [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32],
+        "split_k": [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 32],
         "swap_ab": [False, True],
         "swizzle": [4, 8],
     },
@@ -134,9 +135,10 @@ GRIDS: list[dict[str, Any]] = [
 ]
 """And what pays on some: each beside the grid above, with as many stages as fit."""
 
-EARLY: dict[str, Any] = {"early": True, "prefetch": 8}
-"""With which all of it is launched early: each kernel sets itself up, and asks its first stages into the L2, while the
-one ahead of it on the stream drains."""
+SHORT = 60e-6
+"""Seconds of a launch up to which it is also tried with ``early``, so that each kernel sets itself up while the one ahead
+of it on the stream drains. Of longer ones it gains nothing, and it may lose: its CTAs start where SMs become free first,
+and no longer side by side."""
 
 KEEP = 500
 """Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
@@ -245,7 +247,7 @@ def prepare(
     recorded: Path | None = None,
     warm_start: Sequence[Path] = (),
     out: Path | None = None,
-    early: bool = False,
+    early: bool | None = None,
 ) -> SweepRun:
     """A sweep that tunes one problem: over :data:`SPACE` on a GPU, over what was recorded in a replay.
 
@@ -257,7 +259,8 @@ def prepare(
         sampler: of :data:`hopper_gemm.tuning.samplers.SAMPLERS`.
         backend, gpu, recorded, out: as for :meth:`hopper_gemm.tuning.run.SweepRun.prepare`.
         warm_start: results folders whose rows are told to the sampler.
-        early: whether kernels are launched early, as :data:`EARLY` says; for a kernel that runs alone it gains nothing.
+        early: whether kernels that are launched early are searched as well; None: where a launch is as short as
+            :data:`SHORT`. A kernel that runs alone gains nothing by it.
 
     Raises:
         SpecError, ResultsError: a mistake in what was asked; one line each.
@@ -266,11 +269,13 @@ def prepare(
     check_backend(backend)
     found, _ = choose_gpu(backend, gpu)
     source = None if found is not None else recorded or _recorded(problem, regime)
-    launched = EARLY if early else {}
+    if early is None:
+        early = predict(choose(problem), problem).seconds < SHORT
+    launched = {"early": [False, True]} if early else {}
     space: dict[str, Any] = {
         "space": {**SPACE, **launched},
         "grids": [{**grid, **launched} for grid in GRIDS],
-        "keep": KEEP,
+        "keep": KEEP + KEEP // 2 if early else KEEP,
         "seeds": SEEDS,
     }
     if source is not None:
