@@ -65,6 +65,13 @@ class CompilePool:
         self.submit([kernel])
         return self._futures[kernel].result()
 
+    def drop(self) -> None:
+        """Forget what is queued and not begun: nobody will ask for it, or else it is compiled then."""
+        with self._asking:
+            for kernel, future in list(self._futures.items()):
+                if future.cancel():
+                    del self._futures[kernel]
+
     def close(self) -> None:
         """Drop what is queued and end the processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class CudaBackend:
         self._namer = self._new_child()
         self._namer.start()
         self._fresh: list[Child] = []
+        self._load_fresh(self._processes)
         self._cublas: dict[GemmProblem, str] = {}
         self._device: DeviceInfo | None = None
 
@@ -64,8 +66,10 @@ class CudaBackend:
         seed = self._spec.seed
         self._serve(spec)
         if spec.seed != seed:
-            self._child.close()
-            self._child = self._new_child()
+            for child in (self._child, *self._fresh):
+                child.close()
+            self._child, self._fresh = self._new_child(), []
+        self._load_fresh(self._processes)
         return self
 
     def describe(self) -> dict[str, Any]:
@@ -114,12 +118,13 @@ class CudaBackend:
         parts: dict[Point, list[Figures]] = {point: [] for point in points if built[point].status == "ok"}
         if not parts:
             return
-        processes = self._spec.final.processes
+        self._pool.drop()
         self._child.close()
-        self._fresh = [self._new_child() for _ in range(processes)]
-        for child in self._fresh:
-            child.start()
-        for process, child in enumerate(self._fresh):
+        processes = self._spec.final.processes
+        self._load_fresh(processes)
+        fresh = self._fresh[:processes]
+        self._each_prepares(fresh, points[0])
+        for process, child in enumerate(fresh):
             if not parts:
                 break
             self._child.close()
@@ -136,9 +141,10 @@ class CudaBackend:
                 if process == processes - 1:
                     pooled = Reply("answer", Outcome("ok", "", _pooled(parts[point])))
                     yield point, _completed(_answer(pooled), point, built[point])
-        for child in self._fresh:
+        for child in fresh:
             if child is not self._child:
                 child.close()
+        self._fresh = self._fresh[processes:]
 
     def cublas_kernel(self, problem: GemmProblem) -> str:
         """Learnt once for each problem, in a process of its own since the profiler slows what comes after it."""
@@ -173,6 +179,26 @@ class CudaBackend:
         final = self._spec.final
         pairs = final.burst_pairs if regime == "burst" else final.steady_pairs
         return replace(self._protocols[regime], pairs=pairs)
+
+    @property
+    def _processes(self) -> int:
+        """That the finals will take."""
+        return self._spec.final.processes if self._spec.final.best else 0
+
+    def _load_fresh(self, processes: int) -> None:
+        """Start the finals' processes, so that they load their modules while the sweep is measured; they do not touch
+        the GPU before the finals."""
+        while len(self._fresh) < processes:
+            self._fresh.append(self._new_child())
+            self._fresh[-1].start()
+
+    @staticmethod
+    def _each_prepares(fresh: Sequence[Child], point: Point) -> None:
+        """Let the finals' processes make their contexts and matrices at the same time, before any is timed."""
+        request = Request("prepare", point.problem, data=point.data)
+        with ThreadPoolExecutor(len(fresh)) as together:
+            for child in fresh:
+                together.submit(child.ask, request, RUN_SECONDS)
 
     def _new_child(self) -> Child:
         environment = {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}

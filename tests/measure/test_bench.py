@@ -76,6 +76,24 @@ def test_a_kernel_that_is_right_only_for_zeros_is_found_out_on_any_data(timed, m
     assert not timed
 
 
+def test_another_look_at_a_config_neither_checks_nor_captures_again(timed, monkeypatch):
+    asked = []
+
+    def kernel(a, b, out):
+        asked.append(out)
+        right(a, b, out)
+
+    monkeypatch.setattr(room, "load", lambda config, problem, store: kernel)
+    bench = Bench(DeviceInfo(**dict.fromkeys(DeviceInfo.__dataclass_fields__, 0)))
+    looks = [(GemmConfig(), 1), (GemmConfig(), 2), (GemmConfig(stagger=0), 1), (GemmConfig(), 2)]
+    counts = []
+    for config, pairs in looks:
+        asked.clear()
+        assert bench.cell(config, PROBLEM, Burst(pairs=pairs)).status == "ok"
+        counts.append(len(asked))
+    assert counts == [3, 1, 3, 3], "two checks and one timed launch; the config before the last is forgotten"
+
+
 class Doubling:
     """A baseline of two candidates, of which the first is wrong."""
 

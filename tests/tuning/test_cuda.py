@@ -31,6 +31,9 @@ class Pool:
     def submit(self, kernels) -> None:
         pass
 
+    def drop(self) -> None:
+        pass
+
     def result(self, kernel) -> Built:
         return Built("timeout", "compiling: killed") if kernel.config.tile_m == 64 else Built("ok", "", REPORT)
 
@@ -62,6 +65,8 @@ class FakeChild:
         assert self._number is not None
         tile = 0 if request.config is None else request.config.tile_m
         self.log.append((self._number, request.kind, tile))
+        if request.kind == "prepare":
+            return Reply("answer")
         if request.kind == "kernel":
             return Reply("answer", f"nvjet {request.problem}")
         reply = self.trouble.get((request.process, tile))
@@ -135,11 +140,12 @@ def test_the_gpu_is_at_work_while_it_measures_and_takes_the_control(child, monke
 def test_each_fresh_process_measures_all_finalists_and_begins_with_another(child):
     backend = CudaBackend(spec())
     backend.measure(POINTS[0])
+    (searcher,) = cells(child)
     child.log.clear()
-    before = child.started
     answers = dict(backend.finals(POINTS))
+    assert searcher not in {number for number, *_ in child.log}
+    assert [kind for _, kind, _ in child.log[:3]] == 3 * ["prepare"], "all of them, before anything is timed"
     orders = list(cells(child).values())
-    assert child.started == before + 3
     assert [sorted(order) for order in orders] == [[128, 192, 256, 320]] * 3
     assert len({order[0] for order in orders}) == 3
     for one in POINTS:
@@ -162,22 +168,20 @@ def test_each_fresh_process_measures_all_finalists_and_begins_with_another(child
 def test_a_finalist_that_fails_once_is_answered_at_once_and_spoils_no_other(child, reply, status, fresh):
     child.trouble[1, 192] = reply
     backend = CudaBackend(spec())
-    before = child.started
     found = list(backend.finals(POINTS))
     assert (found[0][0], found[0][1].status) == (POINTS[1], status)
     assert {answer.status for one, answer in found[1:]} == {"ok"}
     assert {answer.figures["processes"] for one, answer in found[1:]} == {3}
-    assert child.started == before + fresh
+    assert len(cells(child)) == fresh
     tiles = Counter(tile for tiles in cells(child).values() for tile in tiles)
     assert tiles == {128: 3, 192: 2, 256: 3, 320: 3}
 
 
 def test_what_does_not_compile_is_answered_and_starts_no_process(child):
     backend = CudaBackend(spec())
-    before = child.started
     ((one, answer),) = backend.finals([point(64)])
     assert (one.config.tile_m, answer.status, answer.reason) == (64, "timeout", "compiling: killed")
-    assert child.started == before
+    assert not child.log
 
 
 def test_when_all_finalists_fail_the_spare_processes_end(child):
@@ -205,12 +209,28 @@ def test_another_sweep_meets_the_same_processes(child):
     backend.cublas_kernel(GemmProblem(8, 8, 8))
     assert backend.cublas_kernel(GemmProblem(8, 8, 8)) == "nvjet 8x8x8"
     backend.cublas_kernel(GemmProblem(16, 8, 8))
-    assert child.started == 2
     assert Counter(kind for _, kind, _ in child.log) == {"cell": 2, "kernel": 2}
     timed = {number for number, kind, _ in child.log if kind == "cell"}
     named = {number for number, kind, _ in child.log if kind == "kernel"}
     assert len(timed) == len(named) == 1
     assert not timed & named, "the profiler slows what is timed after it"
+
+
+def test_the_finals_processes_load_beside_the_sweep_and_measure_nothing_in_it(child):
+    backend = CudaBackend(spec(final={"processes": 2}))
+    loaded = set(child.alive)
+    for one in POINTS:
+        backend.measure(one)
+    assert len(cells(child)) == 1
+    child.log.clear()
+    list(backend.finals(POINTS))
+    assert set(cells(child)) < loaded, "none was started late"
+    list(backend.finals(POINTS))
+    assert not set(cells(child)) <= loaded, "the next ones are others"
+    backend.close()
+    assert not child.alive
+    CudaBackend(spec(final={"best": 0})).close()
+    assert not child.alive
 
 
 def test_another_seed_is_another_process(child):
