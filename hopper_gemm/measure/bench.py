@@ -128,9 +128,10 @@ class Bench:
         _, chosen = self._rivals.get((baseline.name, protocol), (None, None))
         return outcome, chosen
 
-    def prepare(self, problem: GemmProblem, data: str = "normal") -> None:
-        """Fill the matrices of a problem, ahead of what will be asked of it."""
+    def prepare(self, config: GemmConfig, problem: GemmProblem, data: str = "normal") -> None:
+        """Do ahead what the first request would wait for: the matrices of a problem, and what loads a kernel."""
         self._prepare(problem, data)
+        load(config, problem, self.store)
 
     def control(self, problem: GemmProblem, protocol: Protocol, process: int = 0, data: str = "normal") -> Outcome:
         """cuBLAS against itself by the same protocol on the same data: the noise floor of the run."""

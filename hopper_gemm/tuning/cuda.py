@@ -195,7 +195,7 @@ class CudaBackend:
     @staticmethod
     def _each_prepares(fresh: Sequence[Child], point: Point) -> None:
         """Let the finals' processes make their contexts and matrices at the same time, before any is timed."""
-        request = Request("prepare", point.problem, data=point.data)
+        request = Request("prepare", point.problem, point.config, data=point.data)
         with ThreadPoolExecutor(len(fresh)) as together:
             for child in fresh:
                 together.submit(child.ask, request, RUN_SECONDS)

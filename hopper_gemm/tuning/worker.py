@@ -17,8 +17,8 @@ class Request:
     """One thing to do on the GPU.
 
     Args:
-        kind: ``"describe"`` the GPU, name cuBLAS's ``"kernel"``, ``"prepare"`` a problem's matrices, take the A/A
-            ``"control"``, measure a ``"cell"``.
+        kind: ``"describe"`` the GPU, name cuBLAS's ``"kernel"``, take the A/A ``"control"``, ``"prepare"`` for a
+            cell, measure a ``"cell"``.
         problem, config, protocol: what the kind needs of them.
         process: number of the process, noted with each pair of times.
         data: what the matrices hold while they are timed.
@@ -49,11 +49,11 @@ def measuring(store: Path | None, seed: int) -> Handler:
         assert request.problem is not None
         if request.kind == "kernel":
             return cublas_kernel(request.problem)
-        if request.kind == "prepare":
-            return bench().prepare(request.problem, request.data)
         if request.kind == "control":
             return bench().control(request.problem, request.protocol, request.process, request.data)
         assert request.config is not None
+        if request.kind == "prepare":
+            return bench().prepare(request.config, request.problem, request.data)
         return bench().cell(request.config, request.problem, request.protocol, request.process, request.data)
 
     return handle
