@@ -116,7 +116,7 @@ axis.set_xlim(0.94, 1.2)
 axis.set_ylim(min(places.values()) - 0.6, 0.6)
 axis.grid(axis="x", alpha=0.3)
 axis.set_xlabel("speedup, burst; above 1 our kernel is faster")
-axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.93))
+axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.77))
 plt.show()
 
 
