@@ -25,7 +25,7 @@ import pandas as pd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import FIELDS
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.predict import BEFORE, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, waves, work_items
 from hopper_gemm.tables.pivot import best_row
@@ -47,7 +47,7 @@ def measured(trials: pd.DataFrame) -> pd.DataFrame:
     rows["clusters"] = [work_items(*pair) for pair in pairs]
     rows["at once"] = [clusters_at_once(config.cluster_size) * config.ctas_per_sm for config, _ in pairs]
     rows["rounds"] = [waves(*pair).waves for pair in pairs]
-    rows["predicted"] = [1e6 * predict(*pair).seconds for pair in pairs]
+    rows["predicted"] = [1e6 * predict(*pair, pace=BEFORE).seconds for pair in pairs]
     return rows.assign(error=rows.predicted / rows.time_us)
 
 

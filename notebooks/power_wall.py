@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.predict import BEFORE, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, waves
 from hopper_gemm.tables.derived import with_derived
@@ -57,7 +57,7 @@ watts = rows.loc[rows.k > 512, ["watts", "cublas_watts"]].stack()
 rows["problem"] = [f"{one.m}x{one.n}x{one.k}" for one in problems]
 rows["rounds"] = [waves(*pair).waves for pair in pairs]
 rows["full rounds"] = [cluster_tiles(*pair) / clusters_at_once(pair[0].cluster_size) for pair in pairs]
-rows["predicted"] = [1e6 * predict(*pair).seconds for pair in pairs]
+rows["predicted"] = [1e6 * predict(*pair, pace=BEFORE).seconds for pair in pairs]
 rows["pj"] = watts.median() * rows.time_us * 1e6 / flop
 rows["cublas_pj"] = watts.median() * rows.cublas_us * 1e6 / flop
 rows["swap"] = rows.swap_ab.map({True: "swapped", False: ""})

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.predict import BEFORE, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.counters import read_counters, with_counters
 from hopper_gemm.tables.derived import with_derived
@@ -167,7 +167,7 @@ slow[names].astype(float).round(1)
 
 # %%
 records = zip(burst.index, burst.to_dict("records"), strict=True)
-said = {tile: predict(config_of(row), cube) for tile, row in records}
+said = {tile: predict(config_of(row), cube, pace=BEFORE) for tile, row in records}
 guess = pd.DataFrame({"measured": burst.time_us, "predicted": pd.Series({t: 1e6 * s.seconds for t, s in said.items()})})
 clock = pd.Series({tile: one.clock_hz / 1e6 for tile, one in said.items()})
 guess["predicted, at the tile's clock"] = guess.predicted * clock / burst.sm_mhz

@@ -65,6 +65,11 @@ class CompilePool:
         self.submit([kernel])
         return self._futures[kernel].result()
 
+    def done(self, kernel: KernelId) -> bool:
+        """Whether there is a result that need not be waited for."""
+        future = self._futures.get(kernel)
+        return future is not None and future.done()
+
     def drop(self) -> None:
         """Forget what is queued and not begun: nobody will ask for it, or else it is compiled then."""
         with self._asking:

@@ -1,6 +1,12 @@
 """``hopper-gemm``: parses, calls, prints. Data goes to stdout, progress and complaints to stderr."""
 
-from hopper_gemm.cli import measuring, reading  # noqa: F401  (they hold the commands)
-from hopper_gemm.cli.app import app, entry
+import os
+
+# A search thinks beside compilers that take every core, and its matrices are small: there two BLAS threads that wait
+# for each other took three times as long as one. Read when numpy is first imported, here and in child processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from hopper_gemm.cli import measuring, reading  # noqa: E402, F401  (they hold the commands)
+from hopper_gemm.cli.app import app, entry  # noqa: E402
 
 __all__ = ["app", "entry"]

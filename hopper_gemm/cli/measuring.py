@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,9 @@ def sweep(
     spec: Annotated[Path, typer.Argument(help="The question, as TOML; see sweeps/.")],
     out: StudyOut = None,
     storage: Annotated[str | None, typer.Option(help="Optuna storage: a journal file, or a database URL.")] = None,
-    gpus: Gpu = "0",
+    gpus: Annotated[
+        str, typer.Option(help="Index of the GPU, as nvidia-smi lists it; for one sweep on several: 0,1.")
+    ] = "0",
     trials: Annotated[
         int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")
     ] = None,
@@ -47,16 +50,19 @@ def sweep(
 
     where: dict[str, Any] = {"out": out, "recorded": recorded, "storage": storage}
     say = saying(as_json)
+    indices = several_gpus(gpus)
     if dry_run:
-        plan = SweepRun.plan(spec, backend=backend, gpu=one_gpu(gpus), **where)
+        plan = SweepRun.plan(spec, backend=backend, gpu=indices[0], **where)
         for line in plan.lines():
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    run = SweepRun.prepare(spec, backend=backend, gpu=one_gpu(gpus), **where)
+    run = SweepRun.prepare(spec, backend=backend, gpu=indices[0], **where)
     say(run.opening)
-    _execute(run, trials)
+    if len(indices) > 1 and trials is not None:
+        raise ValueError(f"--trials is for one GPU but --gpus is {gpus}; name one, or leave --trials out")
+    _execute(run, trials, indices if run.gpu is not None else indices[:1], storage)
     if as_json:
         print(json.dumps(run.summary()))
     else:
@@ -211,14 +217,22 @@ def ladder(
         print(f"\n{LEGEND}\nWritten to {shown(run.sweep.out)}")
 
 
-def _execute(run: SweepRun, trials: int | None = None) -> None:
-    """Run a sweep under a progress bar; when interrupted, say what is left."""
+def _execute(
+    run: SweepRun, trials: int | None = None, gpus: Sequence[int] = (0,), storage: str | None = None
+) -> None:
+    """Run a sweep under a progress bar, on one GPU or several; when interrupted, say what is left."""
     from hopper_gemm.progress import watching
+    from hopper_gemm.tuning.together import Together
 
     plan = run.sweep.plan()
     try:
         with watching(plan.total, plan.open if trials is None else min(trials, plan.open)) as watch:
-            run.execute(watch, trials)
+            if len(gpus) > 1:
+                together = Together(run.sweep.spec, run.sweep.out, tuple(gpus), storage)
+                for complaint in together.run(watch):
+                    stderr(complaint)
+            else:
+                run.execute(watch, trials)
     except KeyboardInterrupt:
         left, rows = run.sweep.plan().open, plan.total - plan.skipped
         fail(

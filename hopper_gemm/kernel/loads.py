@@ -24,7 +24,7 @@ class OperandLoad:
     """One operand's way into shared memory, in slices of rows that one TMA instruction can move.
 
     A tile is cut along its rows into equal slices. In a cluster, CTAs that share the tile load one part of the slices
-    each and multicast them to all that share it.
+    each, or all of them in turn, and multicast them to all that share it.
 
     Args:
         atom: the TMA copy of one slice.
@@ -34,6 +34,7 @@ class OperandLoad:
         boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
         first: the first slice that this CTA loads.
         count: slices that this CTA loads.
+        turn: of which stages, by their place along k: this CTA's rank among so many that take turns; None: of all.
         mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
         descriptor: a TMA descriptor to take instead of the atom's own, or None.
     """
@@ -45,12 +46,23 @@ class OperandLoad:
     boxes: int
     first: Int32 | int
     count: int
+    turn: tuple[Int32, int] | None
     mask: Int16 | None
     descriptor: cute.Pointer | None = None
 
     @cute.jit
     def issue(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes."""
+        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes, here and
+        wherever they land."""
+        if cutlass.const_expr(self.turn is None):
+            self._copy(tile, k_tile, stage, full)
+        else:
+            rank, ranks = self.turn
+            if k_tile % ranks == rank:
+                self._copy(tile, k_tile, stage, full)
+
+    @cute.jit
+    def _copy(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
         for i in cutlass.range_constexpr(self.count):
             part = self.first + i
             for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):

@@ -50,7 +50,8 @@ class Operand:
         share: rows that one consumer reads.
         tile_k: depth of a stage.
         stages: of the ring.
-        sharers: CTAs of the cluster that share the tile, each loading a part.
+        sharers: CTAs of the cluster that share the tile.
+        turns: whether they load it in turns, stage by stage, and not each a part of every stage.
         by_rows: whether rows are contiguous, and not depth.
     """
 
@@ -60,6 +61,7 @@ class Operand:
     tile_k: int
     stages: int
     sharers: int
+    turns: bool
     by_rows: bool
 
     @property
@@ -79,14 +81,19 @@ class Operand:
 
     @property
     def slices(self) -> int:
-        """Slices of rows in which a tile is loaded: one for each CTA that shares it, more where a TMA box would be too
-        long; or one for each row of the swizzle."""
+        """Slices of rows in which a tile is loaded: one for each CTA that loads a part of it, more where a TMA box would
+        be too long; or one for each row of the swizzle."""
         if self.by_rows:
             return self.tile // self.span
-        slices = self.sharers
+        slices = self.loaders
         while self.tile // slices > hopper.TMA_BOX_MAX:
-            slices += self.sharers
+            slices += self.loaders
         return slices
+
+    @property
+    def loaders(self) -> int:
+        """CTAs that load parts of one stage."""
+        return 1 if self.turns else self.sharers
 
     @property
     def box(self) -> tuple[int, int]:
@@ -118,8 +125,9 @@ class Operand:
         parts, global_parts = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), cute.zipped_divide(shared, box), cute.zipped_divide(source, box)
         )
-        count = self.slices // self.sharers
-        first = rank * count if self.sharers > 1 else 0
+        count = self.slices // self.loaders
+        first = rank * count if self.loaders > 1 else 0
+        turn = (rank, self.sharers) if self.turns and self.sharers > 1 else None
         pointer = None if descriptor is None else descriptor_pointer(descriptor)
         boxes = self.tile_k // box[1]
-        return OperandLoad(atom, parts, global_parts, self.slices, boxes, first, count, mask, pointer)
+        return OperandLoad(atom, parts, global_parts, self.slices, boxes, first, count, turn, mask, pointer)

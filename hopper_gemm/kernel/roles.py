@@ -76,9 +76,9 @@ class Roles:
         self.box = footprint.box_rows(self.out_bytes), self.chunk_n
         self.cluster = (config.cluster_m, config.cluster_n)
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
-        depth = config.tile_k, config.stages
-        self.a = Operand(dtype, config.tile_m, footprint.share_m, *depth, config.cluster_n, by_rows[0])
-        self.b = Operand(dtype, config.tile_n, footprint.share_n, *depth, config.cluster_m, by_rows[1])
+        depth, turns = (config.tile_k, config.stages), config.multicast == "turns"
+        self.a = Operand(dtype, config.tile_m, footprint.share_m, *depth, config.cluster_n, turns, by_rows[0])
+        self.b = Operand(dtype, config.tile_n, footprint.share_n, *depth, config.cluster_m, turns, by_rows[1])
 
     @cute.jit
     def _load(

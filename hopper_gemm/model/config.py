@@ -67,6 +67,8 @@ class GemmConfig:
             is read by that: what the kernel ahead still writes is written to the same L2.
         ctas_per_sm: CTAs that share an SM, its memory and its registers. With two, one's epilogue overlaps the other's
             math; and a kernel that is launched early finds room beside the one ahead of it.
+        multicast: how the CTAs of a cluster divide the loading of what they share: each a part of its ``"rows"``, or one
+            of them all of it, stage by stage in ``"turns"``, which any number of rows allows.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -107,6 +109,7 @@ class GemmConfig:
     reduction: Literal["cluster", "workspace"] = "cluster"
     prefetch: int = 0
     ctas_per_sm: int = 1
+    multicast: Literal["rows", "turns"] = "rows"
 
     def __post_init__(self) -> None:
         words = {"stages": ("max",), "consumers": ("auto",), "epi_n": ("auto", "wide"), "epi_buffers": ("max",)}
@@ -204,6 +207,7 @@ WORDS = {
     "ring_state": ("index_phase", "packed"),
     "arrivals": ("warp", "thread"),
     "reduction": ("cluster", "workspace"),
+    "multicast": ("rows", "turns"),
 }
 FIELDS = tuple(field.name for field in fields(GemmConfig))
 """Every parameter's name, in the order in which tables show them."""

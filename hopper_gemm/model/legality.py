@@ -339,12 +339,19 @@ def _cluster(shares: Footprint) -> str | None:
 
 def _multicast(shares: Footprint) -> str | None:
     config = shares.config
+    if config.multicast == "turns":
+        if config.cluster_m * config.cluster_n == 1:
+            return 'multicast "turns" is for CTAs that share a tile and cluster is 1x1; leave it at "rows"'
+        return None
     for side, rows, sharers in (
         ("tile_m", config.tile_m, config.cluster_n),
         ("tile_n", config.tile_n, config.cluster_m),
     ):
         if rows % (8 * sharers):
-            return f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row atoms; change it or the cluster"
+            return (
+                f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row atoms; change it or the cluster, "
+                'or take multicast "turns"'
+            )
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -20,16 +20,26 @@ WIDE = {
     64: (64, 96, 128, 192, 256),
     128: (64, 96, 128, 160, 176, 192, 208, 224, 256),
     192: (96, 128, 160, 192),
-    256: (96, 112, 128, 144, 160, 176, 192, 208),
+    256: (96, 112, 128, 144, 160, 168, 176, 192, 200, 208),
     384: (96, 112, 128),
 }
 """tile_n for each tile_m where the output fills the GPU."""
 
+CUT = {128: (128, 256), 192: (128,), 256: (96, 128, 160, 192)}
+"""And where the last wave is cut along k."""
+
+IN_TURN = {128: (64, 128, 160, 176)}
+"""And where k is short, and consumers take tiles in turn."""
+
 NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
 """And where it does not: k is divided among the CTAs of a cluster, or memory sets the pace."""
 
+APART = {128: (64, 128, 192, 256), 256: (64, 128)}
+"""And where its parts meet in a workspace."""
+
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
+PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
@@ -97,22 +107,43 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
 
 
 def _offered() -> Iterator[GemmConfig]:
-    for tiles, clusters, parts in ((WIDE, CLUSTERS, (1,)), (NARROW, CLUSTERS, (1,)), (NARROW, CLUSTERS[:1], PARTS)):
-        for tile_m, widths in tiles.items():
-            for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
-                for stagger, raster, swap_ab in product((1, 0), RASTERS, (False, True)):
-                    config = GemmConfig(
-                        tile_m=tile_m,
-                        tile_n=tile_n,
-                        stagger=stagger,
-                        cluster_m=cluster_m,
-                        cluster_n=cluster_n,
-                        split_k=split_k,
-                        raster=raster,
-                        swap_ab=swap_ab,
-                    )
-                    square = best_swizzle(config)
-                    yield replace(config, swizzle=min(SWIZZLES, key=lambda swizzle: abs(swizzle - square)))
+    wide, in_turn = GemmConfig(epi_n="wide"), GemmConfig(schedule="pingpong")
+    cut, apart = GemmConfig(stream_k=True, stagger=0), GemmConfig(reduction="workspace", stagger=0)
+    deep = GemmConfig(k_depth=8)
+    yield from _tiles(wide, WIDE, CLUSTERS)
+    yield from _tiles(GemmConfig(), NARROW, CLUSTERS)
+    yield from _tiles(GemmConfig(), NARROW, CLUSTERS[:1], PARTS)
+    yield from _tiles(deep, {64: NARROW[64]}, CLUSTERS)
+    yield from _tiles(in_turn, IN_TURN, CLUSTERS)
+    yield from _tiles(cut, CUT, CLUSTERS, staggers=(0,))
+    yield from _tiles(apart, APART, CLUSTERS, PARTS_APART, staggers=(0,), rasters=RASTERS[:1])
+
+
+def _tiles(
+    like: GemmConfig,
+    tiles: Mapping[int, Iterable[int]],
+    clusters: Iterable[tuple[int, int]],
+    parts: Iterable[int] = (1,),
+    staggers: Iterable[int] = (1, 0),
+    rasters: Iterable[Literal["m", "n"]] = RASTERS,
+) -> Iterator[GemmConfig]:
+    """Configs like one in all but these, each with the swizzle that reads least."""
+    for tile_m, widths in tiles.items():
+        for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
+            for stagger, raster, swap_ab in product(staggers, rasters, (False, True)):
+                config = replace(
+                    like,
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    stagger=stagger,
+                    cluster_m=cluster_m,
+                    cluster_n=cluster_n,
+                    split_k=split_k,
+                    raster=raster,
+                    swap_ab=swap_ab,
+                )
+                square = best_swizzle(config)
+                yield replace(config, swizzle=min(SWIZZLES, key=lambda swizzle: abs(swizzle - square)))
 
 
 def _compiled(config: GemmConfig) -> tuple[Any, ...]:

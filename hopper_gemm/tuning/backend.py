@@ -49,6 +49,10 @@ class Backend(Protocol):
         """Told all points to come, in their order, so that compiling can run ahead."""
         ...
 
+    def ready(self, point: Point) -> bool:
+        """Whether a point can be measured without waiting for its compilation."""
+        ...
+
     def control(self, point: Point) -> Answer:
         """cuBLAS against itself on the point's problem and regime."""
         ...

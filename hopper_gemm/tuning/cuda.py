@@ -86,6 +86,10 @@ class CudaBackend:
         """Start compiling everything, in order."""
         self._pool.submit(dict.fromkeys(KernelId.of(point.config, point.problem) for point in points))
 
+    def ready(self, point: Point) -> bool:
+        """Whether it is compiled, as well as it can be."""
+        return self._pool.done(KernelId.of(point.config, point.problem))
+
     def control(self, point: Point) -> Answer:
         """The A/A control, timed as any cell."""
         protocol = self._protocols[point.regime]

@@ -49,6 +49,10 @@ class ReplayBackend:
     def prepare(self, points: Sequence[Point]) -> None:
         """Nothing to compile."""
 
+    def ready(self, point: Point) -> bool:
+        """Always."""
+        return True
+
     def control(self, point: Point) -> Answer:
         """The recorded noise floor stands in the provenance; there are no new samples."""
         return Answer("ok", "", {}, self._samples_of(point, "control", "cublas"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Any
 
@@ -66,6 +66,7 @@ class Search:
         carry: keep whole answers in the storage, for workers with other folders.
         beside: think in a thread, while this one waits for a measurement; what is proposed then depends on the time
             that measurements take.
+        ready: whether a point can be measured at once; of those proposed the first that can is the next.
     """
 
     def __init__(
@@ -83,9 +84,11 @@ class Search:
         fleet: Fleet | None = None,
         carry: bool = False,
         beside: bool = False,
+        ready: Callable[[Point], bool] = lambda point: True,
     ) -> None:
         self._storage = optuna.storages.get_storage(storage)
         self._beside = beside
+        self._ready = ready
         self._over = Event()
         self._apart = Lock()
         """Keeps this worker's own threads apart, which the locks of one database session do not."""
@@ -141,28 +144,25 @@ class Search:
         for i, one in enumerate(self._open):
             share = None if self._left is None else self._left / (len(self._open) - i)
             started = self._clock()
-            waiting: deque[Asked] = deque()
+            waiting: list[Asked] = []
+            proposed: SimpleQueue[Asked | None] = SimpleQueue()
             with self._thinker() as think:
-                coming: Future[list[Asked]] | None = None
+                coming: Future[None] | None = None
                 while True:
                     over = share is not None and self._clock() - started >= share
                     if over:
                         self._over.set()
-                    if coming is not None and (coming.done() or over):
-                        waiting += coming.result()
-                        coming = None
+                    coming = _take(proposed, coming, waiting, to_the_end=over)
                     room = 0 if over or coming is not None else min(self._spec.ahead - len(waiting), self._room(one))
                     if self._most is not None:
                         room = min(room, self._most - given - len(waiting))
                     if room > 0:
-                        coming = think(self._ask_ahead, one, room)
-                    if not waiting and coming is not None:
-                        waiting += coming.result()
-                        coming = None
+                        coming = think(self._ask_ahead, one, room, proposed)
+                    coming = _take(proposed, coming, waiting)
                     if over or not waiting:
                         break
                     given += 1
-                    yield waiting.popleft()
+                    yield waiting.pop(self._first_ready(waiting))
             for left in waiting:
                 patiently(lambda left=left: left.study.tell(left.trial, state=TrialState.FAIL, skip_if_finished=True))  # type: ignore[misc]
             if self._left is not None:
@@ -191,17 +191,22 @@ class Search:
     def _room(self, one: _Open) -> int:
         return patiently(lambda: one.room(self._spec.budget.trials))
 
-    def _ask_ahead(self, one: _Open, most: int) -> list[Asked]:
+    def _first_ready(self, waiting: Sequence[Asked]) -> int:
+        """Place of the first that need not be waited for; the first of all where each must be."""
+        return next((i for i, asked in enumerate(waiting) if self._ready(asked.point)), 0)
+
+    def _ask_ahead(self, one: _Open, most: int, proposed: SimpleQueue[Asked | None]) -> None:
         """So many proposals, each of which begins to compile; fewer where others have taken the last that the budget
-        allows."""
-        found: list[Asked] = []
-        for _ in range(most):
-            asked = None if self._over.is_set() else self._ask(one)
-            if asked is None:
-                break
-            self._prepare([asked.point])
-            found.append(asked)
-        return found
+        allows. None is the end."""
+        try:
+            for _ in range(most):
+                asked = None if self._over.is_set() else self._ask(one)
+                if asked is None:
+                    break
+                self._prepare([asked.point])
+                proposed.put(asked)
+        finally:
+            proposed.put(None)
 
     def _ask(self, one: _Open) -> Asked | None:
         def once() -> Asked | None:
@@ -299,6 +304,24 @@ class Search:
                         user_attrs={EARLIER: one.where, "config": str(one.config)},
                     )
                 )
+
+
+def _take(
+    proposed: SimpleQueue[Asked | None], coming: Future[None] | None, waiting: list[Asked], to_the_end: bool = False
+) -> Future[None] | None:
+    """Move to those waiting what has been proposed; wait only where none is, or to the end of what is coming.
+
+    Returns:
+        What is still coming.
+    """
+    while coming is not None and (to_the_end or not waiting or not proposed.empty()):
+        asked = proposed.get()
+        if asked is not None:
+            waiting.append(asked)
+        else:
+            coming.result()
+            coming = None
+    return coming
 
 
 @dataclass

@@ -110,6 +110,7 @@ class Sweep:
         trials: int | None = None,
         seconds: float | None = None,
         page: bool = True,
+        finals: bool = True,
     ) -> None:
         """Measure what has no row yet, or what a sampler proposes; then the finals; then write the tables.
 
@@ -119,17 +120,26 @@ class Sweep:
             trials: stop after so many points, leaving the rest for later.
             seconds: a budget for this run, in place of the spec's.
             page: write the page and the pictures; else somebody calls :func:`hopper_gemm.tables.publish.publish`.
+            finals: measure them; else another run of the same sweep does.
         """
         with self._folder.alone():
             fleet = open_fleet(self._storage)
             try:
-                self._run(backend, fleet, watch, trials, seconds)
+                self._run(backend, fleet, watch, trials, seconds, finals)
             finally:
                 fleet.close()
             if page:
                 publish(self.out)
 
-    def _run(self, backend: Backend, fleet: Fleet, watch: Watcher, trials: int | None, seconds: float | None) -> None:
+    def _run(
+        self,
+        backend: Backend,
+        fleet: Fleet,
+        watch: Watcher,
+        trials: int | None,
+        seconds: float | None,
+        finals: bool,
+    ) -> None:
         described = backend.describe()
         fresh = provenance(self.spec, backend.source, described, len(self._all), refused_by_rule(self._all))
         about = self._folder.begin(fresh)
@@ -164,7 +174,7 @@ class Sweep:
         self._adopt(queue, about)
         self._folder.note(about)
         names = self._folder.name_cublas(backend.cublas_kernel)
-        if queue.finished:
+        if queue.finished and finals:
             self._measure_finals_once(queue, fleet, backend, about, names, watch)
             about["finished"] = self._budget
         if self.spec.sampled:
@@ -275,6 +285,7 @@ class Sweep:
                 fleet=fleet,
                 carry=self._shared,
                 beside=backend.elsewhere,
+                ready=backend.ready,
             )
         measured = {point for point, _ in done}
         todo = [point for point in self._legal if point not in measured]

@@ -62,6 +62,27 @@ GRIDS: list[dict[str, Any]] = [
         "swap_ab": [False, True],
         **LAUNCHES,
     },
+    {  # widths that cannot be cut for two CTAs, which then take turns
+        "multicast": "turns",
+        "tile_m": [128, 192, 256],
+        "tile_n": [104, 120, 136, 152, 168, 184, 200],
+        "stagger": 0,
+        "cluster": ["2x1", "4x1"],
+        "swap_ab": [False, True],
+        "epi_n": "wide",
+        **LAUNCHES,
+    },
+    {  # and those whose chunks would be narrow beside a fourth stage
+        "stages": 3,
+        "tile_m": 256,
+        "tile_n": [136, 152],
+        "stagger": 0,
+        "multicast": ["rows", "turns"],
+        "cluster": ["1x1", "2x1", "1x2"],
+        "swap_ab": [False, True],
+        "epi_n": "wide",
+        **LAUNCHES,
+    },
     {  # clusters of four and eight
         "tile_m": [128, 192, 256],
         "tile_n": [96, 128, 160, 192, 256],
@@ -74,7 +95,7 @@ GRIDS: list[dict[str, Any]] = [
     {  # the store of one tile under the math of the next
         "schedule": "pingpong",
         "tile_m": [64, 128],
-        "tile_n": [64, 96, 128, 160, 192, 256],
+        "tile_n": [64, 80, 96, 112, 128, 144, 152, 160, 168, 176, 184, 192, 208, 256],
         "stagger": [1, 0],
         "cluster": ["1x1", "2x1", "1x2"],
         "swap_ab": [False, True],
@@ -94,6 +115,8 @@ GRIDS: list[dict[str, Any]] = [
         "reduction": "workspace",
         "tile_m": [64, 128, 192, 256],
         "tile_n": [64, 96, 128, 160, 192, 256],
+        "k_depth": [4, 8],
+        "l2_promotion": [128, 256],
         "stagger": 0,
         "cluster": ["1x1", "2x1", "1x2", "2x2"],
         "split_k": [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 32],
@@ -156,7 +179,7 @@ FAR = 0.015
 got fifteen in the first search of the suite, 16384^3 aside, one in 41 lies so far below its config's median."""
 
 PAIRS = 7
-"""Of a config that may be the best. The finals take more."""
+"""Of a config that may be the best, and of a final in each of its processes."""
 
 SEEDS = 12
 """Tried first: half of them the most promising tiles, half the most promising techniques."""
@@ -309,7 +332,7 @@ def prepare(
         "race": {"far": FAR},
         "burst": {"pairs": PAIRS},
         "ahead": AHEAD,
-        "final": {"best": FINALS},
+        "final": {"best": FINALS, "burst_pairs": PAIRS},
         "table": {"rows": "tile_m", "cols": "tile_n"},
         **space,
     }

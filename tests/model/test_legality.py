@@ -119,6 +119,8 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"unroll": True, "tile_m": 128}, "unroll"),
         ({"l2_promotion": 32}, "l2_promotion"),
         ({"tile_n": 136, "cluster_m": 2}, "multicast"),
+        ({"tile_n": 136, "cluster_m": 2, "multicast": "turns"}, None),
+        ({"tile_n": 136, "multicast": "turns"}, "multicast"),
         ({"swizzle": 5}, "swizzle"),
         ({"epi_n": 24}, "epi_n"),
         ({"epi_buffers": 9}, "epi_buffers"),
@@ -255,6 +257,7 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 reduction="workspace" if apart else "cluster",
                 prefetch=rng.choice((0, 4, 16)) if early else 0,
                 ctas_per_sm=rarely(1, 2, 3),
+                multicast=rarely("rows", "turns"),
             )
         )
     return found

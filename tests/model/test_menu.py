@@ -47,7 +47,8 @@ def test_the_choice_fits_the_shape():
     assert (few_rows.tile_n if few_rows.swap_ab else few_rows.tile_m) <= 64
     long_k = choose(GemmProblem(512, 512, 65536))
     assert long_k.split_k > 1
-    assert cluster_tiles(long_k, GemmProblem(512, 512, 65536)) * long_k.split_k > 66
+    ctas = long_k.split_k * long_k.cluster_m * long_k.cluster_n
+    assert cluster_tiles(long_k, GemmProblem(512, 512, 65536)) * ctas > 66
 
 
 def test_a_config_that_is_faster_by_the_model_is_taken_from_those_given():

@@ -92,6 +92,9 @@ class FakeBackend:
     def prepare(self, points) -> None:
         self.prepared += [str(point.config) for point in points]
 
+    def ready(self, point: Point) -> bool:
+        return True
+
     def control(self, point: Point) -> Answer:
         return Answer("ok", "", {}, tuple((0, 100.0, 100.0 + i / 10) for i in range(10)))
 

@@ -9,17 +9,22 @@ import pytest
 
 from hopper_gemm.build.loader import compile_into
 from hopper_gemm.build.store import KernelId, KernelStore
+from hopper_gemm.tables.trials import read_samples
 from hopper_gemm.tables.tuned import read_tuned
 from hopper_gemm.tuning.backend import Answer
-from hopper_gemm.tuning.check import check
+from hopper_gemm.tuning.check import MARGIN, check
 from tests.conftest import ROOT
 
 RECORDED = ROOT / "results/h200"
 ENTRIES = read_tuned(RECORDED / "best_configs.json")
+QUIET = [entry for entry in ENTRIES if entry.noise <= MARGIN]
+"""Of the others, whose launches are too long for a burst, nothing can be said."""
+SHARP = [entry for entry in QUIET if entry.speedup_high - entry.speedup_low < 0.03]
 
 
 def recorded_samples(entry, stage: str, config: str) -> tuple[tuple[int, float, float], ...]:
-    frame = pd.read_csv(RECORDED / entry.study / "samples.csv")
+    (folder,) = (path.parent for path in RECORDED.rglob(f"{entry.study}/final.csv"))
+    frame = read_samples(folder)
     key = {"m": entry.problem.m, "n": entry.problem.n, "regime": entry.regime, "stage": stage, "config": config}
     chosen = frame[(frame[list(key)] == pd.Series(key)).all(axis=1)]
     return tuple(chosen[["process", "ours_us", "cublas_us"]].itertuples(index=False, name=None))
@@ -43,7 +48,7 @@ class Recording:
         if self._status != "ok":
             return Answer(self._status, "3 of 9 elements", {})
         samples = recorded_samples(self._entry, "final", str(point.config))
-        assert len(samples) >= 18
+        assert len(samples) >= (18 if self._entry.regime == "burst" else 6)
         return Answer("ok", "", {}, tuple((process, ours * self._slower, theirs) for process, ours, theirs in samples))
 
 
@@ -52,12 +57,12 @@ def verdict(entry, **changes):
     return checked.verdict
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.problem} {entry.regime}")
+@pytest.mark.parametrize("entry", QUIET, ids=lambda entry: f"{entry.problem} {entry.regime}")
 def test_the_recorded_samples_hold_their_own_record(entry):
     assert verdict(entry).status == "held"
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.problem} {entry.regime}")
+@pytest.mark.parametrize("entry", SHARP, ids=lambda entry: f"{entry.problem} {entry.regime}")
 def test_a_kernel_three_percent_slower_has_fallen(entry):
     found = verdict(entry, slower=1.03)
     assert found.status == "fallen"
@@ -70,6 +75,7 @@ def test_a_kernel_that_computes_something_else_has_fallen():
 
 
 def test_a_noisy_record_is_skipped_and_not_passed():
+    assert {str(entry.problem) for entry in ENTRIES if entry not in QUIET} == {"16384x16384x16384"}
     assert verdict(replace(ENTRIES[0], noise=0.05)).status == "skipped"
 
 

@@ -230,6 +230,41 @@ def test_thinking_beside_the_measurement_proposes_nothing_twice_and_keeps_the_bu
     assert not [trial for trial in study_of(out).trials if trial.state == TrialState.RUNNING]
 
 
+def test_what_is_compiled_is_measured_before_what_still_compiles(tmp_path, out):
+    """And the first proposal is measured while the next ones are thought of."""
+
+    class Compiling(FakeBackend):
+        elsewhere = True
+
+        def __init__(self):
+            super().__init__()
+            self.slow = None
+            self.waited = []
+            self.order = []
+
+        def prepare(self, points):
+            super().prepare(points)
+            if len(self.prepared) == 3:
+                self.slow = points[0]
+            time.sleep(0.02)
+
+        def ready(self, point):
+            return point != self.slow or len(self.order) >= 6
+
+        def measure(self, point, pairs=None):
+            self.waited.append(not self.ready(point))
+            self.order.append((point, len(self.prepared)))
+            time.sleep(0.05)
+            return super().measure(point, pairs)
+
+    backend = Compiling()
+    Sweep(spec_of(tmp_path, SEARCH.replace("trials = 12", "trials = 20")), out).run(backend)
+    assert len(backend.order) == 20
+    assert backend.order[0][1] < 4, "not after all that are proposed ahead"
+    assert [point for point, _ in backend.order].index(backend.slow) >= 6
+    assert not any(backend.waited)
+
+
 def test_time_that_is_over_ends_the_thinking(tmp_path):
     spec = spec_of(tmp_path, SEARCH.replace("trials = 12", "seconds = 3").replace('"gp"', '"gp"\nahead = 40'))
     legal = [point for point in points(spec) if not point.refused]
