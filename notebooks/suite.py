@@ -485,8 +485,8 @@ launched.pivot_table(index="problem", columns="early", values="error", aggfunc=[
 # not say so.
 
 # %% [markdown]
-# Since then its constants have been fitted to these rows too, with a few more of them: what a launch hides when it starts
-# early, what a chunk costs, what parts in a workspace do. How much better does that fit?
+# Since then its constants have been fitted to these rows too, with a few more of them: what a launch hides when it
+# starts early, what a chunk costs, what parts in a workspace do. How much better does that fit?
 
 # %%
 rows = [(config_of(row), PROBLEMS[row["problem"]]) for row in said.to_dict("records")]

@@ -38,7 +38,7 @@ def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
             2,
             "backend must be one of auto, cuda, replay but got 'cpu'",
         ),
-        (["sweep", SEED, "--gpus", "all"], 2, "--gpus must be indices with commas, each once, such as 0,1, but got 'all'"),
+        (["sweep", SEED, "--gpus", "all"], 2, "indices with commas, each once, such as 0,1, but got 'all'"),
         (
             ["sweep", SEED, "--backend", "replay", "--from", "sweeps"],
             2,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tables.compare import cells, means, read_compare
 from hopper_gemm.tables.pivot import groups, pivot
 from hopper_gemm.tables.report import markdown_table, read_study, report
 from hopper_gemm.tables.schema import FIGURES, SCHEMA_VERSION
@@ -105,6 +108,21 @@ def test_the_readme_shows_the_recorded_tables():
     for group, part in groups(read_study(ROOT / "results/h200/seed-table").trials):
         if (group.m, group.regime) in ((4096, "burst"), (8192, "burst")):
             assert markdown_table(pivot(part), "M tile \\ K depth") in readme
+
+
+def test_the_readme_s_suite_is_the_recorded_one():
+    readme = (ROOT / "README.md").read_text()
+    records = cells(read_compare(ROOT / "results/h200/suite"))
+    rows: dict[str, dict[str, Any]] = {}
+    for one in records:
+        rows.setdefault(f"| {one['m']} x {one['n']} x {one['k']} |", {})[one["against"]] = one
+    for start, row in rows.items():
+        ours, theirs = row["cublas"], row["cublaslt"]
+        figures = f" {ours['time_us']:.1f} | {ours['tflops']:.0f} | {ours['speedup']:.3f}x | {theirs['speedup']:.3f}x |"
+        assert start + figures in readme
+    over = {mean.against: mean.speedup for mean in means(records)}
+    average = f"| geometric mean of {len(rows)} |  |  | {over['cublas']:.3f}x | {over['cublaslt']:.3f}x |"
+    assert average in readme
 
 
 def test_the_readme_s_ladder_is_the_recorded_one():

@@ -6,7 +6,7 @@ import os
 # for each other took three times as long as one. Read when numpy is first imported, here and in child processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from hopper_gemm.cli import measuring, reading  # noqa: E402, F401  (they hold the commands)
-from hopper_gemm.cli.app import app, entry  # noqa: E402
+from hopper_gemm.cli import measuring, reading  # noqa: F401  (they hold the commands)
+from hopper_gemm.cli.app import app, entry
 
 __all__ = ["app", "entry"]

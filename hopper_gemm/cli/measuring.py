@@ -217,9 +217,7 @@ def ladder(
         print(f"\n{LEGEND}\nWritten to {shown(run.sweep.out)}")
 
 
-def _execute(
-    run: SweepRun, trials: int | None = None, gpus: Sequence[int] = (0,), storage: str | None = None
-) -> None:
+def _execute(run: SweepRun, trials: int | None = None, gpus: Sequence[int] = (0,), storage: str | None = None) -> None:
     """Run a sweep under a progress bar, on one GPU or several; when interrupted, say what is left."""
     from hopper_gemm.progress import watching
     from hopper_gemm.tuning.together import Together

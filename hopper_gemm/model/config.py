@@ -67,8 +67,8 @@ class GemmConfig:
             is read by that: what the kernel ahead still writes is written to the same L2.
         ctas_per_sm: CTAs that share an SM, its memory and its registers. With two, one's epilogue overlaps the other's
             math; and a kernel that is launched early finds room beside the one ahead of it.
-        multicast: how the CTAs of a cluster divide the loading of what they share: each a part of its ``"rows"``, or one
-            of them all of it, stage by stage in ``"turns"``, which any number of rows allows.
+        multicast: how the CTAs of a cluster divide the loading of what they share: each a part of its ``"rows"``, or
+            one of them all of it, stage by stage in ``"turns"``, which any number of rows allows.
 
     Raises:
         ValueError: a field has a value of the wrong kind.

@@ -249,10 +249,11 @@ def _stream_k(shares: Footprint) -> str | None:
         )
     if shares.chunk_n < STREAM_K_CHUNK:
         return f"stream_k stores chunks of {STREAM_K_CHUNK} columns at least but got {shares.chunk_n}; raise epi_n"
+    assert isinstance(config.consumers, int)
     if is_odd_chunk(shares.chunk_n) and (shares.accumulators > GATHERED_MOST or config.consumers > 2):
         return (
-            f"stream_k has no registers for chunks of {shares.chunk_n} columns beside {shares.accumulators} accumulators "
-            f"of {config.consumers} consumers; take epi_n of {', '.join(map(str, EPI_N))}"
+            f"stream_k has no registers for chunks of {shares.chunk_n} columns beside {shares.accumulators} "
+            f"accumulators of {config.consumers} consumers; take epi_n of {', '.join(map(str, EPI_N))}"
         )
     if config.cluster_size > 2:
         return "stream_k waits for clusters that must all be resident: take a cluster of two at most"

@@ -22,13 +22,13 @@ suite. Among configs within 15 % of the best of their problem the predicted time
 among all by 8 %. Of the hundred configs or so that were measured of each problem of the suite the one ranked first is
 2.8 % behind the best in the median, 12 % at worst (1024^3).
 
-How far it holds where it was not fitted: its constants of before (:data:`BEFORE`), from 1,200 bursts of square problems
-nearly all, were off by 5.2 % near the best of the suite's searches, divided k, stream-K, swapped operands, ping-pong and
-few rows included, none of which they had seen.
+How far it holds where it was not fitted: its constants of before (:data:`BEFORE`), from 1,200 bursts of square
+problems nearly all, were off by 5.2 % near the best of the suite's searches, divided k, stream-K, swapped operands,
+ping-pong and few rows included, none of which they had seen.
 
 An output of fp32 counts in what memory must take at least; its epilogue is taken for that of a 16-bit one, register for
-register. A launch of 11 ms, at 16384^3, is no burst: the power cap's slow loop begins to close, and such a problem takes
-7 % longer than said.
+register. A launch of 11 ms, at 16384^3, is no burst: the power cap's slow loop begins to close, and such a problem
+takes 7 % longer than said.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ BEFORE = Pace(
     knee=0.232,
     slope_hz=0.297e9,
 )
-"""What was fitted before the suite was measured, to 1,200 bursts: with it the notebooks show how far the model held on what
-it had not seen."""
+"""What was fitted before the suite was measured, to 1,200 bursts: with it the notebooks show how far the model held on
+what it had not seen."""
 
 
 @dataclass(frozen=True)

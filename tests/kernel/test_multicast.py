@@ -1,5 +1,5 @@
-"""CTAs that share a tile and load it for each other, each a part of every stage or all of it in turns: no order of events
-overwrites what is still read, reads what has not landed, or stops.
+"""CTAs that share a tile and load it for each other, each a part of every stage or all of it in turns: no order of
+events overwrites what is still read, reads what has not landed, or stops.
 
 Two CTAs share B; each has its own A. What the kernel does is in :mod:`hopper_gemm.kernel.loads` and
 :mod:`hopper_gemm.kernel.pipeline`.
@@ -124,5 +124,5 @@ def test_no_order_of_events_breaks_a_ring_that_two_ctas_fill_for_each_other(stag
 
 @pytest.mark.parametrize("how", ["rows", "turns"])
 def test_a_slot_that_only_its_own_cta_gives_back_is_overwritten_by_the_other(how):
-    with pytest.raises(Broken, match="overwrite|bytes"):
+    with pytest.raises(Broken, match=r"overwrite|bytes"):
         explore(2, 5, how, readers=(0,))
