@@ -81,8 +81,8 @@ class Operand:
 
     @property
     def slices(self) -> int:
-        """Slices of rows in which a tile is loaded: one for each CTA that loads a part, more where a TMA box would be too
-        long; or one for each row of the swizzle."""
+        """Slices of rows in which a tile is loaded: one for each CTA that loads a part, more where a TMA box would be
+        too long; or one for each row of the swizzle."""
         if self.by_rows:
             return self.tile // self.span
         slices = self.loaders

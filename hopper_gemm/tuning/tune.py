@@ -168,8 +168,8 @@ GRIDS: list[dict[str, Any]] = [
 
 SHORT = 80e-6
 """Seconds of a launch up to which it is also tried with ``early``, so that each kernel sets itself up while the one
-ahead of it on the stream drains. At most 1.2 us were seen to be saved; and a launch may lose by it, since its CTAs start
-where SMs become free first, and no longer side by side."""
+ahead of it on the stream drains. At most 1.2 us were seen to be saved; and a launch may lose by it, since its CTAs
+start where SMs become free first, and no longer side by side."""
 
 KEEP = 500
 """Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
