@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import DEFAULTS, LATER
+from hopper_gemm.tables.across import JUDGED, serving_all
 from hopper_gemm.tables.effects import NEAR, effects
 from hopper_gemm.tables.ladder import ladder, ladder_table
 from hopper_gemm.tables.pivot import Group, best_row, groups, pivot
@@ -21,6 +22,10 @@ LEGEND = (
     "Cells: TFLOP/s (speedup over cuBLAS, gain over the rung it starts from). A gain is the ratio of the two speedups, "
     "so that a drifting clock does not count."
 )
+
+
+SHOWN_ACROSS = 8
+"""Configs that serve all problems, at most, in a search's table."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ def _grid_lines(study: Study) -> list[str]:
     rows, cols = about["rows"], about["cols"]
     corner = f"{WORDS.get(rows, rows)} \\ {WORDS.get(cols, cols)}"
     varied = [name for name, values in about["spec"]["space"].items() if isinstance(values, list) and len(values) > 1]
-    lines = []
+    across = about["spec"].get("across", "each")
+    lines = [] if across == "each" else _across_lines(study, across)
     for group, part in groups(study.trials):
         lines += [f"## {group.title}", ""]
         lines += [markdown_table(pivot(part, rows, cols), corner), ""]
@@ -116,6 +122,16 @@ def _grid_lines(study: Study) -> list[str]:
             lines += [f"What each choice is worth, all else equal, {near}:", "", _effects(part, varied), ""]
         lines += _best_lines(study, group, part)
     return [*lines, "Cells: speedup over cuBLAS (stages). " + _coverage(study) + _pace(study)]
+
+
+def _across_lines(study: Study, across: str) -> list[str]:
+    """The configs that serve all problems best; those of the finals where there are any."""
+    finals = serving_all(study.finals, across)
+    shown = finals if len(finals) else serving_all(study.trials, across).head(SHOWN_ACROSS)
+    if shown.empty:
+        return ["No config ran on all problems.", ""]
+    title = f"## One config for all problems: the best by the {JUDGED[across]}, {'finals' if len(finals) else 'search'}"
+    return [title, "", markdown_table(shown.map(lambda speedup: f"{speedup:.3f}x"), "config"), ""]
 
 
 def _ladder_lines(study: Study) -> list[str]:

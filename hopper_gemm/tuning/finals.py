@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopper_gemm.measure.racing import even
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.tuned import FILE as TUNED
 from hopper_gemm.tables.tuned import TunedEntry, write_tuned
@@ -14,7 +15,7 @@ from hopper_gemm.tuning.backend import Answer, Backend
 from hopper_gemm.tuning.folder import Answers, SweepFolder
 from hopper_gemm.tuning.measuring import TWIN
 from hopper_gemm.tuning.plan import Progress, Watcher
-from hopper_gemm.tuning.pooling import ratio_of
+from hopper_gemm.tuning.pooling import joint, ratio_of
 from hopper_gemm.tuning.space import Point
 from hopper_gemm.tuning.spec import SweepSpec
 
@@ -58,7 +59,9 @@ def measure_finals(
 
 
 def _chosen(spec: SweepSpec, known: Answers, legal: Sequence[Point]) -> list[Point]:
-    """The best of each study, twins of others left out."""
+    """The best of each study, or those that serve all problems best; twins of others left out."""
+    if spec.across != "each":
+        return _best_for_all(spec, known, legal)
     ran: dict[str, list[tuple[Point, Answer]]] = {point.study: [] for point in legal}
     able = set(legal)
     for point, answer in known.items():
@@ -69,6 +72,21 @@ def _chosen(spec: SweepSpec, known: Answers, legal: Sequence[Point]) -> list[Poi
         for answers in ran.values()
         for i in spec.looked_for.best([answer.figures for _, answer in answers], spec.final.best)
     ]
+
+
+def _best_for_all(spec: SweepSpec, known: Answers, legal: Sequence[Point]) -> list[Point]:
+    """The configs that serve all problems best, on each of these."""
+    problems = {point.problem for point in legal}
+    by_config: dict[str, dict[GemmConfig, list[Point]]] = {}
+    for point in legal:
+        if point in known:
+            by_config.setdefault(point.of_all, {}).setdefault(point.config, []).append(point)
+    chosen = []
+    for configs in by_config.values():
+        whole = [points for points in configs.values() if len(points) == len(problems)]
+        judged = [joint([known[point] for point in points], spec.across).figures for points in whole]
+        chosen += [point for i in spec.looked_for.best(judged, spec.final.best) for point in whole[i]]
+    return chosen
 
 
 def _by_study(backend: Backend, points: list[Point]) -> Iterator[tuple[Point, Answer]]:
@@ -92,6 +110,8 @@ def _even(spec: SweepSpec, chosen: list[Point], finals: Answers, noise: Mapping[
 def _tune(spec: SweepSpec, folder: SweepFolder, point: Point, answer: Answer, about: dict[str, Any]) -> None:
     """Put a measured final into the tuned table beside the study's folder, if it ran on data like a user's."""
     if about["source"] != "measured" or answer.status != "ok" or point.data != "normal":
+        return
+    if spec.across != "each":  # it serves all problems well, and each of them not as well as its own would
         return
     if "speedup" not in spec.looked_for.names:
         return

@@ -1,6 +1,8 @@
-"""Answers as statistics: the ratio of one, and two measurements of a point as one."""
+"""Answers as statistics: the ratio of one, two measurements of a point as one, a config on several problems as one."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,3 +38,21 @@ def pooled(first: Answer, rest: Answer) -> Answer:
         "tflops": rest.figures["tflops"] * rest.figures["time_us"] / time_us,
     }
     return Answer("ok", rest.reason, figures, samples)
+
+
+def joint(answers: Sequence[Answer], across: str) -> Answer:
+    """One answer for a config that was measured on several problems.
+
+    Args:
+        answers: of all of them.
+        across: ``"worst"`` or ``"mean"``; see :class:`hopper_gemm.tuning.spec.SweepSpec`.
+
+    Returns:
+        The speedup to judge it by; or the first answer that is not ok.
+    """
+    failed = next((answer for answer in answers if answer.status != "ok"), None)
+    if failed is not None:
+        return failed
+    speedups = [float(answer.figures["speedup"]) for answer in answers]
+    judged = min(speedups) if across == "worst" else float(np.exp(np.mean(np.log(speedups))))
+    return Answer("ok", "", {"speedup": judged})

@@ -6,24 +6,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.places import results_root, shown
 from hopper_gemm.tables.report import read_study
 from hopper_gemm.tables.trials import ResultsError
 from hopper_gemm.tuning.backend import Answer
 from hopper_gemm.tuning.fleet import Alone, Fleet
 from hopper_gemm.tuning.legal import LegalSpace
+from hopper_gemm.tuning.pooling import joint
 from hopper_gemm.tuning.queue import WORKER, Asked, add, begin, close, open_study, tell
 from hopper_gemm.tuning.rows import point_of
 from hopper_gemm.tuning.samplers import EARLIER, SHOWN, Inside, make, predictions
@@ -102,15 +105,13 @@ class Search:
         self._most = most
         self.finished = False
         """Whether the budget is used up or everything was measured; false where it was cut short by ``most``."""
-        by_study: dict[str, list[Point]] = {}
-        for point in legal:
-            by_study.setdefault(point.study, []).append(point)
         spaces: dict[tuple[GemmConfig, ...], LegalSpace] = {}
         self._open: list[_Open] = []
-        for name, points in by_study.items():
-            configs = tuple(point.config for point in points)
+        for name, points in self._tasks(legal).items():
+            configs = tuple(of[0].config for of in points)
             space = spaces.setdefault(configs, LegalSpace(configs)) if configs not in spaces else spaces[configs]
-            known = [(point, answer) for point, answer in done if point.study == name]
+            mine = {point for of in points for point in of}
+            known = [(point, answer) for point, answer in done if point in mine]
             told = [one for one in earlier if one.study == name]
             self._open.append(self._opened(name, points, space, known, told))
 
@@ -124,18 +125,41 @@ class Search:
         """Record an answer."""
         one = next(one for one in self._open if one.study is asked.study)
         one.answered[asked.point] = answer
-        if not tell(asked.study, asked.trial, answer, self._objective, self._carry):
+        whole = self._whole(one, one.points[one.space.number[asked.point.config]])
+        if whole is not None and not tell(asked.study, asked.trial, whole, self._objective, self._carry):
             self._settled(one, [(asked.point, answer)])
 
     @property
     def studies(self) -> dict[str, optuna.Study]:
-        """By the name of :attr:`hopper_gemm.tuning.space.Point.study`."""
-        return {one.points[0].study: one.study for one in self._open}
+        """By the name of :attr:`hopper_gemm.tuning.space.Point.study`, that of the first problem where one config is
+        looked for that serves all."""
+        return {one.points[0][0].study: one.study for one in self._open}
 
     @property
     def planned(self) -> int:
         """Points that will have a row at the end, as far as the budget names a number."""
-        return sum(min(len(one.points), self._spec.budget.trials or len(one.points)) for one in self._open)
+        trials = self._spec.budget.trials
+        return sum(len(one.points[0]) * min(len(one.points), trials or len(one.points)) for one in self._open)
+
+    def _tasks(self, legal: Sequence[Point]) -> dict[str, list[tuple[Point, ...]]]:
+        """What each study is about: for each of its configs the points that it is judged by."""
+        grouped: dict[str, dict[GemmConfig, list[Point]]] = {}
+        problems: dict[str, set[GemmProblem]] = {}
+        for point in legal:
+            name = point.study if self._spec.across == "each" else f"{self._spec.across} {point.of_all}"
+            grouped.setdefault(name, {}).setdefault(point.config, []).append(point)
+            problems.setdefault(name, set()).add(point.problem)
+        return {
+            name: [tuple(points) for points in configs.values() if len(points) == len(problems[name])]
+            for name, configs in grouped.items()
+        }
+
+    def _whole(self, one: _Open, points: Sequence[Point]) -> Answer | None:
+        """What a config's points come to; None while one is missing."""
+        if any(point not in one.answered for point in points):
+            return None
+        found = [one.answered[point] for point in points]
+        return found[0] if len(found) == 1 and self._spec.across == "each" else joint(found, self._spec.across)
 
     # -----------------------------------------------------------------------------------------
 
@@ -162,7 +186,10 @@ class Search:
                     if over or not waiting:
                         break
                     given += 1
-                    yield waiting.pop(self._first_ready(waiting))
+                    asked = waiting.pop(self._first_ready(waiting))
+                    for point in one.points[one.space.number[asked.point.config]]:
+                        if point not in one.answered:
+                            yield replace(asked, point=point)
             for left in waiting:
                 patiently(lambda left=left: left.study.tell(left.trial, state=TrialState.FAIL, skip_if_finished=True))  # type: ignore[misc]
             if self._left is not None:
@@ -234,47 +261,60 @@ class Search:
                 assert number is not None
                 noted = {"config": str(one.space.configs[number]), WORKER: self._fleet.worker}
                 trial = begin(self._storage, one.study, parameters, one.space.distributions, noted)
-            known = one.answered.get(one.points[number])
+            known = self._whole(one, one.points[number])
             if known is None:
-                return Asked(one.points[number], trial, one.study)
+                return Asked(one.points[number][0], trial, one.study)
             tell(one.study, trial, known, self._objective, self._carry)  # somebody took it over from here, and died
         return None
 
     def _opened(
         self,
         name: str,
-        points: list[Point],
+        points: list[tuple[Point, ...]],
         space: LegalSpace,
         done: list[tuple[Point, Answer]],
         earlier: list[Earlier],
     ) -> _Open:
-        problem = points[0].problem
+        problem = points[0][0].problem
         told = [
             (one.config, self._objective.losses(values), float(predictions([one.config], problem)[0]))
             for one in earlier
             if (values := self._objective.values(one.figures)) is not None
         ]
         spec = self._spec
-        sampler = make(
-            spec.sampler, space, self._objective, spec.seed, predictions(space.configs, problem), spec.seeds, told
-        )
+        predicted = self._predicted(space, [point.problem for point in points[0]])
+        sampler = make(spec.sampler, space, self._objective, spec.seed, predicted, spec.seeds, told)
         study = patiently(lambda: open_study(self._storage, f"{spec.name}/{name}", self._objective, sampler))
         one = _Open(study, space, points, sampler)
         self._settled(one, done, earlier)
         return one
 
+    def _predicted(self, space: LegalSpace, problems: Sequence[GemmProblem]) -> np.ndarray:
+        """The model's time of each config; of several problems how far it is behind the best, at worst or on average,
+        since their times are of different sizes."""
+        each = np.array([predictions(space.configs, problem) for problem in problems])
+        if len(problems) == 1:
+            return each[0]
+        behind = each - each.min(axis=1, keepdims=True)
+        return behind.max(axis=0) if self._spec.across == "worst" else behind.mean(axis=0)
+
     def _settled(self, one: _Open, done: list[tuple[Point, Answer]], earlier: Sequence[Earlier] = ()) -> None:
+        one.answered.update(done)
+        configs = dict.fromkeys(point.config for point, _ in done)
+        wholes = [(config, self._whole(one, one.points[one.space.number[config]])) for config in configs]
+        known = [(config, answer) for config, answer in wholes if answer is not None]
+
         def settle() -> None:
             with self._apart, self._fleet.alone(one.study.study_name):
-                self._settle(one.study, one.space, done)
+                self._settle(one.study, one.space, known)
                 self._tell_earlier(one.study, one.space, earlier)
 
         patiently(settle)
 
-    def _settle(self, study: optuna.Study, space: LegalSpace, done: list[tuple[Point, Answer]]) -> None:
+    def _settle(self, study: optuna.Study, space: LegalSpace, done: list[tuple[GemmConfig, Answer]]) -> None:
         """Let the study hold what the rows hold: a trial that was cut off before it was told is told now, one that was
         cut off before its row is closed, and a row without a trial gets one."""
-        answers = {space.number[point.config]: answer for point, answer in done}
+        answers = {space.number[config]: answer for config, answer in done}
         for trial in study.get_trials(deepcopy=False):
             number = space.find(trial.params)
             if trial.state == TrialState.RUNNING:
@@ -330,14 +370,14 @@ class _Open:
 
     Args:
         study, space: Optuna's, and what it proposes from.
-        points: of the space, by number.
+        points: of the space, by number: those by which a config is judged.
         sampler: of the study.
         answered: by this worker.
     """
 
     study: optuna.Study
     space: LegalSpace
-    points: list[Point]
+    points: list[tuple[Point, ...]]
     sampler: Inside
     answered: dict[Point, Answer] = field(default_factory=dict)
 

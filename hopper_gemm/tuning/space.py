@@ -41,6 +41,11 @@ class Point:
         return f"{self.problem} {self.problem.dtype} {self.problem.layouts} {self.regime}{_unless_normal(self.data)}"
 
     @property
+    def of_all(self) -> str:
+        """What it shares with the points of other problems that one config is to serve."""
+        return f"{self.regime}{_unless_normal(self.data)}"
+
+    @property
     def place(self) -> str:
         """Problem, regime and data in a few words; provenance notes the noise floor under them."""
         return f"{self.problem} {self.regime}{_unless_normal(self.data)}"

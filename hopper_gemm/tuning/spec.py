@@ -173,6 +173,8 @@ class SweepSpec(_Section):
         sampler: how the space is walked: every point of it, or what a search proposes; see
             :data:`hopper_gemm.tuning.samplers.SAMPLERS`. A search gives a row only to what it measures.
         objective: the figure that is looked for, or two of them, of which neither is given up for the other.
+        across: whether each problem is searched by itself, or one config is looked for that serves all of them: judged
+            by its ``"worst"`` speedup among them, or by the geometric ``"mean"``.
         seeds: configs that guided samplers take from the model, or from earlier results, before they learn.
         warm_start: results folders of the same kind of GPU, whose rows of the same problem are told to the sampler.
         ahead: configs that a search asks for before the first of them is measured, so that they compile meanwhile.
@@ -197,6 +199,7 @@ class SweepSpec(_Section):
     skip_illegal: bool = False
     sampler: Literal["exhaustive", "random", "tpe", "gp", "prior"] = "exhaustive"
     objective: Annotated[list[Literal["speedup", "pj_per_flop"]], Field(min_length=1)] = ["speedup"]
+    across: Literal["each", "worst", "mean"] = "each"
     seeds: Annotated[int, Field(ge=0)] = 4
     warm_start: list[str] = []
     ahead: Count = 4
@@ -253,6 +256,7 @@ class SweepSpec(_Section):
     def digest(self) -> str:
         """Tells this question from another under the same name; how long to look for the answer is no part of it."""
         later = {name for name in ("grids", "keep") if not getattr(self, name)}
+        later |= {"across"} if self.across == "each" else set()
         return hashlib.sha256(self.model_dump_json(exclude={"budget", *later}).encode()).hexdigest()[:16]
 
     @property
@@ -322,6 +326,15 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[InitErrorDetails]:
         yield mistake(("objective",), text, objective)
     if raw.get("race") is not None and wanted and wanted != ["speedup"]:
         yield mistake(("race",), "drops what is slow; leave it out where energy is looked for", raw["race"])
+    if raw.get("across", "each") != "each":
+        for key, alone, text in (
+            ("sampler", "exhaustive", "is for a search; take sampler gp, or leave it out"),
+            ("warm_start", [], "judges by all problems at once, and earlier rows are of one; leave out warm_start"),
+        ):
+            if (raw.get(key, alone) == alone) == (key == "sampler"):
+                yield mistake(("across",), text, raw["across"])
+        if wanted not in ([], ["speedup"]):
+            yield mistake(("across",), "is for speedups; leave out objective, or across", raw["across"])
     space, rungs = raw.get("space"), raw.get("rungs")
     if rungs and raw.get("sampler", "exhaustive") != "exhaustive":
         text = f"must be exhaustive beside rungs but got {raw['sampler']!r}; a ladder measures every rung"

@@ -62,6 +62,10 @@ class Sweep:
         self.out = out
         self._storage = storage or str(out / JOURNAL)
         self._shared = storage is not None
+        if self._shared and spec.across != "each":
+            raise ResultsError(
+                "across judges by all problems at once, which workers cannot share; leave out --storage, name one GPU"
+            )
         self._folder = SweepFolder(out, spec.name, spec.digest)
         self._measuring = Measuring(spec)
 
