@@ -19,6 +19,7 @@
 # %%
 import re
 import tomllib
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 
@@ -27,9 +28,10 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.predict import BEFORE, FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import POWER_LIMITED_FLOPS, limit_seconds, waves
+from hopper_gemm.model.roofline import POWER_LIMITED_FLOPS, cluster_tiles, clusters_at_once, limit_seconds, waves
 from hopper_gemm.tables.compare import ABOUT, cells, problem_of, read_compare
 from hopper_gemm.tables.pivot import best_row
 from hopper_gemm.tables.report import read_study, source_line
@@ -43,6 +45,14 @@ PROBLEMS = {
     for one in tomllib.loads((root / "sweeps/shapes/suite.toml").read_text())["problems"]
 }
 CLASSES = dict(zip(PROBLEMS, 6 * ["square"] + 9 * ["layer"] + 4 * ["ragged"] + 5 * ["deep or flat"], strict=True))
+
+
+def as_it_ran(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
+    """For the model: stream-K cut nothing then where there were fewer tiles than clusters at once."""
+    few = cluster_tiles(config, problem) < clusters_at_once(config.cluster_size)
+    return replace(config, stream_k=False) if config.stream_k and few else config
+
+
 about = read_json(suite / ABOUT)
 records = pd.DataFrame(cells(read_compare(suite))).assign(problem=lambda frame: frame.apply(problem_of, axis=1))
 against = {name: part.set_index("problem") for name, part in records.groupby("against")}
@@ -407,7 +417,8 @@ print(f"within 1 % of it after {soon.median():.0%}, trial {search['within 1 % by
 parts = []
 for name, study in studies.items():
     rows = study.trials.query("status == 'ok'").copy()
-    predicted = [1e6 * predict(config_of(row), PROBLEMS[name], pace=BEFORE).seconds for row in rows.to_dict("records")]
+    ran = [as_it_ran(config_of(row), PROBLEMS[name]) for row in rows.to_dict("records")]
+    predicted = [1e6 * predict(config, PROBLEMS[name], pace=BEFORE).seconds for config in ran]
     rows = rows.assign(problem=name, predicted=predicted, behind=rows.speedup.max() / rows.speedup)
     parts.append(rows.assign(error=rows.predicted / rows.time_us))
 said = pd.concat(parts, ignore_index=True)
@@ -489,8 +500,8 @@ launched.pivot_table(index="problem", columns="early", values="error", aggfunc=[
 # starts early, what a chunk costs, what parts in a workspace do. How much better does that fit?
 
 # %%
-rows = [(config_of(row), PROBLEMS[row["problem"]]) for row in said.to_dict("records")]
-fitted = said.assign(predicted=[1e6 * predict(*pair, pace=FITTED).seconds for pair in rows])
+pairs = [(config_of(row), PROBLEMS[row["problem"]]) for row in said.to_dict("records")]
+fitted = said.assign(predicted=[1e6 * predict(as_it_ran(*pair), pair[1], pace=FITTED).seconds for pair in pairs])
 fitted["error"] = fitted.predicted / fitted.time_us
 again = pd.DataFrame({name: judged(part) for name, part in fitted.groupby("problem", sort=False)}).T
 print("medians:", again.median().round(2).to_dict())

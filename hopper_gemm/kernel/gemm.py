@@ -111,7 +111,8 @@ class HopperGemm(Roles):
 
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
-        raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine, clusters, config.work_items)
+        order = along_m, swizzle, serpentine
+        raster = Raster(tiles_m, tiles_n, *order, clusters, config.work_items, config.stream_k)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
 
         parts = config.split_k if shares.parts_meet else 1

@@ -1,10 +1,11 @@
 """Stream-K: the tiles of the last, partly filled wave are cut along k so that every cluster gets an equal stretch.
 
-Whole waves are walked as ever. The tiles that remain are strung together, stage after stage, and the string is cut into
-equal stretches, one for each cluster; a stretch may end one tile and begin the next. The cluster that begins a tile
-finishes it: every other one that had a piece of it leaves its sums in the workspace and raises a flag, and the finisher
-adds them in the order of k. So the sum has the same bits in every run, and nobody waits for anyone who waits: a piece
-that is left for another is the first thing its cluster does in the string, a tile that is finished the last.
+Whole waves are walked as ever; there may be none. The tiles that remain are strung together, stage after stage, and the
+string is cut into equal stretches, one for each cluster; a stretch may end one tile and begin the next. The cluster
+that begins a tile finishes it: every other one that had a piece of it leaves its sums in the workspace and raises a
+flag, and the finisher adds them in the order of k. So the sum has the same bits in every run, and nobody waits for
+anyone who waits: a piece that is left for another is the first thing its cluster does in the string, a tile that is
+finished the last.
 """
 
 from __future__ import annotations

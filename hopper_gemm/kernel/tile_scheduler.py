@@ -36,6 +36,7 @@ class Raster:
         serpentine: 1 to walk every other group backwards, 0 not to.
         clusters: the most clusters that can be resident at once.
         parts: of a cluster tile that different clusters compute, each over its own stretch of k.
+        cut: whether tiles are cut along k as it comes, so that clusters without a tile of their own have work as well.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Raster:
         serpentine: Int32,
         clusters: Int32,
         parts: int = 1,
+        cut: bool = False,
     ) -> None:
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
@@ -56,7 +58,7 @@ class Raster:
         rest = across - full_groups * width
         self._values = [
             tiles_m * tiles_n,
-            cutlass.min(clusters, tiles_m * tiles_n * parts),
+            clusters if cut else cutlass.min(clusters, tiles_m * tiles_n * parts),
             along_m,
             full_groups,
             width,

@@ -14,7 +14,7 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle
+from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, clusters_at_once
 
 WIDE = {
     64: (64, 96, 128, 192, 256),
@@ -61,8 +61,14 @@ def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hop
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
+    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem) and _fills(config, problem, sms)]
     return min(able, key=lambda config: predict(config, problem, sms).seconds, default=resolve(GemmConfig()))
+
+
+def _fills(config: GemmConfig, problem: GemmProblem, sms: int) -> bool:
+    """Whether stream-K has a whole wave before the one that it cuts. Where it has none, parts that meet in a workspace
+    do the same, and cut tiles no finer than they are asked to."""
+    return not config.stream_k or cluster_tiles(config, problem) >= clusters_at_once(config.cluster_size, sms)
 
 
 def promising(
