@@ -144,6 +144,8 @@ VARIANTS = {
     "cluster 1x2": {"cluster_n": 2, "split": "n"},
     "cluster 2x2": {"cluster_m": 2, "cluster_n": 2},
     "cluster 4x2": {"cluster_m": 4, "cluster_n": 2},
+    "in turns": {"cluster_m": 2, "multicast": "turns", "tile_n": 72},
+    "in turns 2x2": {"cluster_m": 2, "cluster_n": 2, "multicast": "turns", "tile_n": 40},
     "pingpong": {"schedule": "pingpong", "split": "auto"},
     "pingpong 2x1": {"schedule": "pingpong", "split": "auto", "cluster_m": 2},
     "multistage": {"schedule": "multistage"},
