@@ -147,11 +147,12 @@ def test_what_another_kernel_reached_is_not_taken_for_an_answer(out):
 
 
 PROGRAM = """
-import multiprocessing, sys
+import multiprocessing, signal, sys
 from pathlib import Path
 import hopper_gemm.tuning.campaign
 from tests.tuning.campaigning import campaign
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts us in the background has it ignored
     hopper_gemm.tuning.campaign.CONTEXT = multiprocessing.get_context(sys.argv[2])
     try:
         campaign(Path(sys.argv[1]), [256, 512], int(sys.argv[3]), trials=8).run()
