@@ -38,6 +38,7 @@ def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
             2,
             "backend must be one of auto, cuda, replay but got 'cpu'",
         ),
+        (["sweep", SEED, "--gpus", "0,1", "--trials", "3"], 2, "--trials is for one GPU but --gpus is 0,1; name one"),
         (["sweep", SEED, "--gpus", "all"], 2, "indices with commas, each once, such as 0,1, but got 'all'"),
         (
             ["sweep", SEED, "--backend", "replay", "--from", "sweeps"],

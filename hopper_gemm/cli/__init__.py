@@ -2,8 +2,8 @@
 
 import os
 
-# A search thinks beside compilers that take every core, and its matrices are small: there two BLAS threads that wait
-# for each other took three times as long as one. Read when numpy is first imported, here and in child processes.
+# A search thinks beside compilers that take every core, and its matrices are small: BLAS threads that wait for each
+# other hold it up there. Read when numpy is first imported, here and in child processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from hopper_gemm.cli import measuring, reading  # noqa: F401  (they hold the commands)

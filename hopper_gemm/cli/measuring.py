@@ -58,10 +58,10 @@ def sweep(
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    run = SweepRun.prepare(spec, backend=backend, gpu=indices[0], **where)
-    say(run.opening)
     if len(indices) > 1 and trials is not None:
         raise ValueError(f"--trials is for one GPU but --gpus is {gpus}; name one, or leave --trials out")
+    run = SweepRun.prepare(spec, backend=backend, gpu=indices[0], **where)
+    say(run.opening)
     _execute(run, trials, indices if run.gpu is not None else indices[:1], storage)
     if as_json:
         print(json.dumps(run.summary()))

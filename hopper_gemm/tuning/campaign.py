@@ -253,13 +253,19 @@ def _events(job: Job, gpus: Sequence[int]) -> Generator[Event]:
                     at_work.pop(gpu, None)
                 yield event
     finally:
-        for line, (_, process) in members.items():
-            process.terminate()
+        for line in members:
             line.close()
-        for _, process in members.values():
-            process.join(GRACE_SECONDS)
-            process.kill()
-            process.join()
+        end([process for _, process in members.values()])
+
+
+def end(processes: Sequence[BaseProcess]) -> None:
+    """Tell processes to end, and kill those that do not."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(GRACE_SECONDS)
+        process.kill()
+        process.join()
 
 
 def _death(code: int, name: str = "") -> str:

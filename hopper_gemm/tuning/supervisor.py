@@ -107,6 +107,13 @@ class Job:
         return sweep.finished(self.kernel, self.gpu)
 
 
+def settle_in(cores: Sequence[int]) -> None:
+    """How the process of a GPU begins: it keeps to its cores, and ends when its parent says so and cleans up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; the parent ends us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    os.sched_setaffinity(0, cores)
+
+
 def supervise(job: Job, gpu: int, cores: Sequence[int], line: Connection) -> None:
     """The life of one GPU's process. It ends when nothing is open, when it is told to, or when nobody listens.
 
@@ -116,9 +123,7 @@ def supervise(job: Job, gpu: int, cores: Sequence[int], line: Connection) -> Non
         cores: to keep to, compilers and all.
         line: takes each :class:`Event`.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; the parent ends us
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    os.sched_setaffinity(0, cores)
+    settle_in(cores)
     supervisor = _Supervisor(job, gpu, line)
     try:
         supervisor.run()

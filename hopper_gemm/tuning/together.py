@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,10 +15,10 @@ from pathlib import Path
 from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.tables.trials import FINALS, PROVENANCE, SAMPLES, TRIALS
 from hopper_gemm.tuning.backend import Backend
-from hopper_gemm.tuning.campaign import CONTEXT, GRACE_SECONDS, shares
+from hopper_gemm.tuning.campaign import CONTEXT, end, shares
 from hopper_gemm.tuning.plan import Progress, Watcher
 from hopper_gemm.tuning.spec import SweepSpec
-from hopper_gemm.tuning.supervisor import UNUSABLE, cuda
+from hopper_gemm.tuning.supervisor import UNUSABLE, cuda, settle_in
 from hopper_gemm.tuning.sweep import JOURNAL, Sweep
 
 WORKERS = ".gpus"
@@ -61,19 +60,21 @@ class Together:
             NoHopperError: not one of the GPUs can be used; the last message says why.
         """
         storage = self.storage or str(self.out / JOURNAL)
+        sweep = Sweep(self.spec, self.out, storage)
         complaints = self._measure(storage, watch)
-        backend = self.backend_of(self.spec, self.gpus[0])
+        backend = self.backend_of(self.spec, next(gpu for gpu in self.gpus if gpu not in complaints))
         try:
-            Sweep(self.spec, self.out, storage).run(backend, watch)
+            sweep.run(backend, watch)
         finally:
             backend.close()
         shutil.rmtree(self.out / WORKERS, ignore_errors=True)
-        return complaints
+        return list(complaints.values())
 
-    def _measure(self, storage: str, watch: Watcher) -> list[str]:
-        lines: list[Connection] = []
+    def _measure(self, storage: str, watch: Watcher) -> dict[int, str]:
+        """All that the GPUs can; why, of those that cannot be used."""
+        lines: dict[Connection, int] = {}
         processes: list[BaseProcess] = []
-        complaints: list[str] = []
+        complaints: dict[int, str] = {}
         try:
             for gpu, cores in zip(self.gpus, shares(sorted(os.sched_getaffinity(0)), len(self.gpus)), strict=True):
                 near, far = CONTEXT.Pipe()
@@ -81,34 +82,28 @@ class Together:
                 process = CONTEXT.Process(target=_work, args=arguments, name=f"GPU {gpu}")
                 process.start()
                 far.close()
-                lines.append(near)
+                lines[near] = gpu
                 processes.append(process)
-            open_lines = list(lines)
-            while open_lines:
-                ready = wait(open_lines)
-                for line in [line for line in open_lines if line in ready]:
+            while lines:
+                ready = wait(list(lines))
+                for line in [line for line in lines if line in ready]:
                     try:
                         told = line.recv()
                     except (EOFError, OSError):
-                        open_lines.remove(line)
+                        line.close()
+                        del lines[line]
                         continue
                     if isinstance(told, str):
-                        complaints.append(told)
+                        complaints[lines[line]] = told
                     else:
                         watch(told)
-            for process in processes:
-                process.join()
-            if complaints and all(process.exitcode == UNUSABLE for process in processes):
-                raise NoHopperError(complaints[-1])
+            if len(complaints) == len(self.gpus):
+                raise NoHopperError(list(complaints.values())[-1])
             return complaints
         finally:
-            for line, process in zip(lines, processes, strict=True):
+            for line in lines:
                 line.close()
-                process.terminate()
-            for process in processes:
-                process.join(GRACE_SECONDS)
-                process.kill()
-                process.join()
+            end(processes)
 
     def _own_folder(self, gpu: int) -> Path:
         """A process's folder, with the rows that there are already."""
@@ -130,9 +125,7 @@ def _work(
     line: Connection,
 ) -> None:
     """The life of one GPU's process: until no point is left, or it is told to end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; the parent ends us
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    os.sched_setaffinity(0, cores)
+    settle_in(cores)
 
     def tell(progress: Progress) -> None:
         try:
@@ -140,12 +133,10 @@ def _work(
         except OSError:
             sys.exit(1)
 
-    backend = backend_of(spec, gpu)
     try:
-        Sweep(spec, out, storage).run(backend, tell, finals=False, page=False)
+        with closing(backend_of(spec, gpu)) as backend:
+            Sweep(spec, out, storage).run(backend, tell, finals=False, page=False)
     except NoHopperError as error:
         with suppress(OSError):
             line.send(str(error))
         sys.exit(UNUSABLE)
-    finally:
-        backend.close()

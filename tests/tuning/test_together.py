@@ -82,11 +82,16 @@ def test_what_a_process_leaves_when_it_dies_is_measured_all_the_same(tmp_path, l
     assert Counter(gpu for gpu, _ in measured(log))["1"] == 4
 
 
-def test_a_gpu_that_cannot_be_used_is_told_and_leaves_the_work_to_the_others(tmp_path, log, monkeypatch):
-    monkeypatch.setenv("TOGETHER_TROUBLE", "unusable 1")
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_a_gpu_that_cannot_be_used_is_told_and_leaves_the_work_to_the_others(tmp_path, log, monkeypatch, gpu):
+    monkeypatch.setenv("TOGETHER_TROUBLE", f"unusable {gpu}")
     complaints = Together(spec_of(), tmp_path / "out", (0, 1), backend_of=Noting).run()
-    assert complaints == ["GPU 1 cannot be used: out of memory"]
+    assert complaints == [f"GPU {gpu} cannot be used: out of memory"]
     assert len(read_trials(tmp_path / "out" / "trials.csv")) == 24
+    assert len(read_trials(tmp_path / "out" / "final.csv")) == 2
+
+
+def test_when_no_gpu_can_be_used_that_is_the_error(tmp_path, log, monkeypatch):
     monkeypatch.setenv("TOGETHER_TROUBLE", "unusable")
     with pytest.raises(NoHopperError, match="cannot be used: out of memory"):
         Together(spec_of(), tmp_path / "other", (0, 1), backend_of=Noting).run()
