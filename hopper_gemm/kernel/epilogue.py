@@ -13,6 +13,7 @@ import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.dealing import own_chunks, slots_of
 from hopper_gemm.kernel.gathering import Gathering
 from hopper_gemm.kernel.reduction import Reduction
 from hopper_gemm.model import hopper
@@ -83,15 +84,19 @@ class Epilogue:
         flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))
         self.wait_reads(0)
         self.sync()
-        for j in cutlass.range_constexpr(chunks):
-            i, at = divmod(j, columns)
-            if cutlass.const_expr(reduction is None):
+        if cutlass.const_expr(reduction is None):
+            for j in cutlass.range_constexpr(chunks):
+                i, at = divmod(j, columns)
                 self._store_chunk(flat[None, at, i], j, chunks, row, i, column, at)
-            elif reduction.rank == j % reduction.parts:
-                reduction.add(flat[None, at, i], j)
-                parts = reduction.parts
-                most = -(-chunks // parts)
-                self._store_chunk(flat[None, at, i], j // parts, most, row, i, column, at)
+        else:
+            parts, slots = reduction.parts, slots_of(chunks, reduction.parts)
+            own = own_chunks(accumulators, size, parts, reduction.rank)
+            for slot in cutlass.range_constexpr(slots):
+                chunk = reduction.rank + slot * parts
+                if chunk < chunks:
+                    reduction.add(own[None, slot], slot)
+                    at_row, at_column = row + chunk // columns, column + chunk % columns
+                    self._store_chunk(own[None, slot], slot, slots, at_row, 0, at_column, 0)
 
     @cute.jit
     def _store_chunk(

@@ -40,6 +40,16 @@ def wait_until(flag: Int64, least: int) -> None:
         seen = inline_ptx("ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[flag])
 
 
+@cute.jit
+def wait_turned(counter: Int64, before: Int32) -> None:
+    """Wait until a counter's highest bit differs from that of a value it had; what was written before is seen after."""
+    seen = before
+    while (seen ^ before) >= 0:
+        seen = inline_ptx(
+            "ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[counter]
+        )
+
+
 def lower(flag: Int64) -> None:
     """Set a flag back to 0, for the next launch."""
     inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[flag, Int32(0)])

@@ -1,14 +1,14 @@
 """Adding up the parts of a tile through global memory: any number of parts, each from any cluster.
 
 Every part leaves its sums in the workspace and counts itself in. When all parts of the tile are in, each adds up the
-chunks that it owns, a consumer's chunk j belonging to part ``j % parts``, in the order of the parts whatever the order
-of arrival: the sum has the same bits in every run, and all CTAs share the work. Thread t of a consumer leaves its sums
-for thread t of the same consumer, which holds the same elements, so that registers are written as they come.
+chunks that it owns (see :mod:`hopper_gemm.kernel.dealing`), in the order of the parts whatever the order of arrival:
+the sum has the same bits in every run, and all CTAs share the work. Thread t of a consumer leaves its sums for thread t
+of the same consumer, which holds the same elements, so that registers are written as they come.
 
-A counter for each consumer of a tile goes from 0 to ``parts`` as they come in and to twice that as they leave; the last
-to leave sets it back, so that the next launch finds it as this one did. Parts of a tile are neighbours in the order of
-the launch, and a CTA leaves its sums before it waits: with all clusters resident and no fewer of them than parts,
-whoever is waited for either runs or waits for an earlier tile.
+A counter for each consumer of a tile turns its highest bit when all parts are in (:func:`weights`), so that no part has
+to set it back and the next launch may find it either way. Parts of a tile are
+neighbours in the order of the launch, and a CTA leaves its sums before it waits: with all clusters resident and no
+fewer of them than parts, whoever is waited for either runs or waits for an earlier tile.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.exchange import ROW_BYTES, VECTOR, VECTOR_BYTES, leave_vector, lower, take_vector, wait_until
+from hopper_gemm.kernel.dealing import add_in_order, of_others
+from hopper_gemm.kernel.exchange import ROW_BYTES, VECTOR, VECTOR_BYTES, leave_vector, take_vector, wait_turned
 from hopper_gemm.model import hopper
 
-UNDER_WAY = 8
-"""Vectors that a thread reads at a time."""
+UNDER_WAY = 24
+"""Vectors that a thread reads at a time: a read takes as long as one of many. They take the registers that the
+accumulators leave."""
+
+
+def weights(parts: int) -> tuple[int, int]:
+    """What part 0 and every other part adds to the counter: 2^31 together, however many they are."""
+    return 2**31 - (parts - 1), 1
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Gathering:
 
     Args:
         sums: global address of this thread's first vector of the tile's first part.
-        counter: global address of this consumer's counter of the tile; 0 between launches.
+        counter: global address of this consumer's counter of the tile.
         step: bytes from part to part in ``sums``.
         parts: into which k is divided.
         rank: of this part.
@@ -106,68 +113,44 @@ class Gathering:
             if self.rank != j % self.parts:
                 for vector in cutlass.range_constexpr(self.chunk // VECTOR):
                     leave_vector(base + self._offset(j, vector), accumulators, j * self.chunk + vector * VECTOR)
-        cute.arch.fence_acq_rel_gpu()
         self._sync()
-        if self.first:
-            inline_ptx(
-                "red.release.gpu.global.add.s32 [{$r0}], {$r1};",
-                read_only_args=[self.counter, Int32(1)],
-            )
-            wait_until(self.counter, self.parts)
-        self._sync()
-
-    @cute.jit
-    def add(self, own: cute.Tensor, chunk: cutlass.Constexpr[int]) -> None:
-        """Turn this part of a chunk that it owns into the sum of all parts, in place.
-
-        :data:`UNDER_WAY` vectors are read at a time, with a barrier after them: it keeps the compiler from reading so
-        many ahead that registers run out.
-        """
-        vectors = self.chunk // VECTOR
-        at_once = max(1, UNDER_WAY // self.parts)
-        for first in cutlass.range_constexpr(0, vectors, at_once):
-            group = range(first, min(first + at_once, vectors))
-            total = cute.make_rmem_tensor(len(group) * VECTOR, Float32)
-            total.fill(0.0)
-            whole = self.parts // UNDER_WAY
-            for block in cutlass.range(whole, unroll=1):
-                self._add_parts(total, own, chunk, group, block * UNDER_WAY, UNDER_WAY)
-            if cutlass.const_expr(self.parts % UNDER_WAY > 0):
-                self._add_parts(total, own, chunk, group, whole * UNDER_WAY, self.parts % UNDER_WAY)
-            for i in cutlass.range_constexpr(len(group) * VECTOR):
-                own[first * VECTOR + i] = total[i]
-
-    @cute.jit
-    def _add_parts(
-        self,
-        total: cute.Tensor,
-        own: cute.Tensor,
-        chunk: cutlass.Constexpr[int],
-        group: cutlass.Constexpr[range],
-        first: Int32 | int,
-        count: cutlass.Constexpr[int],
-    ) -> None:
-        """Add to the totals of some vectors what so many parts left of them."""
-        for i in cutlass.range_constexpr(count):
-            source = first + i
-            base = self.sums + Int64(source) * self.step
-            for slot in cutlass.range_constexpr(len(group)):
-                part = take_vector(base + self._offset(chunk, group[slot]))
-                for j in cutlass.range_constexpr(VECTOR):
-                    mine = own[group[slot] * VECTOR + j]
-                    at = slot * VECTOR + j
-                    total[at] = total[at] + cutlass.select_(self.rank == source, mine, part[j])
-        self._sync()
-
-    @cute.jit
-    def leave(self) -> None:
-        """Count this part out, once it has read the others'; the last one sets the counter back."""
-        self._sync()
-        if self.first:
+        if self.first:  # what the barrier showed this thread, its release shows the other parts
+            first, other = weights(self.parts)
+            weight = cutlass.select_(self.rank == 0, Int32(first), Int32(other))
             before = inline_ptx(
-                "atom.acq_rel.gpu.global.add.s32 {$w0}, [{$r0}], {$r1};",
+                "atom.release.gpu.global.add.s32 {$w0}, [{$r0}], {$r1};",
                 write_only_types=[Int32],
-                read_only_args=[self.counter, Int32(1)],
+                read_only_args=[self.counter, weight],
             )
-            if before == 2 * self.parts - 1:
-                lower(self.counter)
+            wait_turned(self.counter, before)
+        self._sync()
+
+    @cute.jit
+    def add(self, own: cute.Tensor, slot: cutlass.Constexpr[int]) -> None:
+        """Turn this part of the chunk that it owns in a slot into the sum of all parts, in place.
+
+        As many of the other parts are read at a time as make up :data:`UNDER_WAY` vectors. The compiler must not know
+        how often, or it reads them all at once and runs out of registers.
+        """
+        vectors, others = self.chunk // VECTOR, self.parts - 1
+        at_once = -(-others // -(-vectors * others // UNDER_WAY))
+        times = Int32(-(-others // at_once)) + (self.rank >> 31)
+        first = self.sums + Int64(self.rank + slot * self.parts) * self._offset(1, 0)
+        total = cute.make_rmem_tensor(self.chunk, Float32)
+        total.fill(0.0)
+        for block in cutlass.range(times, unroll=1):
+            numbers = [block * at_once + i for i in range(at_once)]
+            sent = [self._sent(first, cutlass.min(number, others - 1), vectors) for number in numbers]
+            for number, values in zip(numbers, sent, strict=True):
+                there = number < others
+                own_first = there & (self.rank == number)
+                for i in cutlass.range_constexpr(self.chunk):
+                    value = cutlass.select_(there, values[i], Float32(0.0))
+                    total[i] = add_in_order(total[i], own[i], own_first, value)
+        for i in cutlass.range_constexpr(self.chunk):
+            own[i] = cutlass.select_(self.rank == others, total[i] + own[i], total[i])
+
+    def _sent(self, first: Int64, number: Int32, vectors: int) -> list[Float32]:
+        """What the ``number``-th of the other parts left of a chunk."""
+        base = first + Int64(of_others(number, self.rank)) * self.step
+        return [value for vector in range(vectors) for value in take_vector(base + self._offset(0, vector))]

@@ -1,7 +1,7 @@
 """Adding up the parts of a tile that the CTAs of a cluster computed, each over its own stretch of k.
 
-Every chunk of the tile has an owner: of a consumer's chunk j it is CTA ``j % parts``. Each CTA sends the parts of the
-chunks that it does not own into their owners' shared memory, over the ring, which by then is empty everywhere. The
+Every chunk of the tile has an owner, see :mod:`hopper_gemm.kernel.dealing`. Each CTA sends the parts of the chunks that
+it does not own into their owners' shared memory, over the ring, which by then is empty everywhere. The
 owner adds in the order of the CTAs whatever the order of arrival, so the sum has the same bits in every run, and stores
 the chunk as any other. Thread t of a consumer sends to thread t of the same consumer: both hold the same elements.
 
@@ -17,6 +17,7 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.dealing import add_in_order, of_others
 from hopper_gemm.model import hopper
 
 VECTOR = 4
@@ -78,19 +79,20 @@ class Reduction:
                     )
 
     @cute.jit
-    def add(self, own: cute.Tensor, chunk: cutlass.Constexpr[int]) -> None:
-        """Turn this CTA's part of a chunk that it owns into the sum of all parts, in place."""
-        slot = chunk // self.parts
+    def add(self, own: cute.Tensor, slot: cutlass.Constexpr[int]) -> None:
+        """Turn this CTA's part of the chunk that it owns in a slot into the sum of all parts, in place."""
         for vector in cutlass.range_constexpr(self.chunk // VECTOR):
-            total = [Float32(0.0)] * VECTOR
-            for source in cutlass.range_constexpr(self.parts):
-                part = inline_ptx(
+            parts = [
+                inline_ptx(
                     "ld.shared.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
                     write_only_types=[Float32] * VECTOR,
-                    read_only_args=[self.landing + self._offset(slot, source, vector)],
+                    read_only_args=[self.landing + self._offset(slot, of_others(number, self.rank), vector)],
                 )
-                for i in cutlass.range_constexpr(VECTOR):
-                    mine = own[vector * VECTOR + i]
-                    total[i] = total[i] + cutlass.select_(self.rank == source, mine, part[i])
+                for number in range(self.parts - 1)
+            ]
             for i in cutlass.range_constexpr(VECTOR):
-                own[vector * VECTOR + i] = total[i]
+                at = vector * VECTOR + i
+                total = Float32(0.0)
+                for number in cutlass.range_constexpr(self.parts - 1):
+                    total = add_in_order(total, own[at], self.rank == number, parts[number][i])
+                own[at] = cutlass.select_(self.rank == self.parts - 1, total + own[at], total)

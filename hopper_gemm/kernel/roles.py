@@ -281,9 +281,7 @@ class Roles:
                 column + consumer_n * chunk_columns,
                 reduction,
             )
-            if cutlass.const_expr(config.work_items > 1):
-                reduction.leave()
-            elif cutlass.const_expr(shares.parts_meet):
+            if cutlass.const_expr(shares.parts_meet):
                 cute.arch.fence_proxy("async.shared", space="cta")
                 meet()
             if cutlass.const_expr(pingpong):

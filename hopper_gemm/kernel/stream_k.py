@@ -111,9 +111,8 @@ class Workspace:
         base = self.sums + Int64(cluster) * self.step
         for i in cutlass.range_constexpr(cute.size(accumulators) // VECTOR):
             leave_vector(base + i * ROW_BYTES, accumulators, i * VECTOR)
-        cute.arch.fence_acq_rel_gpu()
         self._sync()
-        inline_ptx(
+        inline_ptx(  # what the barrier showed this thread, its release shows the other cluster
             "st.release.gpu.global.b32 [{$r0}], {$r1};",
             read_only_args=[self.flags + Int64(cluster) * self.flag_step, Int32(1)],
             predicate=self.first,
