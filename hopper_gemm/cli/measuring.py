@@ -92,7 +92,8 @@ def tune(
         Path | None, typer.Option("--from", help="Recorded study to search in a replay, over what it recorded.")
     ] = None,
     warm_start: Annotated[
-        list[Path] | None, typer.Option(help="Results folder whose rows are told to the sampler; may be repeated.")
+        list[Path] | None,
+        typer.Option(help="Results folder, of a study or a list, whose rows are told to the sampler; may be repeated."),
     ] = None,
     out: Annotated[
         Path | None,

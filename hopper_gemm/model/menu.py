@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from operator import attrgetter
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
@@ -83,19 +84,20 @@ def promising(
         keep: ways to compile; all of their ways to launch that are among the configs stay.
         sms: SMs of the GPU.
     """
+    keys = [_compiled(config) for config in configs]
     best: dict[tuple[Any, ...], float] = {}
-    for config in configs:
+    for key, config in zip(keys, configs, strict=True):
         seconds = predict(config, problem, sms).seconds
-        best[_compiled(config)] = min(seconds, best.get(_compiled(config), seconds))
+        best[key] = min(seconds, best.get(key, seconds))
     ranked = sorted(best, key=lambda key: best[key])
     by_technique: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-    techniques = {_compiled(config): technique(config) for config in configs}
+    techniques = {key: technique(config) for key, config in zip(keys, configs, strict=True)}
     for key in ranked:
         by_technique.setdefault(techniques[key], []).append(key)
     each = keep // 4 // max(1, len(by_technique))
-    dealt = [key for keys in by_technique.values() for key in keys[:each]]
+    dealt = [key for of in by_technique.values() for key in of[:each]]
     chosen = set(list(dict.fromkeys([*dealt, *ranked]))[:keep])
-    return {config for config in configs if _compiled(config) in chosen}
+    return {config for key, config in zip(keys, configs, strict=True) if key in chosen}
 
 
 def technique(config: GemmConfig) -> tuple[Any, ...]:
@@ -152,5 +154,5 @@ def _tiles(
                 yield replace(config, swizzle=min(SWIZZLES, key=lambda swizzle: abs(swizzle - square)))
 
 
-def _compiled(config: GemmConfig) -> tuple[Any, ...]:
-    return tuple(getattr(config, name) for name in FIELDS if name not in LAUNCH_FIELDS)
+_compiled: Callable[[GemmConfig], tuple[Any, ...]] = attrgetter(*(name for name in FIELDS if name not in LAUNCH_FIELDS))
+"""What tells one way to compile the kernel from another."""

@@ -133,13 +133,14 @@ def _refusals(spec: SweepSpec) -> Mapping[GemmConfig, tuple[str, ...]]:
     """
     key = spec.model_dump_json(include={"space", "grids", "rungs", "lower_to_fit"})
     if key not in _LAST:
-        _LAST.clear()
+        while len(_LAST) > 1:
+            del _LAST[next(iter(_LAST))]
         _LAST[key] = _enumerated(spec)
     return _LAST[key]
 
 
 _LAST: dict[str, dict[GemmConfig, tuple[str, ...]]] = {}
-"""What was enumerated last, by the space it follows from."""
+"""The two spaces that were enumerated last: a list of problems is tuned in one, its short ones in another."""
 
 
 def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:

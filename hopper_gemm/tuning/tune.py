@@ -292,7 +292,8 @@ def prepare(
         trials: configs to measure.
         sampler: of :data:`hopper_gemm.tuning.samplers.SAMPLERS`.
         backend, gpu, recorded, out: as for :meth:`hopper_gemm.tuning.run.SweepRun.prepare`.
-        warm_start: results folders whose rows are told to the sampler.
+        warm_start: results folders whose rows are told to the sampler; one without a study of its own, such as that of
+            a list, stands for its folder of this problem, if it has one.
         early: whether kernels that are launched early are searched as well; None: where a launch is as short as
             :data:`SHORT`. A kernel that runs alone gains nothing by it.
 
@@ -327,7 +328,7 @@ def prepare(
         "problems": [sizes],
         "sampler": sampler,
         "skip_illegal": True,
-        "warm_start": [str(folder) for folder in warm_start],
+        "warm_start": [str(folder) for asked in warm_start for folder in _of_problem(asked, name)],
         "budget": budget or {"seconds": SECONDS},
         "race": {"far": FAR},
         "burst": {"pairs": PAIRS},
@@ -338,6 +339,15 @@ def prepare(
     }
     spec: SweepSpec = checked(raw, "tune")
     return SweepRun.of(spec, backend="replay" if found is None else "cuda", gpu=gpu, out=out, recorded=source)
+
+
+def _of_problem(folder: Path, name: str) -> list[Path]:
+    """A folder to start from; where it is that of a list, its folder of the problem, or none."""
+    inside = results_root().parent / folder
+    found = inside if not folder.is_dir() and inside.is_dir() else folder
+    if not found.is_dir() or (found / PROVENANCE).is_file():
+        return [folder]
+    return [folder / name] if (found / name / PROVENANCE).is_file() else []
 
 
 def study_name(problem: GemmProblem, regime: str) -> str:
