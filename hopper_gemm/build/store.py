@@ -63,10 +63,16 @@ class KernelId:
         parts = {
             "sources": source_digest(),
             "kernel": kernel,
-            "versions": {name: version(name) for name in PACKAGES},
+            "versions": dict(_versions()),
             "arch": hopper.ARCH,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """What compiled the kernel. Each is read from a file."""
+    return tuple((name, version(name)) for name in PACKAGES)
 
 
 @cache

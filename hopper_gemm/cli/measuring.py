@@ -108,6 +108,9 @@ def tune(
             help="Search kernels too that start while the one ahead on the stream drains. Default: for short problems."
         ),
     ] = None,
+    finals: Annotated[
+        int | None, typer.Option(help="Configs to measure again in fresh processes. Default: 8.", min=1)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find the best config for one problem, or for each of a list, and put it into the tuned table. A list goes on
@@ -118,6 +121,7 @@ def tune(
         "sampler": sampler,
         "warm_start": warm_start or [],
         "early": early,
+        "finals": finals,
     }
     if shapes is not None:
         if (m, n, k) != (None, None, None):

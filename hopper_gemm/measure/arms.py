@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -104,8 +105,20 @@ def seconds_per_launch(launch: Launch, workload: Workload) -> float:
 
 
 def _capture(launch: Launch, workload: Workload, launches: int) -> torch.cuda.CUDAGraph:
+    """As torch.cuda.graph does, without giving back the memory that the next check will ask for again."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(launches):
-            launch(workload.sets[i % len(workload.sets)])
+    torch.cuda.synchronize()
+    with torch.cuda.stream(_capture_stream()):
+        graph.capture_begin()
+        try:
+            for i in range(launches):
+                launch(workload.sets[i % len(workload.sets)])
+        finally:
+            graph.capture_end()
     return graph
+
+
+@cache
+def _capture_stream() -> torch.cuda.Stream:
+    """One for all, since a kernel keeps a workspace for each stream."""
+    return torch.cuda.Stream()

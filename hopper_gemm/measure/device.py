@@ -187,4 +187,4 @@ class Telemetry:
                 self.reasons |= self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
                 celsius = self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU)
                 self.celsius_max = max(self.celsius_max, celsius)
-            time.sleep(POLL_SECONDS)
+            self._stop.wait(POLL_SECONDS)

@@ -183,11 +183,12 @@ class Footprint:
         return min(hopper.WGMMA_M, most) if self.config.swap_ab else hopper.WGMMA_M
 
     def tma_stores(self, out_bytes: int) -> int:
-        """Boxes in which one consumer's share leaves; 0 with direct stores."""
+        """Boxes in which one consumer's share leaves, or those chunks of it that a part of k owns; 0 with direct
+        stores."""
         if self.config.stores == "direct":
             return 0
         chunks = self.share_m // hopper.WGMMA_M * (self.share_n // self.chunk_columns(out_bytes))
-        return chunks * (hopper.WGMMA_M // self.box_rows(out_bytes))
+        return -(-chunks // self.config.split_k) * (hopper.WGMMA_M // self.box_rows(out_bytes))
 
     @property
     def smem_map(self) -> dict[str, int]:

@@ -76,7 +76,8 @@ class Campaign:
             gpus: indices, as nvidia-smi lists them, each once.
             regime: burst or steady; steady takes only the problems marked so.
             out: folder of the problems' folders; by default where ``tune M N K`` puts them.
-            options: of :func:`hopper_gemm.tuning.tune.prepare`: seconds, trials, sampler, warm_start, early.
+            options: of :func:`hopper_gemm.tuning.tune.prepare`: seconds, trials, sampler, warm_start, early,
+                finals.
 
         Raises:
             SpecError, ResultsError, ValueError: a mistake in what was asked; one line each.

@@ -180,9 +180,10 @@ class CudaBackend:
         }
 
     def _final_protocol(self, regime: str) -> Protocol:
-        final = self._spec.final
-        pairs = final.burst_pairs if regime == "burst" else final.steady_pairs
-        return replace(self._protocols[regime], pairs=pairs)
+        final, protocol = self._spec.final, self._protocols[regime]
+        if isinstance(protocol, Burst):
+            return replace(protocol, pairs=final.burst_pairs, rest=final.burst_rest)
+        return replace(protocol, pairs=final.steady_pairs)
 
     @property
     def _processes(self) -> int:

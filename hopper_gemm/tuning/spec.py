@@ -76,11 +76,13 @@ class SteadySection(_Section):
 
 
 class FinalSection(_Section):
-    """How the best of each problem and regime is measured again: in fresh processes, so many pairs in each."""
+    """How the best of each problem and regime is measured again: in fresh processes, so many pairs in each, with so
+    many seconds of rest before each timing of a burst."""
 
     best: Annotated[int, Field(ge=0)] = 1
     processes: Count = 3
     burst_pairs: Count = 15
+    burst_rest: Positive = 0.02
     steady_pairs: Count = 2
 
 

@@ -181,6 +181,10 @@ that got fifteen in the first search of the suite, 16384^3 aside, one in 41 lies
 PAIRS = 7
 """Of a config that may be the best, and of a final in each of its processes."""
 
+REST = 0.01
+"""Seconds of idleness before a timing of the search; its finals rest as long as any. At 8192^3 the ratios moved by less
+than 0.1 % where the rest was 5, 10, 20 or 40 ms."""
+
 SEEDS = 12
 """Tried first: half of them the most promising tiles, half the most promising techniques."""
 
@@ -282,6 +286,7 @@ def prepare(
     warm_start: Sequence[Path] = (),
     out: Path | None = None,
     early: bool | None = None,
+    finals: int | None = None,
 ) -> SweepRun:
     """A sweep that tunes one problem: over :data:`SPACE` on a GPU, over what was recorded in a replay.
 
@@ -296,6 +301,7 @@ def prepare(
             a list, stands for its folder of this problem, if it has one.
         early: whether kernels that are launched early are searched as well; None: where a launch is as short as
             :data:`SHORT`. A kernel that runs alone gains nothing by it.
+        finals: configs that are measured again in fresh processes; :data:`FINALS` where None.
 
     Raises:
         SpecError, ResultsError: a mistake in what was asked; one line each.
@@ -331,9 +337,9 @@ def prepare(
         "warm_start": [str(folder) for asked in warm_start for folder in _of_problem(asked, name)],
         "budget": budget or {"seconds": SECONDS},
         "race": {"far": FAR},
-        "burst": {"pairs": PAIRS},
+        "burst": {"pairs": PAIRS, "rest": REST},
         "ahead": AHEAD,
-        "final": {"best": FINALS, "burst_pairs": PAIRS},
+        "final": {"best": FINALS if finals is None else finals, "burst_pairs": PAIRS},
         "table": {"rows": "tile_m", "cols": "tile_n"},
         **space,
     }
