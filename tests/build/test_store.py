@@ -42,7 +42,7 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
         digest(GemmConfig(**change)) for change in ({"stages": 3}, {"peek": False}, {"cluster_n": 2}, {"stagger": 0})
     ]
     others.append(digest(GemmConfig(), replace(PROBLEM, dtype="fp16")))
-    monkeypatch.setattr("hopper_gemm.build.store.version", lambda name: "0.0")
+    monkeypatch.setattr("hopper_gemm.build.store._versions", lambda: (("torch", "0.0"),))
     others.append(digest(GemmConfig()))
     monkeypatch.undo()
     monkeypatch.setattr("hopper_gemm.build.store.source_digest", lambda: "other sources")
@@ -53,7 +53,7 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
 def test_a_metered_kernel_has_a_name_of_its_own_and_the_others_keep_theirs(monkeypatch):
     """The name of an unmetered kernel is a digest in which nothing speaks of meters."""
     monkeypatch.setattr("hopper_gemm.build.store.source_digest", lambda: "sources")
-    monkeypatch.setattr("hopper_gemm.build.store.version", lambda name: "0.0")
+    monkeypatch.setattr("hopper_gemm.build.store._versions", lambda: tuple((name, "0.0") for name in PACKAGES))
     monkeypatch.setattr("hopper_gemm.build.store.asdict", lambda kernel: {"metered": kernel.metered})
     plain, metered = (KernelId.of(GemmConfig(), PROBLEM, metered).digest for metered in (False, True))
     assert plain != metered
