@@ -116,7 +116,7 @@ plt.show()
 
 # %%
 for problem in PROBLEMS:
-    final = best_row(read_study(results / f"suite/tune-{problem}-burst").finals)
+    final = best_row(read_study(results / f"suite-first/tune-{problem}-burst").finals)
     print(f"{problem}: {final.speedup:.3f}, {config_of(final)}")
 
 # %% [markdown]
@@ -339,7 +339,7 @@ print("two CTAs on an SM against one, speedup, %:")
 
 # %%
 found = []
-for folder in sorted((results / "suite").glob("tune-*-burst")):
+for folder in sorted((results / "suite-first").glob("tune-*-burst")):
     trials = read_study(folder).trials.query("status == 'ok'")
     if not trials.early.astype(bool).any():
         continue
@@ -356,7 +356,7 @@ columns = ["problem", "cuBLAS, us", "pairs", "median, %", "least, %", "greatest,
 pd.DataFrame(found, columns=columns).sort_values("cuBLAS, us").round(1)
 
 # %%
-search = read_study(results / "suite/tune-1024x1024x1024-burst")
+search = read_study(results / "suite-first/tune-1024x1024x1024-burst")
 names = ["tile", "cluster", "swap_ab", "early", "raster", "swizzle", "speedup", "speedup_low", "speedup_high"]
 search.finals.sort_values("speedup", ascending=False)[names].round(3)
 

@@ -34,7 +34,6 @@ from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, waves
 from hopper_gemm.tables.derived import with_derived
 from hopper_gemm.tables.report import read_study, source_line
 from hopper_gemm.tables.trials import config_of
-from hopper_gemm.tables.tuned import FILE, read_tuned
 
 plt.rcParams["figure.dpi"] = 80
 root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
@@ -130,16 +129,13 @@ target.join(final).round(3)
 for what in ("pj_per_flop", "pj"):
     row = cube.loc[cube[what].idxmin()]
     print(f"least {what} at 8192^3: {row['name']}, recorded {row.pj_per_flop:.3f}, from time {row.pj:.3f}")
-print("recorded as the best of the steady regime:")
-for entry in read_tuned(results / FILE):
-    if entry.regime == "steady":
-        print(f"    {entry.problem}: {entry.speedup:.3f}, from {entry.study}")
 
 # %% [markdown]
-# 1.04 was reached on one problem of five, 8192^3, with 1.053 in one pair; it has no final, and the table of best
-# configs still names an older config there, at 1.021. The others stand at 1.005, 1.019, 1.025 and 1.029 (the last two
-# are finals). 0.98 pJ/FLOP was not reached at 8192^3: 0.990 from the time of the best row. The one row that records as
-# little, 0.991, has 1.007 by its time. Deeper problems are below it: the final at 8192x4096x14336 records 0.971.
+# 1.04 was reached on one problem of five, 8192^3, with 1.053 in one pair and without a final. The others stand at
+# 1.005, 1.019, 1.025 and 1.029 (the last two are finals). 0.98 pJ/FLOP was not reached at 8192^3: 0.990 from the time
+# of the best row. The one row that records as little, 0.991, has 1.007 by its time. Deeper problems are below it: the
+# final at 8192x4096x14336 records 0.971. What came after, with tiles that are loaded in turns, is read in
+# [suite](suite.ipynb).
 #
 # ## What happens at the wall: activity against clock
 #
@@ -318,7 +314,7 @@ traffic.round(3)
 # ## Do the winners of the bursts hold?
 
 # %%
-suite = results / "suite"
+suite = results / "suite-first"
 held = []
 for row in new[new.study != "wall"].to_dict("records"):
     search = read_study(suite / f"tune-{row['problem']}-burst")

@@ -6,9 +6,9 @@ the sum has the same bits in every run, and all CTAs share the work. Thread t of
 of the same consumer, which holds the same elements, so that registers are written as they come.
 
 A counter for each consumer of a tile turns its highest bit when all parts are in (:func:`weights`), so that no part has
-to set it back and the next launch may find it either way. Parts of a tile are
-neighbours in the order of the launch, and a CTA leaves its sums before it waits: with all clusters resident and no
-fewer of them than parts, whoever is waited for either runs or waits for an earlier tile.
+to set it back and the next launch may find it either way. Parts of a tile are neighbours in the order of the launch,
+and a CTA leaves its sums before it waits: with all clusters resident and no fewer of them than parts, whoever is waited
+for either runs or waits for an earlier tile.
 """
 
 from __future__ import annotations

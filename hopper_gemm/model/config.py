@@ -34,7 +34,8 @@ class GemmConfig:
         cluster_m: CTAs of a cluster along m; they share, by multicast, the tile of B.
         cluster_n: CTAs of a cluster along n; they share, by multicast, the tile of A.
         raster: the axis along which consecutive tiles walk, ``"m"`` or ``"n"``.
-        swizzle: how many tiles of the other axis advance together before the walk takes a step.
+        swizzle: how many tiles of the other axis, each of a whole cluster, advance together before the walk takes a
+            step.
         serpentine: walk every other swizzle group backwards, so that it starts where the last one ended.
         peek: probe the next stage's barrier early, and block only if the probe failed: on both sides of the ring
             (true), on one (``"producer"``, ``"consumer"``), or on none (false).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,13 +9,13 @@ import pytest
 from hopper_gemm.build.child import Child
 from hopper_gemm.build.pool import CompilePool
 from hopper_gemm.build.store import KernelId
-from hopper_gemm.model.config import SWIZZLES, GemmConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from tests.build.test_compile import grid
+from tests.gpu.cases import cases_by_rows, drawn_cases, fp32_cases
 from tests.gpu.checking import ANSWER_SECONDS, Case, checking
-from tests.model.test_legality import drawn_configs
 
 pytestmark = pytest.mark.gpu
 
@@ -52,30 +51,12 @@ def test_the_published_grid_on_a_ragged_problem(wrong):
 
 
 def test_drawn_configs_on_drawn_problems(wrong):
-    rng = random.Random(17)
-    cases = []
-    for config in filter(is_legal, drawn_configs(3000, seed=19)):
-        walk = {"raster": rng.choice("mn"), "swizzle": rng.choice(SWIZZLES), "serpentine": rng.random() < 0.5}
-        problem = GemmProblem(
-            rng.randint(1, 3000), 8 * rng.randint(1, 400), 8 * rng.randint(1, 300), rng.choice(("bf16", "fp16"))
-        )
-        if is_legal(config, problem):
-            cases.append(Case(replace(config, **walk), problem))
-    cases = cases[:200]
-    assert len(cases) == 200
-    assert wrong(cases) == []
+    assert wrong(drawn_cases()) == []
 
 
 @pytest.mark.parametrize("layouts", LAYOUTS)
 def test_drawn_configs_with_an_fp32_output_in_every_layout(wrong, layouts):
-    rng, cases = random.Random(23), []
-    for config in drawn_configs(4000, seed=47):
-        sizes = (8 * rng.randint(1, 300) for _ in range(3))
-        problem = GemmProblem(*sizes, rng.choice(("bf16_fp32", "fp16_fp32")), layouts)
-        if is_legal(config, problem):
-            cases.append(Case(config, problem))
-    assert len(cases) > 50
-    assert wrong(cases[:50]) == []
+    assert wrong(fp32_cases(layouts)) == []
 
 
 WIDE_OUTPUTS = {
@@ -125,12 +106,7 @@ def test_the_smallest_and_the_oddest_problems(wrong, sizes):
 
 @pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
 def test_operands_contiguous_along_their_rows(wrong, layouts):
-    ragged = (1024, 1000, 517) if layouts == "mn" else (1024, 1000, 520)
-    problems = [GemmProblem(*sizes, layouts=layouts) for sizes in (ragged, (72, 2048, 64), (3000, 264, 2056))]
-    drawn = filter(is_legal, drawn_configs(1500, seed=41))
-    cases = [Case(config, problem) for config in drawn for problem in problems if is_legal(config, problem)]
-    assert len(cases) > 100
-    assert wrong(cases) == []
+    assert wrong(cases_by_rows(layouts)) == []
 
 
 LONG = GemmProblem(512, 512, 65536)

@@ -22,10 +22,12 @@ from hopper_gemm.measure.workload import Workload
 NEAR = 1.3
 """Candidates that take longer than this times the shortest are not timed further."""
 
-FINALISTS, ROUNDS = 4, 3
+FINALISTS, ROUNDS = 4, 5
 
 SHORT = Burst(rest=0.005, warm=0.001, timed=0.002, pairs=1)
-LONGER = Burst(rest=0.02, warm=0.002, timed=0.005, pairs=1)
+LONGER = Burst(pairs=1)
+"""As long as the bursts of the comparison: where 5 ms were timed, in three rounds, the choice lost to torch.mm by
+3 % at 8192 x 4096 x 14336."""
 SETTLED = Steady(settle=0.8, window=0.5, slice=0.5, pairs=1)
 
 GLANCED = 16
