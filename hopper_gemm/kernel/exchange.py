@@ -32,12 +32,17 @@ def take_vector(at: Int64) -> tuple[Float32, ...]:
     )
 
 
+def _acquired(word: Int64) -> Int32:
+    """Read what other CTAs write; what they wrote before it is seen after."""
+    return inline_ptx("ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[word])
+
+
 @cute.jit
 def wait_until(flag: Int64, least: int) -> None:
     """Wait until a flag has reached a value; what was written before it was raised is seen after."""
     seen = Int32(0)
     while seen < least:
-        seen = inline_ptx("ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[flag])
+        seen = _acquired(flag)
 
 
 @cute.jit
@@ -45,9 +50,7 @@ def wait_turned(counter: Int64, before: Int32) -> None:
     """Wait until a counter's highest bit differs from that of a value it had; what was written before is seen after."""
     seen = before
     while (seen ^ before) >= 0:
-        seen = inline_ptx(
-            "ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[counter]
-        )
+        seen = _acquired(counter)
 
 
 def lower(flag: Int64) -> None:

@@ -34,3 +34,9 @@ def shown(path: Path) -> str:
     """A path as results and messages show it: from the checkout on, where it lies in one."""
     root = results_root().parent
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def here_or_in_checkout(folder: Path) -> Path:
+    """A folder that was named: a relative one that is not here is looked for in the checkout."""
+    inside = results_root().parent / folder
+    return inside if not folder.is_dir() and inside.is_dir() else folder

@@ -20,7 +20,7 @@ from optuna.trial import TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.places import results_root, shown
+from hopper_gemm.tables.places import here_or_in_checkout, shown
 from hopper_gemm.tables.report import read_study
 from hopper_gemm.tables.trials import ResultsError
 from hopper_gemm.tuning.backend import Answer
@@ -397,8 +397,7 @@ def earlier_rows(folder: Path, gpu: str) -> list[Earlier]:
     Raises:
         ResultsError: there is no such study, or it was recorded on another kind of GPU.
     """
-    inside = results_root().parent / folder
-    study = read_study(inside if not folder.is_dir() and inside.is_dir() else folder)
+    study = read_study(here_or_in_checkout(folder))
     other = study.provenance["gpu"]["name"]
     if other != gpu:
         raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")

@@ -15,7 +15,7 @@ from hopper_gemm.model.menu import choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.pivot import Group, groups
-from hopper_gemm.tables.places import results_root, shown
+from hopper_gemm.tables.places import here_or_in_checkout, results_root, shown
 from hopper_gemm.tables.report import read_study
 from hopper_gemm.tables.trials import PROVENANCE, ResultsError, config_of
 from hopper_gemm.tuning.run import SweepRun, check_backend, choose_gpu
@@ -182,8 +182,8 @@ PAIRS = 7
 """Of a config that may be the best, and of a final in each of its processes."""
 
 REST = 0.01
-"""Seconds of idleness before a timing of the search; its finals rest as long as any. At 8192^3 the ratios moved by less
-than 0.1 % where the rest was 5, 10, 20 or 40 ms."""
+"""Seconds of idleness before a timing of the search; its finals rest as long as any. At 8192^3 the ratios of tiles that
+come near cuBLAS moved by 0.1 % between 10, 20 and 40 ms, by up to 0.25 % from 5 ms on (docs/rest.csv)."""
 
 SEEDS = 12
 """Tried first: half of them the most promising tiles, half the most promising techniques."""
@@ -349,8 +349,7 @@ def prepare(
 
 def _of_problem(folder: Path, name: str) -> list[Path]:
     """A folder to start from; where it is that of a list, its folder of the problem, or none."""
-    inside = results_root().parent / folder
-    found = inside if not folder.is_dir() and inside.is_dir() else folder
+    found = here_or_in_checkout(folder)
     if not found.is_dir() or (found / PROVENANCE).is_file():
         return [folder]
     return [folder / name] if (found / name / PROVENANCE).is_file() else []
