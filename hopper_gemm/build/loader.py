@@ -64,8 +64,8 @@ class LoadedKernel:
         self.launcher(a, b, out, self._clusters, config.raster == "m", config.swizzle, config.serpentine, *more)
 
     def _workspace(self, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Sums and flags for a launch on the current stream: in stream-K a tile for each resident CTA, else one for
-        each part of each tile of the output."""
+        """Sums and flags for a launch on the current stream: in stream-K a tile for each resident CTA, where k is
+        divided one for each part of each tile of the output. With pace a flag more, on which producers meet."""
         import torch
 
         config = self.config
@@ -74,10 +74,10 @@ class LoadedKernel:
         key = torch.cuda.current_stream(out.device).cuda_stream, tiles
         found = self.workspaces.get(key)
         if found is None:  # kept for good: a captured graph may write to it
-            ctas = tiles * config.cluster_size
+            ctas = tiles * config.cluster_size if config.stream_k or config.work_items > 1 else 0
             each = config.tile_m * config.tile_n * config.work_items
-            sums = torch.empty(ctas * each, dtype=torch.float32, device=out.device)
-            flags = torch.zeros(ctas * config.consumers, dtype=torch.int32, device=out.device)
+            sums = torch.empty(max(1, ctas * each), dtype=torch.float32, device=out.device)
+            flags = torch.zeros(ctas * config.consumers + (config.pace > 0), dtype=torch.int32, device=out.device)
             found = self.workspaces[key] = sums, flags
         return found
 

@@ -19,6 +19,10 @@ from hopper_gemm.kernel.reduction import Reduction
 from hopper_gemm.model import hopper
 
 
+EVICT_FIRST = 0x12F0000000000000
+"""What ``createpolicy.fractional.L2::evict_first`` makes: lines of which the L2 lets go before any other."""
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """The store role of one consumer warpgroup.
@@ -34,6 +38,7 @@ class Epilogue:
         buffers: buffers of this consumer.
         barrier: id of the named barrier of this consumer's 128 threads.
         stores: true in the warp that issues the stores.
+        policy: of the L2 for what is stored, or None.
     """
 
     atom: cute.CopyAtom
@@ -46,6 +51,7 @@ class Epilogue:
     buffers: int
     barrier: Int32
     stores: Boolean
+    policy: int | None = None
 
     def sync(self) -> None:
         """A barrier of this consumer's four warps."""
@@ -119,12 +125,14 @@ class Epilogue:
             self.wait_reads(self.buffers - 2)
         self.sync()
         if self.stores:
+            hint = {} if self.policy is None else {"cache_policy": Int64(self.policy)}
             if cutlass.const_expr(self.boxes == 1):
-                cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)])
+                cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)], **hint)
             else:
                 for box in cutlass.range_constexpr(self.boxes):
                     at_row = (row + i) * self.boxes + box
-                    cute.copy(self.atom, self.shared[None, (box, 0, slot)], self.target[None, (at_row, column + at)])
+                    target = self.target[None, (at_row, column + at)]
+                    cute.copy(self.atom, self.shared[None, (box, 0, slot)], target, **hint)
             cute.arch.cp_async_bulk_commit_group()
         if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
             self.wait_reads(0)

@@ -220,9 +220,9 @@ class HopperGemm(Roles):
                         ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
                     )
                     if cutlass.const_expr(config.stream_k):
-                        self._load_string(loads, place, raster, k_tiles)
+                        self._load_string(loads, place, raster, k_tiles, flags)
                     else:
-                        self._load(loads, place, raster, k_first, k_tiles, readings)
+                        self._load(loads, place, raster, k_first, k_tiles, readings, flags)
             else:
                 if cutlass.const_expr(registers.moved):
                     cute.arch.setmaxregister_increase(registers.consumer)
@@ -341,8 +341,8 @@ class WorkspaceGemm(HopperGemm):
         """Launch.
 
         ``sums`` is fp32, room for one tile in stream-K for each resident CTA, else for each part of each tile;
-        ``flags`` is int32, one for each consumer of each resident CTA, else of each tile; zero before the first
-        launch, and left as a launch leaves it.
+        ``flags`` is int32, one for each consumer of each resident CTA, else of each tile, and a last one on which
+        producers meet; zero before the first launch, and left as a launch leaves it.
         Clusters must all be resident at once. The rest is as without a workspace.
         """
         self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, None, sums, flags)

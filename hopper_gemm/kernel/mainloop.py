@@ -34,8 +34,11 @@ def load_tile(
     peek: cutlass.Constexpr[bool],
     unroll: cutlass.Constexpr[int],
     meter: Meter,
+    backwards: Int32 | None = None,
 ) -> tuple[State, Meter]:
     """The load role, for one output tile: fill k_tiles stages, from ``k_first`` on. By one warp.
+
+    Where ``backwards`` is given and not 0, the same stages from the last one back.
 
     Returns:
         The state after the last stage, for the next tile, and the meter: the ring runs on across tiles, so that the
@@ -43,11 +46,15 @@ def load_tile(
     """
     ring = loads.ring
     passed = Boolean(False)
+    start, step = k_first, 1
+    if cutlass.const_expr(backwards is not None):
+        start = cutlass.select_(backwards != 0, k_first + k_tiles - 1, Int32(k_first))
+        step = cutlass.select_(backwards != 0, Int32(-1), Int32(1))
     for k_tile in cutlass.range(k_tiles, unroll=unroll):
         asked = meter.ask()
         ring.acquire(state.index, state.parity, passed)
         meter = meter.got(asked, passed)
-        loads.issue(tile_m, tile_n, k_first + k_tile, state.index)
+        loads.issue(tile_m, tile_n, start + k_tile * step, state.index)
         state = state.next()
         if cutlass.const_expr(peek):
             passed = ring.peek_empty(state.index, state.parity)

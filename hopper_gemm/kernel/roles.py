@@ -8,12 +8,13 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, warp, warpgroup
 
-from hopper_gemm.kernel.epilogue import DirectEpilogue, Epilogue
+from hopper_gemm.kernel.epilogue import EVICT_FIRST, DirectEpilogue, Epilogue
 from hopper_gemm.kernel.gathering import Gathering
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
 from hopper_gemm.kernel.mainloop import Ahead, Copying, Share, Turn, copies_landed, copy_tile, load_tile, multiply_tile
 from hopper_gemm.kernel.meter import Meter
 from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, Operand, plain_layout, smem_layout
+from hopper_gemm.kernel.pace import Pace
 from hopper_gemm.kernel.pipeline import STATES, Ring
 from hopper_gemm.kernel.reduction import Reduction, meet
 from hopper_gemm.kernel.stream_k import String, Workspace
@@ -89,13 +90,16 @@ class Roles:
         k_first: Int32 | int,
         k_tiles: Int32,
         readings: cute.Tensor | None,
+        flags: cute.Tensor | None = None,
     ) -> None:
         """Producer by TMA. By one warp."""
         config = self.config
         state = STATES[config.ring_state].first(config.stages, phase=1)
         index = Int32(place.cluster)
         meter = Meter.start(self.metered)
+        walked = self._walked()
         while index < raster.items:
+            self._keep_pace(walked, raster, flags)
             tile, _, first, count = self._item(index, k_first, k_tiles)
             tile_m, tile_n = self._tile(place, raster, tile)
             state, meter = load_tile(
@@ -108,8 +112,10 @@ class Roles:
                 config.peeks("producer"),
                 self._unroll,
                 meter,
+                self._backwards(walked),
             )
             index = index + raster.clusters
+            walked = self._walked(walked)
         if cutlass.const_expr(self.metered):
             if place.lane == 0:
                 meter.write(readings, 0)
@@ -330,19 +336,40 @@ class Roles:
                 loads.prefetch(tile_m, tile_n, first + k_tile)
 
     @cute.jit
-    def _load_string(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
+    def _load_string(
+        self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32, flags: cute.Tensor | None
+    ) -> None:
         """Producer of stream-K. By one warp."""
         config = self.config
         string = String.of(raster, k_tiles)
         state = STATES[config.ring_state].first(config.stages, phase=1)
         index, at, end = Int32(place.cluster), string.start(place.cluster), string.start(place.cluster + 1)
+        walked = self._walked()
         while string.more(index, at, end):
+            self._keep_pace(walked, raster, flags)
             tile, first, count = string.piece(index, at, end)
             at = cutlass.select_(index < string.whole, at, at + count)
             index = index + raster.clusters
             tile_m, tile_n = self._tile(place, raster, tile)
             peek = config.peeks("producer")
-            state, _ = load_tile(loads, state, tile_m, tile_n, first, count, peek, self._unroll, Meter.start(False))
+            meter, back = Meter.start(False), self._backwards(walked)
+            state, _ = load_tile(loads, state, tile_m, tile_n, first, count, peek, self._unroll, meter, back)
+            walked = self._walked(walked)
+
+    # Parts of the producer -----------------------------------------------------------------
+
+    def _walked(self, before: Int32 | int = -1) -> Int32 | int:
+        """Tiles that a producer has behind it, where anything depends on their number: one more than before."""
+        return Int32(before + 1) if self.config.zigzag or self.config.pace else 0
+
+    def _backwards(self, walked: Int32 | int) -> Int32 | None:
+        """Whether the next tile is loaded from the end of k: every other one, or none."""
+        return walked & 1 if self.config.zigzag else None
+
+    def _keep_pace(self, walked: Int32 | int, raster: Raster, flags: cute.Tensor | None) -> None:
+        """Before a tile, let the others come as far."""
+        if self.config.pace:
+            Pace.of(flags, self.config.pace, raster, self.config.cluster_size).keep(walked)
 
     @cute.jit
     def _multiply_string(
@@ -429,7 +456,8 @@ class Roles:
         )
         stores = thread // hopper.WARP_THREADS == 0
         parts = hopper.WGMMA_M // self.box[0]
-        return Epilogue(atom, copy, values, registers, boxes, global_boxes, parts, buffers, consumer + 1, stores)
+        policy = EVICT_FIRST if self.config.evict_c else None
+        return Epilogue(atom, copy, values, registers, boxes, global_boxes, parts, buffers, consumer + 1, stores, policy)
 
     def copy_of_chunk(self) -> cute.TiledCopy:
         """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider ones by plain

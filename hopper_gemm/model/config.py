@@ -10,6 +10,8 @@ Side = Literal["producer", "consumer"]
 
 SCHEDULES = ("cooperative", "pingpong", "multistage")
 SWIZZLES = (1, 2, 4, 8, 16)
+"""Raster groups that are offered where nothing was tuned; any up to 32 runs."""
+
 SIDES = ("producer", "consumer")
 
 
@@ -70,6 +72,12 @@ class GemmConfig:
             math; and a kernel that is launched early finds room beside the one ahead of it.
         multicast: how the CTAs of a cluster divide the loading of what they share: each a part of its ``"rows"``, or
             one of them all of it, stage by stage in ``"turns"``, which any number of rows allows.
+        zigzag: a CTA loads every other of its tiles from the end of k to its beginning. Clusters reach the end of their
+            tiles together, and what they read last of the panels that they share is what the L2 still holds.
+        pace: after so many of its tiles a CTA's producer waits until all others have come as far, 0 for never: CTAs
+            that share panels drift apart, and read them from DRAM twice. It waits for a short time only, so that
+            nothing depends on it.
+        evict_c: the L2 is told to drop C first, which nobody reads again.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -111,6 +119,9 @@ class GemmConfig:
     prefetch: int = 0
     ctas_per_sm: int = 1
     multicast: Literal["rows", "turns"] = "rows"
+    zigzag: bool = False
+    pace: int = 0
+    evict_c: bool = False
 
     def __post_init__(self) -> None:
         words = {"stages": ("max",), "consumers": ("auto",), "epi_n": ("auto", "wide"), "epi_buffers": ("max",)}
@@ -127,7 +138,7 @@ class GemmConfig:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
-        for name in ("serpentine", "persistent", "unroll", "swap_ab", "stream_k", "early"):
+        for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false but got {getattr(self, name)!r}")
         if not isinstance(self.peek, bool) and self.peek not in SIDES:
@@ -151,7 +162,7 @@ class GemmConfig:
     @property
     def has_workspace(self) -> bool:
         """Whether a launch needs a workspace in global memory."""
-        return self.stream_k or self.work_items > 1
+        return self.stream_k or self.work_items > 1 or self.pace > 0
 
     @property
     def specialised(self) -> bool:
@@ -195,8 +206,9 @@ INTEGERS = (
     "split_k",
     "prefetch",
     "ctas_per_sm",
+    "pace",
 )
-FROM_ZERO = ("stages", "stagger", "epi_n", "epi_buffers", "l2_promotion", "prefetch")
+FROM_ZERO = ("stages", "stagger", "epi_n", "epi_buffers", "l2_promotion", "prefetch", "pace")
 """Those that may be 0."""
 
 WORDS = {
@@ -210,6 +222,9 @@ WORDS = {
     "reduction": ("cluster", "workspace"),
     "multicast": ("rows", "turns"),
 }
+SWITCHES = ("serpentine", "persistent", "unroll", "swap_ab", "stream_k", "early", "zigzag", "evict_c")
+"""Those that are true or false."""
+
 FIELDS = tuple(field.name for field in fields(GemmConfig))
 """Every parameter's name, in the order in which tables show them."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import SWIZZLES, GemmConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import (
     REGISTER_SPLITS,
     WIDE_CHUNK,
@@ -32,6 +32,8 @@ STAGGER_MAX = 7
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
+SWIZZLE_MAX = 32
+PACE_MAX = 64
 LEAST_SPAN = 16
 SPLIT_K = (1, 2, 4, 8)
 PARTS_MAX = 64
@@ -236,6 +238,41 @@ def _prefetch(shares: Footprint) -> str | None:
     return None
 
 
+def _swizzle(shares: Footprint) -> str | None:
+    if shares.config.swizzle <= SWIZZLE_MAX:
+        return None
+    return f"swizzle must be 1 to {SWIZZLE_MAX} but got {shares.config.swizzle}"
+
+
+def _zigzag(shares: Footprint) -> str | None:
+    if not shares.config.zigzag or _walks(shares.config):
+        return None
+    return f"zigzag turns k round from tile to tile of a CTA: {_WALKS}"
+
+
+def _pace(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.pace == 0:
+        return None
+    if config.pace > PACE_MAX:
+        return f"pace must be 0 to {PACE_MAX} tiles but got {config.pace}"
+    return None if _walks(config) else f"pace holds back who walks over tiles: {_WALKS}"
+
+
+_WALKS = "take loads tma by a producer, persistent, split_k 1"
+
+
+def _walks(config: GemmConfig) -> bool:
+    """Whether a producer walks over whole tiles."""
+    return config.specialised and config.loads == "tma" and config.persistent and config.split_k == 1
+
+
+def _evict_c(shares: Footprint) -> str | None:
+    if not shares.config.evict_c or shares.config.stores == "tma":
+        return None
+    return 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
+
+
 def _stream_k(shares: Footprint) -> str | None:
     config = shares.config
     if not config.stream_k:
@@ -405,12 +442,15 @@ RULES = (
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
     Rule("cluster", "clusters of two and four are built; eight strand SMs, since GPCs are unequal", _cluster),
     Rule("multicast", "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes", _multicast),
-    Rule("swizzle", "raster groups are powers of two", _one_of("swizzle", SWIZZLES)),
+    Rule("swizzle", "a wider group than the GPU has clusters abreast is another raster", _swizzle),
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
     Rule("reduction", "a workspace holds parts of k", _reduction),
     Rule("prefetch", "operands can be asked into the L2 while another kernel writes them, not read", _prefetch),
+    Rule("zigzag", "the one who loads a tile decides from which end of k", _zigzag),
+    Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
+    Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
     Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
     Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),

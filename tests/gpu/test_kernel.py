@@ -93,6 +93,31 @@ def test_every_way_out_of_an_fp32_output(wrong, way):
     assert wrong(cases) == []
 
 
+WALKS = {
+    "backwards": {"zigzag": True},
+    "in step": {"pace": 1},
+    "now and then": {"pace": 3, "cluster_n": 2},
+    "all of it": {"zigzag": True, "pace": 1, "evict_c": True, "cluster_m": 2},
+    "in turns": {"zigzag": True, "pace": 2, "tile_n": 72, "cluster_m": 2, "multicast": "turns"},
+    "stream-K": {"zigzag": True, "pace": 1, "stream_k": True},
+    "pingpong": {"zigzag": True, "pace": 1, "schedule": "pingpong"},
+    "swapped, C first": {"evict_c": True, "swap_ab": True, "zigzag": True},
+    "early": {"zigzag": True, "pace": 1, "early": True},
+}
+
+
+@pytest.mark.parametrize("way", WALKS)
+def test_every_walk_over_many_tiles(wrong, way):
+    """Up to nineteen tiles a CTA, whole last waves and ragged ones, and one tile that meets nobody."""
+    config = replace(GemmConfig(tile_m=64, tile_n=64, consumers=1), **WALKS[way])
+    if config.schedule == "pingpong":
+        config = replace(config, consumers="auto")
+    sizes = ((3200, 3200, 200), (2816, 3072, 520), (4000, 72, 1032), (64, 64, 4096))
+    cases = [Case(config, GemmProblem(*size), runs=4) for size in sizes]
+    assert all(is_legal(case.config, case.problem) for case in cases)
+    assert wrong(cases) == []
+
+
 @pytest.mark.parametrize("sizes", [(1, 8, 8), (1, 8192, 64), (8191, 8, 8), (64, 128, 8), (255, 264, 4096)], ids=str)
 def test_the_smallest_and_the_oddest_problems(wrong, sizes):
     configs = [

@@ -40,7 +40,7 @@ def test_the_one_published_cell_that_exceeds_shared_memory_is_refused_by_the_sta
 
 
 def test_all_reasons_are_given_not_only_the_first():
-    config = GemmConfig(tile_m=100, tile_n=130, k_depth=17, consumers=4, cluster_m=3, swizzle=3, epi_n=48)
+    config = GemmConfig(tile_m=100, tile_n=130, k_depth=17, consumers=4, cluster_m=3, swizzle=33, epi_n=48)
     assert rules_of(config) == ["tile_m", "tile_n", "k_depth", "consumers", "cluster", "swizzle", "epi_n"]
 
 
@@ -121,7 +121,18 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"tile_n": 136, "cluster_m": 2}, "multicast"),
         ({"tile_n": 136, "cluster_m": 2, "multicast": "turns"}, None),
         ({"tile_n": 136, "multicast": "turns"}, "multicast"),
-        ({"swizzle": 5}, "swizzle"),
+        ({"zigzag": True, "schedule": "pingpong", "tile_m": 128}, None),
+        ({"zigzag": True, "stream_k": True}, None),
+        ({"zigzag": True, "persistent": False}, "zigzag"),
+        ({"zigzag": True, "split_k": 2, "tile_m": 64}, "zigzag"),
+        ({"zigzag": True, "schedule": "multistage", "tile_m": 128}, "zigzag"),
+        ({"pace": 1, "stream_k": True}, None),
+        ({"pace": 65}, "pace"),
+        ({"pace": 1, "loads": "cp_async", "tile_m": 128}, "pace"),
+        ({"evict_c": True, "split_k": 2, "tile_m": 64}, None),
+        ({"evict_c": True, "stores": "direct"}, "evict_c"),
+        ({"swizzle": 11}, None),
+        ({"swizzle": 33}, "swizzle"),
         ({"epi_n": 24}, "epi_n"),
         ({"epi_buffers": 9}, "epi_buffers"),
     ],
@@ -213,7 +224,7 @@ def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
 
 def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
     """Configs from all over the space, legal or not; the rarer options in a few of them each."""
-    rng = random.Random(seed)
+    rng, later = random.Random(seed), random.Random(seed + 1)
 
     def rarely(usual, *others):
         return rng.choice(others) if rng.random() < 0.12 else usual
@@ -258,6 +269,9 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 prefetch=rng.choice((0, 4, 16)) if early else 0,
                 ctas_per_sm=rarely(1, 2, 3),
                 multicast=rarely("rows", "turns"),
+                zigzag=later.random() < 0.1,
+                pace=later.choice((1, 2, 3, 64)) if later.random() < 0.1 else 0,
+                evict_c=later.random() < 0.1,
             )
         )
     return found
