@@ -18,7 +18,6 @@ from hopper_gemm.kernel.gathering import Gathering
 from hopper_gemm.kernel.reduction import Reduction
 from hopper_gemm.model import hopper
 
-
 EVICT_FIRST = 0x12F0000000000000
 """What ``createpolicy.fractional.L2::evict_first`` makes: lines of which the L2 lets go before any other."""
 

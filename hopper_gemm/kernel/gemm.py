@@ -220,7 +220,7 @@ class HopperGemm(Roles):
                         ring, place, atom_a, shared_a, tensor_a, map_a, atom_b, shared_b, tensor_b, map_b
                     )
                     if cutlass.const_expr(config.stream_k):
-                        self._load_string(loads, place, raster, k_tiles, flags)
+                        self._load_string(loads, place, raster, k_tiles)
                     else:
                         self._load(loads, place, raster, k_first, k_tiles, readings, flags)
             else:

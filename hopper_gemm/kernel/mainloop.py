@@ -11,6 +11,7 @@ from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 
 from hopper_gemm.kernel.loads import Loads, ThreadLoads
 from hopper_gemm.kernel.meter import Meter
+from hopper_gemm.kernel.pace import Pace
 from hopper_gemm.kernel.pipeline import PackedState, Ring, RingState
 from hopper_gemm.model import hopper
 
@@ -35,10 +36,11 @@ def load_tile(
     unroll: cutlass.Constexpr[int],
     meter: Meter,
     backwards: Int32 | None = None,
+    pace: Pace | None = None,
 ) -> tuple[State, Meter]:
     """The load role, for one output tile: fill k_tiles stages, from ``k_first`` on. By one warp.
 
-    Where ``backwards`` is given and not 0, the same stages from the last one back.
+    Where ``backwards`` is given and not 0, the same stages from the last one back. With ``pace``, in step with others.
 
     Returns:
         The state after the last stage, for the next tile, and the meter: the ring runs on across tiles, so that the
@@ -51,6 +53,8 @@ def load_tile(
         start = cutlass.select_(backwards != 0, k_first + k_tiles - 1, Int32(k_first))
         step = cutlass.select_(backwards != 0, Int32(-1), Int32(1))
     for k_tile in cutlass.range(k_tiles, unroll=unroll):
+        if cutlass.const_expr(pace is not None):
+            pace.keep(k_tile)
         asked = meter.ask()
         ring.acquire(state.index, state.parity, passed)
         meter = meter.got(asked, passed)

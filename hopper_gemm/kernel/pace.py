@@ -1,20 +1,20 @@
 """Keeping CTAs that share panels together, so that what one of them reads from DRAM the others find in the L2.
 
 CTAs of a persistent launch begin together and then go as fast as each can. After dozens of tiles they are so far apart
-that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3, where a tile takes 0.3 ms,
-orders were measured that read every panel twice. So producers meet at a counter in global memory, now and then, before
-they load a tile: one who is early waits while its consumers multiply what is in the ring.
+that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was read three
+times over. So producers count their stages, and at every so many of them meet at a counter in global memory: each waits
+until all have come to the meeting before this one, and then tells that it is here. Who is no further ahead than from
+one meeting to the next does not wait, but for a look at the counter, while its consumers multiply what is in the ring.
 
-Nothing depends on it. A producer looks at the counter :data:`LOOKS` times and goes on; where not all CTAs are resident,
-or a counter was left behind by a launch that was cut off, time is lost and nothing else. The last to come to the last
-meeting, at which nobody waits, sets the counter back to zero for the next launch.
+Nothing depends on it. A producer looks :data:`LOOKS` times and goes on; where not all CTAs are resident, or a launch
+that was cut off left a count behind, time is lost and nothing else. Who comes last to the last meeting sets the counter
+back to zero for the next launch: by then everybody has waited for the last time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cutlass
 from cutlass import Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
@@ -26,49 +26,57 @@ LOOKS = 48
 
 @dataclass(frozen=True)
 class Pace:
-    """Where producers meet.
+    """Where the producers of a launch meet.
 
     Args:
         counter: its global address.
-        every: tiles from meeting to meeting.
-        meetings: of a launch; no one waits at the last.
+        every: stages from meeting to meeting.
+        meetings: of the launch.
         ctas: that come to each.
+        behind: stages that this producer had behind it when the tile at hand began.
     """
 
     counter: Int64
     every: int
     meetings: Int32
     ctas: Int32
+    behind: Int32
 
     @staticmethod
-    def of(flags: cute.Tensor, every: int, raster: Raster, cluster_size: int) -> Pace:
-        """Of a launch: meetings are held before tiles that every CTA has, at the last of the flags."""
+    def of(flags: cute.Tensor, every: int, raster: Raster, cluster_size: int, k_tiles: Int32, walked: Int32) -> Pace:
+        """At the tile that comes after so many others.
+
+        All meetings lie within the tiles that every CTA has, of which there is at least one; the counter is the last of
+        the flags.
+        """
         counter = flags.iterator.toint() + Int64(cute.size(flags) - 1) * (Int32.width // 8)
-        meetings = (raster.tiles // raster.clusters - 1) // every
-        return Pace(counter, every, meetings, raster.clusters * cluster_size)
+        stages = raster.tiles // raster.clusters * k_tiles
+        return Pace(counter, every, (stages - 1) // every, raster.clusters * cluster_size, walked * k_tiles)
 
     @cute.jit
-    def keep(self, walked: Int32) -> None:
-        """Before a tile, with so many behind: if it is time to meet, come, and wait a while for the others. By a warp."""
-        meeting = walked // self.every
-        if (walked > 0) & (walked % self.every == 0) & (meeting <= self.meetings):
-            here = meeting * self.ctas
+    def keep(self, k_tile: Int32) -> None:
+        """Before the load of a stage of the tile: if it is time to meet, wait a while for those behind. By a warp."""
+        stage = self.behind + k_tile
+        meeting = stage // self.every
+        if (stage % self.every == 0) & (meeting > 0) & (meeting <= self.meetings):
             with cute.arch.elect_one():
-                seen = 1 + inline_ptx(
-                    "atom.relaxed.gpu.global.add.s32 {$w0}, [{$r0}], 1;",
-                    write_only_types=[Int32],
-                    read_only_args=[self.counter],
-                )
-                if meeting == self.meetings:
-                    if seen == here:
-                        inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], 0;", read_only_args=[self.counter])
+                all_came = (meeting - 1) * self.ctas
+                seen, looks = Int32(0), Int32(LOOKS)
+                while (seen < all_came) & (looks > 0):
+                    seen = inline_ptx(
+                        "ld.relaxed.gpu.global.b32 {$w0}, [{$r0}];",
+                        write_only_types=[Int32],
+                        read_only_args=[self.counter],
+                    )
+                    looks = looks - 1
+                if meeting < self.meetings:
+                    inline_ptx("red.relaxed.gpu.global.add.s32 [{$r0}], 1;", read_only_args=[self.counter])
                 else:
-                    looks = Int32(LOOKS)
-                    while (seen < here) & (looks > 0):
-                        seen = inline_ptx(
-                            "ld.relaxed.gpu.global.b32 {$w0}, [{$r0}];",
-                            write_only_types=[Int32],
-                            read_only_args=[self.counter],
-                        )
-                        looks = looks - 1
+                    before = inline_ptx(
+                        "atom.relaxed.gpu.global.add.s32 {$w0}, [{$r0}], 1;",
+                        write_only_types=[Int32],
+                        read_only_args=[self.counter],
+                    )
+                    if before + 1 == meeting * self.ctas:
+                        inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], 0;", read_only_args=[self.counter])
             cute.arch.sync_warp()

@@ -99,7 +99,6 @@ class Roles:
         meter = Meter.start(self.metered)
         walked = self._walked()
         while index < raster.items:
-            self._keep_pace(walked, raster, flags)
             tile, _, first, count = self._item(index, k_first, k_tiles)
             tile_m, tile_n = self._tile(place, raster, tile)
             state, meter = load_tile(
@@ -113,6 +112,7 @@ class Roles:
                 self._unroll,
                 meter,
                 self._backwards(walked),
+                self._pace(walked, raster, k_tiles, flags),
             )
             index = index + raster.clusters
             walked = self._walked(walked)
@@ -336,9 +336,7 @@ class Roles:
                 loads.prefetch(tile_m, tile_n, first + k_tile)
 
     @cute.jit
-    def _load_string(
-        self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32, flags: cute.Tensor | None
-    ) -> None:
+    def _load_string(self, loads: Loads, place: Place, raster: Raster, k_tiles: Int32) -> None:
         """Producer of stream-K. By one warp."""
         config = self.config
         string = String.of(raster, k_tiles)
@@ -346,7 +344,6 @@ class Roles:
         index, at, end = Int32(place.cluster), string.start(place.cluster), string.start(place.cluster + 1)
         walked = self._walked()
         while string.more(index, at, end):
-            self._keep_pace(walked, raster, flags)
             tile, first, count = string.piece(index, at, end)
             at = cutlass.select_(index < string.whole, at, at + count)
             index = index + raster.clusters
@@ -366,10 +363,11 @@ class Roles:
         """Whether the next tile is loaded from the end of k: every other one, or none."""
         return walked & 1 if self.config.zigzag else None
 
-    def _keep_pace(self, walked: Int32 | int, raster: Raster, flags: cute.Tensor | None) -> None:
-        """Before a tile, let the others come as far."""
-        if self.config.pace:
-            Pace.of(flags, self.config.pace, raster, self.config.cluster_size).keep(walked)
+    def _pace(self, walked: Int32 | int, raster: Raster, k_tiles: Int32, flags: cute.Tensor | None) -> Pace | None:
+        """With whom the next tile is loaded in step, or None."""
+        if self.config.pace == 0:
+            return None
+        return Pace.of(flags, self.config.pace, raster, self.config.cluster_size, k_tiles, walked)
 
     @cute.jit
     def _multiply_string(
@@ -457,7 +455,9 @@ class Roles:
         stores = thread // hopper.WARP_THREADS == 0
         parts = hopper.WGMMA_M // self.box[0]
         policy = EVICT_FIRST if self.config.evict_c else None
-        return Epilogue(atom, copy, values, registers, boxes, global_boxes, parts, buffers, consumer + 1, stores, policy)
+        return Epilogue(
+            atom, copy, values, registers, boxes, global_boxes, parts, buffers, consumer + 1, stores, policy
+        )
 
     def copy_of_chunk(self) -> cute.TiledCopy:
         """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider ones by plain

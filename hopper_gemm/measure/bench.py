@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from statistics import median
 import torch
 
 from hopper_gemm.build.loader import LoadedKernel, load
-from hopper_gemm.measure.arms import Arm, Clock, Launch, cublas_launch, kernel_launch, make_arm
+from hopper_gemm.measure.arms import Arm, Clock, Launch, cublas_launch, kernel_launch, make_arm, seconds_per_launch
 from hopper_gemm.measure.baselines.base import Baseline
 from hopper_gemm.measure.baselines.choose import Chosen, GpuStopwatch, choose
 from hopper_gemm.measure.correctness import Correctness, check, poison
@@ -90,6 +91,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self._clock = Clock(self.device.sms)
+        self._idle_since: float | None = None
 
     def cell(
         self, config: GemmConfig, problem: GemmProblem, protocol: Protocol, process: int = 0, data: str = "normal"
@@ -157,9 +159,10 @@ class Bench:
             before = self._check(kernel, checked)
             if not before.ok:
                 return Outcome("wrong_result", before.reason or "")
-            self._last = key, self._arm(kernel_launch(kernel), protocol), before
+            self._last = key, self._arm(kernel_launch(kernel), protocol, workload.sets[0].ours), before
+        else:
+            self._work(lambda: poison(workload.sets[0].ours))
         _, arm, before = self._last
-        poison(workload.sets[0].ours)
         outcome = self._compare(arm, theirs(), protocol, process, before)
         after = check(workload.sets[0].ours, workload.reference, problem.k)
         if not after.ok:
@@ -192,11 +195,21 @@ class Bench:
             self._rivals[key] = self._arm(best.launch, protocol), chosen
         return self._rivals[key]
 
-    def _arm(self, launch: Launch, protocol: Protocol) -> Arm:
-        assert self._workload is not None
+    def _arm(self, launch: Launch, protocol: Protocol, poisoned: torch.Tensor | None = None) -> Arm:
+        """Capture a side, the GPU at rest meanwhile; before that, have an output poisoned."""
+        workload = self._workload
+        assert workload is not None
+        seconds = seconds_per_launch(launch, workload)
+        self._work(lambda: None if poisoned is None else poison(poisoned))
         if isinstance(protocol, Burst):
-            return make_arm(launch, self._workload, protocol.warm, protocol.timed)
-        return make_arm(launch, self._workload, protocol.graph, protocol.graph)
+            return make_arm(launch, workload, protocol.warm, protocol.timed, seconds)
+        return make_arm(launch, workload, protocol.graph, protocol.graph, seconds)
+
+    def _work(self, work: Callable[[], None]) -> None:
+        """Have the GPU do something, and remember when it was done."""
+        work()
+        torch.cuda.synchronize()
+        self._idle_since = time.perf_counter()
 
     def _check(self, kernel: LoadedKernel, workload: Workload) -> Correctness:
         """Run twice into poisoned output: right, and the same bits both times."""
@@ -217,7 +230,7 @@ class Bench:
         self, ours: Arm, theirs: Arm, protocol: Protocol, process: int, checked: Correctness | None
     ) -> Outcome:
         for _ in range(TRIES):
-            with Telemetry(self.device.uuid) as telemetry:
+            with Telemetry(self.device.uuid, energy=isinstance(protocol, Steady)) as telemetry:
                 timings = [
                     self._pair(ours, theirs, protocol, telemetry, ours_first=i % 2 == 0) for i in range(protocol.pairs)
                 ]
@@ -230,16 +243,18 @@ class Bench:
     ) -> tuple[Timing, Timing]:
         """Time both sides next to each other; ours is returned first whichever ran first."""
 
-        def timing(arm: Arm) -> Timing:
+        def timed(arm: Arm) -> Timing:
             if isinstance(protocol, Steady):
                 return time_steady(arm, protocol, self._clock, telemetry)
-            return time_burst(arm, protocol, self._clock)
+            timing = time_burst(arm, protocol, self._clock, self._idle_since, telemetry.look)
+            self._idle_since = time.perf_counter()
+            return timing
 
         if ours_first:
-            first = timing(ours)
-            return first, timing(theirs)
-        second = timing(theirs)
-        return timing(ours), second
+            first = timed(ours)
+            return first, timed(theirs)
+        second = timed(theirs)
+        return timed(ours), second
 
     def _figures(self, timings: list[tuple[Timing, Timing]], process: int, checked: Correctness | None) -> Figures:
         assert self._workload is not None

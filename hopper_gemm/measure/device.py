@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import asdict, dataclass
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -134,36 +135,39 @@ class Tick:
 
 
 class Telemetry:
-    """Reads NVML in a side thread while work runs: energy, temperature, clock event reasons.
+    """Reads NVML while work runs: energy, temperature, clock event reasons.
 
-    The energy counter moves in steps of about 100 ms; each step is kept with the moment at which it was seen, so
-    that mean power over a window comes from whole steps.
+    The energy counter moves in steps of about 100 ms, and a reading of it takes 3 ms: a side thread keeps each step with
+    the moment at which it was seen, so that mean power over a window comes from whole steps. Work that is shorter than
+    a step is only looked at.
 
     Args:
         uuid: the GPU's.
+        energy: whether to read it, in a side thread.
     """
 
-    def __init__(self, uuid: str) -> None:
+    def __init__(self, uuid: str, energy: bool = True) -> None:
         import pynvml
 
-        pynvml.nvmlInit()
         self._nvml = pynvml
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._handle = _handle(uuid)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True) if energy else None
         self.ticks: list[Tick] = []
         self.reasons = 0
         self.celsius_max = 0
 
     def __enter__(self) -> Telemetry:
-        self._thread.start()
+        if self._thread is not None:
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def watts(self, start: float, end: float) -> float | None:
         """Mean power between two host times, from the whole counter steps inside; None with fewer than three."""
@@ -177,6 +181,12 @@ class Telemetry:
         """What voids the measurement, if anything did."""
         return next((text for bit, text in HARMFUL_REASONS.items() if self.reasons & bit), None)
 
+    def look(self) -> None:
+        """Read temperature and clock event reasons, now."""
+        self.reasons |= self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        celsius = self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU)
+        self.celsius_max = max(self.celsius_max, celsius)
+
     def _poll(self) -> None:
         last = None
         while not self._stop.is_set():
@@ -184,7 +194,13 @@ class Telemetry:
             if millijoules != last:
                 self.ticks.append(Tick(time.perf_counter(), millijoules / 1000))
                 last = millijoules
-                self.reasons |= self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-                celsius = self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU)
-                self.celsius_max = max(self.celsius_max, celsius)
+                self.look()
             self._stop.wait(POLL_SECONDS)
+
+
+@cache
+def _handle(uuid: str) -> Any:
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)

@@ -31,7 +31,7 @@ class Burst:
     """Protocol of the burst regime.
 
     Args:
-        rest: seconds of idleness before each timing.
+        rest: seconds of idleness before each timing, what the host prepares meanwhile included.
         warm: seconds of warm-up.
         timed: seconds timed.
         pairs: pairs (ours, cuBLAS), in alternating order.
@@ -85,17 +85,43 @@ class Timing:
     watts: float | None = None
 
 
-def time_burst(arm: Arm, protocol: Burst, clock: Clock, rest: Callable[[float], None] = time.sleep) -> Timing:
-    """Rest, warm up, time."""
+def rest_of(protocol: Burst, idle_since: float | None, now: float) -> float:
+    """Seconds that are still to be rested.
+
+    Args:
+        protocol: says for how long.
+        idle_since: when the GPU's last work ended, by :func:`time.perf_counter`; None where it ends now.
+        now: by the same clock.
+    """
+    return max(0.0, protocol.rest - (0.0 if idle_since is None else now - idle_since))
+
+
+def time_burst(
+    arm: Arm,
+    protocol: Burst,
+    clock: Clock,
+    idle_since: float | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> Timing:
+    """Rest, warm up, time.
+
+    Args:
+        arm: what is timed.
+        protocol: for how long.
+        clock: of the SMs.
+        idle_since: when the GPU's last work ended, if it has.
+        look: called while the GPU is at work.
+    """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    rest(protocol.rest)
+    time.sleep(rest_of(protocol, idle_since, time.perf_counter()))
     arm.warm.replay()
     before = clock.mark()
     start.record()
     arm.timed.replay()
     end.record()
     after = clock.mark()
+    look()
     torch.cuda.synchronize()
     return Timing((start.elapsed_time(end) * 1000 / arm.launches,), clock.mhz(before, after))
 

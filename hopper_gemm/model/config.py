@@ -74,9 +74,9 @@ class GemmConfig:
             one of them all of it, stage by stage in ``"turns"``, which any number of rows allows.
         zigzag: a CTA loads every other of its tiles from the end of k to its beginning. Clusters reach the end of their
             tiles together, and what they read last of the panels that they share is what the L2 still holds.
-        pace: after so many of its tiles a CTA's producer waits until all others have come as far, 0 for never: CTAs
-            that share panels drift apart, and read them from DRAM twice. It waits for a short time only, so that
-            nothing depends on it.
+        pace: stages from one meeting of all producers to the next, or 0: CTAs that share panels drift apart, and read
+            them from DRAM again. At a meeting a producer waits for those who have not come to the one before it; for a
+            short time only, so that nothing depends on it.
         evict_c: the L2 is told to drop C first, which nobody reads again.
 
     Raises:

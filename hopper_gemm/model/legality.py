@@ -33,7 +33,7 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
 SWIZZLE_MAX = 32
-PACE_MAX = 64
+PACE_MAX = 1024
 LEAST_SPAN = 16
 SPLIT_K = (1, 2, 4, 8)
 PARTS_MAX = 64
@@ -255,7 +255,9 @@ def _pace(shares: Footprint) -> str | None:
     if config.pace == 0:
         return None
     if config.pace > PACE_MAX:
-        return f"pace must be 0 to {PACE_MAX} tiles but got {config.pace}"
+        return f"pace must be 0 to {PACE_MAX} stages but got {config.pace}"
+    if config.stream_k:
+        return "pace and stream_k together run out of registers; leave one of them out"
     return None if _walks(config) else f"pace holds back who walks over tiles: {_WALKS}"
 
 

@@ -96,10 +96,10 @@ def test_every_way_out_of_an_fp32_output(wrong, way):
 WALKS = {
     "backwards": {"zigzag": True},
     "in step": {"pace": 1},
-    "now and then": {"pace": 3, "cluster_n": 2},
+    "now and then": {"pace": 5, "cluster_n": 2},
     "all of it": {"zigzag": True, "pace": 1, "evict_c": True, "cluster_m": 2},
-    "in turns": {"zigzag": True, "pace": 2, "tile_n": 72, "cluster_m": 2, "multicast": "turns"},
-    "stream-K": {"zigzag": True, "pace": 1, "stream_k": True},
+    "in turns": {"zigzag": True, "pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "turns"},
+    "stream-K": {"zigzag": True, "evict_c": True, "stream_k": True},
     "pingpong": {"zigzag": True, "pace": 1, "schedule": "pingpong"},
     "swapped, C first": {"evict_c": True, "swap_ab": True, "zigzag": True},
     "early": {"zigzag": True, "pace": 1, "early": True},

@@ -10,7 +10,7 @@ from hopper_gemm.measure.baselines.base import Candidate
 from hopper_gemm.measure.bench import Bench, Outcome
 from hopper_gemm.measure.correctness import check
 from hopper_gemm.measure.device import DeviceInfo
-from hopper_gemm.measure.regimes import Burst
+from hopper_gemm.measure.regimes import Burst, rest_of
 from hopper_gemm.measure.workload import Operands, Workload, filled, fp32_product
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import DATA, GemmProblem
@@ -48,7 +48,9 @@ def timed(monkeypatch):
 
     monkeypatch.setattr(room, "Clock", lambda sms: None)
     monkeypatch.setattr(room, "make_workload", make_workload)
-    monkeypatch.setattr(room, "make_arm", lambda launch, workload, warm, timed: (launch, workload))
+    monkeypatch.setattr(room, "make_arm", lambda launch, workload, warm, timed, seconds: (launch, workload))
+    monkeypatch.setattr(room, "seconds_per_launch", lambda launch, workload: 1.0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(Bench, "_compare", compare)
     return seen
 
@@ -154,3 +156,10 @@ def test_a_baseline_is_not_asked_where_our_own_product_is_wrong(timed, monkeypat
     baseline = Doubling()
     ((outcome, chosen),) = duel(monkeypatch, always_zero, baseline, PROBLEM)
     assert (outcome.status, chosen, baseline.asked) == ("wrong_result", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("idle_since", "left"), [(None, 0.01), (100.0, 0.01), (99.996, 0.006), (99.99, 0.0), (50.0, 0.0)]
+)
+def test_what_the_host_prepares_meanwhile_is_part_of_the_rest(idle_since, left):
+    assert rest_of(Burst(rest=0.01), idle_since, now=100.0) == pytest.approx(left, abs=1e-9)

@@ -126,8 +126,8 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"zigzag": True, "persistent": False}, "zigzag"),
         ({"zigzag": True, "split_k": 2, "tile_m": 64}, "zigzag"),
         ({"zigzag": True, "schedule": "multistage", "tile_m": 128}, "zigzag"),
-        ({"pace": 1, "stream_k": True}, None),
-        ({"pace": 65}, "pace"),
+        ({"pace": 1, "stream_k": True}, "pace"),
+        ({"pace": 1025}, "pace"),
         ({"pace": 1, "loads": "cp_async", "tile_m": 128}, "pace"),
         ({"evict_c": True, "split_k": 2, "tile_m": 64}, None),
         ({"evict_c": True, "stores": "direct"}, "evict_c"),
@@ -270,7 +270,7 @@ def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
                 ctas_per_sm=rarely(1, 2, 3),
                 multicast=rarely("rows", "turns"),
                 zigzag=later.random() < 0.1,
-                pace=later.choice((1, 2, 3, 64)) if later.random() < 0.1 else 0,
+                pace=later.choice((1, 7, 16, 64)) if later.random() < 0.1 else 0,
                 evict_c=later.random() < 0.1,
             )
         )
