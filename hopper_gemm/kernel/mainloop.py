@@ -53,13 +53,13 @@ def load_tile(
         start = cutlass.select_(backwards != 0, k_first + k_tiles - 1, Int32(k_first))
         step = cutlass.select_(backwards != 0, Int32(-1), Int32(1))
     for k_tile in cutlass.range(k_tiles, unroll=unroll):
-        if cutlass.const_expr(pace is not None):
-            pace.keep(k_tile)
         asked = meter.ask()
         ring.acquire(state.index, state.parity, passed)
         meter = meter.got(asked, passed)
         loads.issue(tile_m, tile_n, start + k_tile * step, state.index)
         state = state.next()
+        if cutlass.const_expr(pace is not None):
+            pace.keep(k_tile + 1)
         if cutlass.const_expr(peek):
             passed = ring.peek_empty(state.index, state.parity)
     return state, meter

@@ -54,9 +54,12 @@ class Pace:
         return Pace(counter, every, (stages - 1) // every, raster.clusters * cluster_size, walked * k_tiles)
 
     @cute.jit
-    def keep(self, k_tile: Int32) -> None:
-        """Before the load of a stage of the tile: if it is time to meet, wait a while for those behind. By a warp."""
-        stage = self.behind + k_tile
+    def keep(self, loaded: Int32) -> None:
+        """With so many stages of the tile asked for: if it is time to meet, wait a while for those behind. By a warp.
+
+        After the load, so that nothing comes before the first one.
+        """
+        stage = self.behind + loaded
         meeting = stage // self.every
         if (stage % self.every == 0) & (meeting > 0) & (meeting <= self.meetings):
             with cute.arch.elect_one():

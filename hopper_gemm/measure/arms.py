@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.build.loader import LoadedKernel
 from hopper_gemm.build.probe import load_clock_probe
 from hopper_gemm.measure.workload import Operands, Workload
 
 Launch = Callable[[Operands], None]
 
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a :class:`hopper_gemm.build.loader.LoadedKernel`, or
+what stands for one."""
 
-def kernel_launch(kernel: LoadedKernel) -> Launch:
+
+def kernel_launch(kernel: Kernel) -> Launch:
     """One launch of our kernel on a set of matrices."""
 
     def launch(operands: Operands) -> None:

@@ -137,8 +137,8 @@ class Tick:
 class Telemetry:
     """Reads NVML while work runs: energy, temperature, clock event reasons.
 
-    The energy counter moves in steps of about 100 ms, and a reading of it takes 3 ms: a side thread keeps each step with
-    the moment at which it was seen, so that mean power over a window comes from whole steps. Work that is shorter than
+    The energy counter moves in steps of about 100 ms, and reading it takes 3 ms: a side thread keeps each step with the
+    moment at which it was seen, so that mean power over a window comes from whole steps. Work that is shorter than
     a step is only looked at.
 
     Args:

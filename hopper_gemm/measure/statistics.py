@@ -57,6 +57,8 @@ def speedup(pairs: Sequence[Pair], seed: int = 0) -> Ratio:
     """
     if not pairs:
         raise ValueError("speedup needs at least one pair but got none")
+    if len(pairs) == 1:
+        return Ratio(pairs[0].ratio, pairs[0].ratio, pairs[0].ratio, 1)
     rng = np.random.default_rng(seed)
     groups = [
         np.array([pair.ratio for pair in pairs if pair.process == process])

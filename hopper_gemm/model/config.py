@@ -9,8 +9,8 @@ Axis = Literal["m", "n"]
 Side = Literal["producer", "consumer"]
 
 SCHEDULES = ("cooperative", "pingpong", "multistage")
-SWIZZLES = (1, 2, 4, 8, 16)
-"""Raster groups that are offered where nothing was tuned; any up to 32 runs."""
+SWIZZLES = (1, 2, 4, 8, 11, 16)
+"""Some widths of a raster group; any up to 32 runs."""
 
 SIDES = ("producer", "consumer")
 

@@ -8,7 +8,7 @@ whole published grid and for hundreds of drawn configs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -605,6 +605,19 @@ _NEED_SOUND_SHARES = frozenset(
     {"split", "stores", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "split_k", "epi_buffers"}
 )
 """Rules whose figures mean nothing while the tile cannot be shared out; they wait until it can."""
+
+
+def filled_up(problem: GemmProblem) -> GemmProblem:
+    """The problem as it is run where TMA cannot reach its matrices: on copies, with zeros up to the next multiple of 8
+    of every size that must be one. A problem that some config can run is returned as it is.
+
+    Example:
+        >>> str(filled_up(GemmProblem(628, 89, 444)))
+        '628x96x448'
+    """
+    step = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
+    sides = {rule.name.removesuffix("_aligned") for rule in PROBLEM_RULES if rule.check(problem) is not None}
+    return replace(problem, **{side: -(-getattr(problem, side) // step) * step for side in sides})
 
 
 def is_legal(config: GemmConfig, problem: GemmProblem | None = None) -> bool:

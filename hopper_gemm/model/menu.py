@@ -10,9 +10,9 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import FIELDS, LAUNCH_FIELDS, SWIZZLES, GemmConfig
+from hopper_gemm.model.config import FIELDS, LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.legality import SWIZZLE_MAX, is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, clusters_at_once
@@ -46,8 +46,11 @@ RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 @cache
 def menu() -> tuple[GemmConfig, ...]:
-    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory."""
-    return tuple(dict.fromkeys(resolve(config) for config in _offered() if is_legal(config)))
+    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory, and with zigzag
+    where it can be."""
+    walking = (replace(config, zigzag=True) for config in _offered())
+    offered = (config if is_legal(config) else replace(config, zigzag=False) for config in walking)
+    return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
 
 
 def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hopper.SM_COUNT) -> GemmConfig:
@@ -150,8 +153,7 @@ def _tiles(
                     raster=raster,
                     swap_ab=swap_ab,
                 )
-                square = best_swizzle(config)
-                yield replace(config, swizzle=min(SWIZZLES, key=lambda swizzle: abs(swizzle - square)))
+                yield replace(config, swizzle=min(SWIZZLE_MAX, max(1, round(best_swizzle(config)))))
 
 
 _compiled: Callable[[GemmConfig], tuple[Any, ...]] = attrgetter(*(name for name in FIELDS if name not in LAUNCH_FIELDS))

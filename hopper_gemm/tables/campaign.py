@@ -21,7 +21,7 @@ class Tuned:
 
     Args:
         problem: with its type and layouts where they are not the usual.
-        state: ``"tuned"``; ``"refused"``: no config can run it; ``"failed"``; ``"open"``: not finished.
+        state: ``"tuned"``; ``"failed"``; ``"open"``: not finished.
         reason: why it is not tuned.
         winner: label of its best config.
         speedup, speedup_low, speedup_high: of the winner's final.
@@ -31,7 +31,7 @@ class Tuned:
     """
 
     problem: str
-    state: Literal["tuned", "refused", "failed", "open"]
+    state: Literal["tuned", "failed", "open"]
     reason: str = ""
     winner: str = ""
     speedup: float | None = None

@@ -18,7 +18,7 @@ from typing import Any
 from hopper_gemm.build.store import source_digest
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.measure.regimes import REGIMES
-from hopper_gemm.model.legality import problem_reasons
+from hopper_gemm.model.legality import filled_up
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.campaign import PAGE, Rate, Tuned, campaign_page
 from hopper_gemm.tables.places import local_root, shown
@@ -46,15 +46,13 @@ class Campaign:
         title: name of the list, and the regime.
         job: what the processes of the GPUs are told.
         gpus: each gets a process.
-        refused: problems that no config can run, with the reason; not among the job's.
-        problems: all of them, in the list's order.
+        problems: all of them, in the list's order; those that TMA cannot reach as matmul runs them, filled up.
     """
 
     title: str
     job: Job
     gpus: tuple[GpuId, ...]
     problems: tuple[GemmProblem, ...]
-    refused: dict[GemmProblem, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     """Studies that failed in this run, with the reason."""
     rates: list[Rate] = field(default_factory=list)
@@ -86,16 +84,15 @@ class Campaign:
         if regime not in REGIMES:
             raise ValueError(f"--regime must be one of {', '.join(REGIMES)} but got {regime!r}")
         read = read_shapes(shapes)
-        problems = read.of_regime(regime)
+        problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(regime))))
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         found = tuple(_hopper(index) for index in gpus)
         kinds = sorted({gpu.name for gpu in found})
         if len(kinds) > 1:
             raise ValueError(f"--gpus must be of one kind but got {' and '.join(kinds)}; name those of one kind")
-        refused = {problem: "; ".join(map(str, why)) for problem in problems if (why := problem_reasons(problem))}
         job = Job(
-            problems=tuple(problem for problem in problems if problem not in refused),
+            problems=problems,
             regime=regime,
             out=out or local_root() / slug(kinds[0]),
             run=f"{os.getpid()}-{time.time_ns()}",
@@ -103,12 +100,9 @@ class Campaign:
             kernel=source_digest(),
             options=options,
         )
-        if job.problems:
-            with suppress(
-                ResultsError
-            ):  # of one folder, told when its turn comes; mistakes in the options are told now
-                job.sweep(job.problems[0], found[0].index)
-        return Campaign(f"{read.name}, {regime}", job, found, problems, refused)
+        with suppress(ResultsError):  # of one folder, told when its turn comes; mistakes in the options are told now
+            job.sweep(job.problems[0], found[0].index)
+        return Campaign(f"{read.name}, {regime}", job, found, problems)
 
     @property
     def out(self) -> Path:
@@ -176,8 +170,6 @@ class Campaign:
         usual = GemmProblem(problem.m, problem.n, problem.k)
         unusual = [word for word in (problem.dtype, problem.layouts) if word not in (usual.dtype, usual.layouts)]
         label, name = " ".join([str(problem), *unusual]), self.job.name(problem)
-        if problem in self.refused:
-            return Tuned(label, "refused", self.refused[problem])
         folder = self.out / name
         trials, seconds = 0, 0.0
         if is_there(folder / TRIALS):

@@ -11,7 +11,7 @@ from typing import Any
 from hopper_gemm.build.store import source_digest
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.measure.regimes import REGIMES, Burst, Protocol, Steady, protocol_dict
-from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.legality import filled_up, reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.compare import (
     ABOUT,
@@ -150,10 +150,11 @@ class Comparison:
         )
 
     def pick(self, problem: GemmProblem) -> Pick:
-        """Our config for a problem."""
+        """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
+        filled = filled_up(problem)
         if self.config == "auto":
-            return untuned(self.entries, problem)
-        return best_known(self.entries, problem, self.regime)
+            return untuned(self.entries, filled)
+        return best_known(self.entries, filled, self.regime)
 
     def run(
         self,
@@ -206,8 +207,8 @@ class Comparison:
 
     def _measure(self, comparer: Comparer, watch: Watcher, limit: int | None) -> int:
         picks = {problem: self.pick(problem) for problem in self.problems}
-        legal = [(pick.config, problem) for problem, pick in picks.items() if not reasons(pick.config, problem)]
-        comparer.compile(legal)
+        filled = [(pick.config, filled_up(problem)) for problem, pick in picks.items()]
+        comparer.compile([(config, problem) for config, problem in filled if not reasons(config, problem)])
         recorded = recorded_keys(self.out)
         present = [name for name in self.against if name not in self.missing]
         total = len(self.problems) * len(present) * self.processes
@@ -243,9 +244,9 @@ class Comparison:
 
     def _start(self, cell: Cell, comparer: Comparer) -> tuple[dict[str, Any], Result | None]:
         """The columns that are known beforehand, and the result where that is known too."""
-        problem, config = cell.problem, cell.pick.config
+        config, problem = cell.pick.config, filled_up(cell.problem)
         row = {
-            **asdict(problem),
+            **asdict(cell.problem),
             "regime": self.regime,
             "against": cell.against,
             "process": cell.process,

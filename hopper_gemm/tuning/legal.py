@@ -50,6 +50,11 @@ class LegalSpace:
             name: str(self.categories[name][code]) for name, code in zip(self.names, self._codes[number], strict=True)
         }
 
+    def like(self, config: GemmConfig) -> int | None:
+        """The config that differs from another in nothing that tells configs of this space apart: where every config
+        has a parameter that a study of before did not know, the one that it stands for."""
+        return self.find({name: getattr(config, name) for name in self.names})
+
     def find(self, parameters: Mapping[str, Any]) -> int | None:
         """The config with exactly these parameters, or None where the rules refuse it or it is not of this space."""
         try:

@@ -327,8 +327,8 @@ def make(
         return Ranked(space, objective, seed, np.arange(len(space)))
     if name == "random":
         return Inside(space, objective, seed)
-    known = sorted((losses, space.number[config]) for config, losses, _ in earlier if config in space.number)
-    first = [number for _, number in known[: seeds // 2]]
+    known = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
+    first = list(dict.fromkeys(number for _, number in known))[: seeds // 2]
     first += [number for number in diverse(predicted, space.configs, seeds) if number not in first]
     first = first[:seeds]
     if name == "prior":

@@ -133,14 +133,16 @@ def _refusals(spec: SweepSpec) -> Mapping[GemmConfig, tuple[str, ...]]:
     """
     key = spec.model_dump_json(include={"space", "grids", "rungs", "lower_to_fit"})
     if key not in _LAST:
-        while len(_LAST) > 1:
+        while len(_LAST) >= SPACES:
             del _LAST[next(iter(_LAST))]
         _LAST[key] = _enumerated(spec)
     return _LAST[key]
 
 
+SPACES = 4
 _LAST: dict[str, dict[GemmConfig, tuple[str, ...]]] = {}
-"""The two spaces that were enumerated last: a list of problems is tuned in one, its short ones in another."""
+"""So many spaces that were enumerated last: problems of a list are tuned in another where they are short, or long, or
+have a large output."""
 
 
 def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:

@@ -163,3 +163,18 @@ def test_a_baseline_is_not_asked_where_our_own_product_is_wrong(timed, monkeypat
 )
 def test_what_the_host_prepares_meanwhile_is_part_of_the_rest(idle_since, left):
     assert rest_of(Burst(rest=0.01), idle_since, now=100.0) == pytest.approx(left, abs=1e-9)
+
+
+def test_where_tma_cannot_reach_the_matrices_what_is_measured_is_matmul(monkeypatch):
+    loaded, called = [], []
+    monkeypatch.setattr(room, "Clock", lambda sms: None)
+    monkeypatch.setattr(room, "load", lambda config, problem, store: loaded.append(str(problem)) or right)
+    monkeypatch.setattr("hopper_gemm.drop_in.matmul", lambda a, b, **how: called.append((a.shape, b.shape, how)))
+    bench = Bench(DeviceInfo(**dict.fromkeys(DeviceInfo.__dataclass_fields__, 0)))
+    assert bench._kernel(GemmConfig(), PROBLEM) is right
+    config = GemmConfig(tile_m=64)
+    kernel = bench._kernel(config, GemmProblem(3, 5, 7))
+    a, b, out = torch.zeros(3, 7), torch.zeros(5, 7), torch.zeros(3, 5)
+    kernel(a, b, out)
+    assert loaded == ["64x64x64", "3x8x8"]
+    assert called == [((3, 7), (7, 5), {"out": out, "config": config})]

@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hopper_gemm.cli import app
+from hopper_gemm.model.legality import problem_reasons
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.progress import told
 from hopper_gemm.tables.trials import read_json, read_trials
 from hopper_gemm.tables.tuned import read_tuned
@@ -244,12 +246,13 @@ def gpus(monkeypatch):
         monkeypatch.setattr(f"hopper_gemm.tuning.{where}.find_hopper", find)
 
 
-def test_a_list_is_read_with_what_no_config_can_run(gpus, tmp_path):
+def test_a_list_is_read_and_what_tma_cannot_reach_is_filled_up(gpus, tmp_path):
     found = Campaign.prepare(ROOT / "sweeps/shapes/drawn.toml", gpus=[0, 1], out=tmp_path / "t", seconds=5.0)
     assert len(found.problems) == 20
-    assert len(found.refused) + len(found.job.problems) == 20
-    assert all("n_aligned" in why or "k_aligned" in why for why in found.refused.values())
-    assert found.opening.startswith(f"Tuning {len(found.job.problems)} problems (drawn, burst) on 2 GPUs (NVIDIA H200)")
+    assert found.job.problems == found.problems
+    assert not any(problem_reasons(problem) for problem in found.problems)
+    assert GemmProblem(628, 96, 448) in found.problems, "drawn as 628x89x444"
+    assert found.opening.startswith("Tuning 20 problems (drawn, burst) on 2 GPUs (NVIDIA H200)")
     steady = Campaign.prepare(ROOT / "sweeps/shapes/suite.toml", regime="steady", out=tmp_path / "t", seconds=5.0)
     assert len(steady.problems) == 5
     sweep = steady.job.sweep(steady.problems[0], 0)
@@ -265,19 +268,16 @@ def test_mistakes_are_told_before_anything_starts(gpus, tmp_path):
         Campaign.prepare(suite, sampler="luck", out=tmp_path / "t")
 
 
-def test_a_list_without_runnable_problems_is_a_page_of_reasons(gpus, out, tmp_path):
+def test_problems_that_are_run_alike_are_tuned_once(gpus, out, tmp_path):
     path = tmp_path / "odd.toml"
-    path.write_text('name = "odd"\nproblems = [{ m = 64, n = 65, k = 64 }]\n')
-    (one,) = Campaign.prepare(path, out=out).run()
-    assert one.state == "refused"
-    assert "refused: n_aligned" in (out / "campaign.md").read_text()
+    path.write_text('name = "odd"\nproblems = [{ m = 64, n = 65, k = 64 }, { m = 64, n = 66, k = 58 }]\n')
+    assert Campaign.prepare(path, out=out).problems == (GemmProblem(64, 72, 64),)
 
 
 def test_contended_tables_lose_nothing(tmp_path):
     """Threads hold a lock each as processes do: flock is by open file."""
     from dataclasses import replace
 
-    from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.tables.tuned import write_tuned
     from tests.tables.test_tuned import ENTRY
 

@@ -167,16 +167,30 @@ def test_failures_are_rows_and_those_of_the_moment_are_tried_again(tmp_path):
     assert "1.050x over 1 of 2 problems" in page
 
 
-def test_an_illegal_problem_and_a_kernel_that_does_not_compile_are_rows_without_a_duel(tmp_path):
-    ragged = GemmProblem(100, 100, 100)
+def test_a_problem_that_tma_cannot_reach_is_compared_as_matmul_runs_it(tmp_path):
+    """The duel is about the problem itself; config, kernel and table are those of the one filled up."""
+    ragged, filled = GemmProblem(100, 100, 98), GemmProblem(100, 104, 104)
+    comparer = FakeComparer()
+    run = comparison(tmp_path, problems=(ragged,), against=("cublas",), entries=(entry(filled, tile_m=64),))
+    run.run(comparer=comparer)
+    assert [duel[0] for duel in comparer.duels] == [ragged]
+    assert comparer.compiled == [filled]
+    (row,) = read_compare(tmp_path).to_dict("records")
+    assert (row["m"], row["n"], row["k"], row["tile_m"], row["status"]) == (100, 100, 98, 64, "ok")
+    assert (row["how"], row["tuned_on"]) == ("tuned", "100x104x104 burst")
+
+
+def test_an_illegal_config_and_a_kernel_that_does_not_compile_are_rows_without_a_duel(tmp_path):
+    few = GemmProblem(64, 64, 64)
     spilled = {PROBLEMS[1]: Built("compile_error", "ptxas says no")}
     comparer = FakeComparer(built=spilled)
-    comparison(tmp_path, problems=(ragged, PROBLEMS[1]), against=("cublas",)).run(comparer=comparer)
+    entries = (entry(few, tile_m=64, split_k=8, consumers=1),)
+    comparison(tmp_path, problems=(few, PROBLEMS[1]), against=("cublas",), entries=entries).run(comparer=comparer)
     assert comparer.duels == []
     assert comparer.compiled == [PROBLEMS[1]]
     frame = read_compare(tmp_path)
     assert frame["status"].tolist() == ["illegal", "compile_error"]
-    assert "multiple of 8" in frame["reason"].iloc[0]
+    assert "too short for 8 parts" in frame["reason"].iloc[0]
 
 
 def test_a_missing_baseline_leaves_no_rows_and_is_told(tmp_path):

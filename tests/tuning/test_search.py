@@ -402,7 +402,7 @@ def test_a_mistake_of_a_search_is_one_line(tmp_path, old, new, message):
 def test_a_large_grid_is_enumerated_as_the_rules_say(tmp_path):
     """What is shared between configs that differ at launch is what each would get by itself."""
     text = SEARCH.replace(
-        'stages = "max"', 'stages = [3, "max"]\nraster = ["m", "n"]\nswizzle = [3, 8]\nserpentine = [true, false]'
+        'stages = "max"', 'stages = [3, "max"]\nraster = ["m", "n"]\nswizzle = [33, 8]\nserpentine = [true, false]'
     )
     found = points(spec_of(tmp_path, text))
     assert len(found) > 1000
