@@ -206,7 +206,8 @@ def _reaches(matrix: torch.Tensor | None) -> bool:
 def _staged(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype, config: GemmConfig | None
 ) -> torch.Tensor:
-    """The product by way of copies that TMA can reach, filled up with zeros to multiples of 8."""
+    """The product by way of copies that TMA can reach, filled up to multiples of 8: with zeros along k; rows that are
+    filled up hold anything, since they meet nothing but rows and columns of the product that nobody sees."""
     _check_device(a.device)
     (m, k), n = a.shape, b.shape[1]
     rows = _filled_up(m) if _has_rows(a.t()) and not _has_rows(a) else m
@@ -224,12 +225,17 @@ def _staged(
 
 
 def _reachable(matrix: torch.Tensor, rows: int, depth: int) -> torch.Tensor:
-    """An operand as (rows, depth), copied and filled up with zeros if it must be; it keeps its contiguous axis."""
+    """An operand as (rows, depth), copied and filled up if it must be; it keeps its contiguous axis."""
     if tuple(matrix.shape) == (rows, depth) and (_reaches(matrix) or _reaches(matrix.t())):
         return matrix
+    own_rows, own_depth = matrix.shape
     lies = _has_rows(matrix.t()) and not _has_rows(matrix)
-    copy = matrix.new_zeros(depth, rows).t() if lies else matrix.new_zeros(rows, depth)
-    copy[: matrix.shape[0], : matrix.shape[1]] = matrix
+    copy = matrix.new_empty(depth, rows).t() if lies else matrix.new_empty(rows, depth)
+    if own_depth == depth or lies:
+        copy[:own_rows, :own_depth] = matrix
+        copy[:, own_depth:] = 0
+    else:  # short of a launch: of a small matrix launches are all that a copy costs
+        torch.cat((matrix, matrix.new_zeros(own_rows, depth - own_depth)), 1, out=copy[:own_rows])
     return copy
 
 

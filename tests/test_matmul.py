@@ -257,3 +257,24 @@ def test_what_is_remembered_has_a_bound(launches, monkeypatch):
     for m in range(1, 20):
         hopper_gemm.matmul(matrix(m, 16), matrix(16, 16).t())
         assert len(drop_in._known) <= 4
+
+
+@pytest.mark.parametrize("by_rows", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(("size", "filled"), [((5, 7), (5, 8)), ((5, 8), (8, 8)), ((5, 7), (8, 8)), ((8, 16), (8, 16))])
+def test_a_copy_holds_the_operand_and_zeros_along_k(monkeypatch, by_rows, size, filled):
+    """Whatever was in the memory: zeros meet the other operand's, and 0 times NaN would not be 0."""
+    for name in ("new_empty", "new_zeros"):
+        value = float("nan") if name == "new_empty" else 0.0
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, *shape, value=value: torch.full(shape, value).to(self.dtype)
+        )
+    operand = torch.arange(1.0, 1 + size[0] * size[1]).reshape(size).to(torch.bfloat16)
+    if by_rows:
+        operand = operand.t().contiguous().t()
+    copy = drop_in._reachable(operand, *filled)
+    assert copy.shape == filled
+    assert torch.equal(copy[: size[0], : size[1]], operand)
+    assert not copy[: size[0], size[1] :].any()
+    assert (copy.t() if by_rows else copy).is_contiguous()
+    if size == filled:
+        assert copy is operand or (size[0] % 8 and not by_rows)

@@ -46,11 +46,13 @@ class Arm:
         warm: graph that brings the GPU up to speed.
         timed: graph that is timed.
         launches: launches in ``timed``.
+        stretched: how many times longer than was asked both take together, where launches are long; else 1.
     """
 
     warm: torch.cuda.CUDAGraph
     timed: torch.cuda.CUDAGraph
     launches: int
+    stretched: float = 1.0
 
 
 def make_arm(
@@ -67,7 +69,8 @@ def make_arm(
     """
     seconds = seconds_per_launch(launch, workload) if seconds is None else seconds
     warm, timed = (max(2, ceil(span / seconds)) for span in (warm_seconds, timed_seconds))
-    return Arm(_capture(launch, workload, warm), _capture(launch, workload, timed), timed)
+    stretched = max(1.0, (warm + timed) * seconds / (warm_seconds + timed_seconds))
+    return Arm(_capture(launch, workload, warm), _capture(launch, workload, timed), timed, stretched)
 
 
 class Clock:

@@ -167,13 +167,14 @@ class Search:
         given = 0
         for i, one in enumerate(self._open):
             share = None if self._left is None else self._left / (len(self._open) - i)
-            started = self._clock()
+            started: float | None = None
             waiting: list[Asked] = []
             proposed: SimpleQueue[Asked | None] = SimpleQueue()
             with self._thinker() as think:
                 coming: Future[None] | None = None
                 while True:
-                    over = share is not None and self._clock() - started >= share
+                    searched = 0.0 if started is None else self._clock() - started
+                    over = share is not None and searched >= share
                     if over:
                         self._over.set()
                     coming = _take(proposed, coming, waiting, to_the_end=over)
@@ -190,9 +191,11 @@ class Search:
                     for point in one.points[one.space.number[asked.point.config]]:
                         if point not in one.answered:
                             yield replace(asked, point=point)
+                    if started is None:  # compilers that start up are no search: the first answer starts the clock
+                        started = self._clock()
             for left in waiting:
                 patiently(lambda left=left: left.study.tell(left.trial, state=TrialState.FAIL, skip_if_finished=True))  # type: ignore[misc]
-            if self._left is not None:
+            if self._left is not None and started is not None:
                 self._left = max(0.0, self._left - (self._clock() - started))
         self.finished = self._most is None or all(self._room(one) == 0 for one in self._open)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import hopper_gemm
 from hopper_gemm.measure import bench as room
 from hopper_gemm.measure.baselines.base import Candidate
 from hopper_gemm.measure.bench import Bench, Outcome
@@ -162,14 +163,14 @@ def test_a_baseline_is_not_asked_where_our_own_product_is_wrong(timed, monkeypat
     ("idle_since", "left"), [(None, 0.01), (100.0, 0.01), (99.996, 0.006), (99.99, 0.0), (50.0, 0.0)]
 )
 def test_what_the_host_prepares_meanwhile_is_part_of_the_rest(idle_since, left):
-    assert rest_of(Burst(rest=0.01), idle_since, now=100.0) == pytest.approx(left, abs=1e-9)
+    assert rest_of(0.01, idle_since, now=100.0) == pytest.approx(left, abs=1e-9)
 
 
 def test_where_tma_cannot_reach_the_matrices_what_is_measured_is_matmul(monkeypatch):
     loaded, called = [], []
     monkeypatch.setattr(room, "Clock", lambda sms: None)
     monkeypatch.setattr(room, "load", lambda config, problem, store: loaded.append(str(problem)) or right)
-    monkeypatch.setattr("hopper_gemm.drop_in.matmul", lambda a, b, **how: called.append((a.shape, b.shape, how)))
+    monkeypatch.setattr(hopper_gemm, "matmul", lambda a, b, **how: called.append((a.shape, b.shape, how)))
     bench = Bench(DeviceInfo(**dict.fromkeys(DeviceInfo.__dataclass_fields__, 0)))
     assert bench._kernel(GemmConfig(), PROBLEM) is right
     config = GemmConfig(tile_m=64)

@@ -200,7 +200,17 @@ def test_seconds_are_shared_among_what_is_searched(tmp_path):
         now[0] += 1.0
         sizes.append(asked.point.problem.m)
         search.tell(asked, FakeBackend().measure(asked.point))
-    assert (sizes.count(1024), sizes.count(2048)) == (10, 10)
+    assert (sizes.count(1024), sizes.count(2048)) == (11, 11), (
+        "until the first answer compilers start, and nothing counts"
+    )
+    assert search.finished
+
+
+def test_a_budget_that_was_spent_before_leaves_nothing_to_search(tmp_path):
+    spec = spec_of(tmp_path, SEARCH.replace("trials = 12", "seconds = 20"))
+    legal = [point for point in points(spec) if not point.refused]
+    search = Search(open_storage(str(tmp_path / "j")), spec, legal, [], spent=20.0)
+    assert list(search) == []
     assert search.finished
 
 
@@ -276,7 +286,7 @@ def test_time_that_is_over_ends_the_thinking(tmp_path):
     (study,) = search.studies.values()
     states = Counter(trial.state for trial in study.trials)
     assert states[TrialState.RUNNING] == 0
-    assert states[TrialState.COMPLETE] + states[TrialState.PRUNED] == 3
+    assert states[TrialState.COMPLETE] + states[TrialState.PRUNED] == 1 + 3
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]
 
 
