@@ -74,9 +74,9 @@ def mean(values: pd.Series) -> float:
     return exp(np.log(values.dropna().astype(float)).mean())
 
 
-now, before = compared("suite"), compared("suite-first")
-studies = {name: read_study(results / f"suite/tune-{name}-burst") for name in PROBLEMS}
-about = read_json(results / "suite" / ABOUT)
+now, before = compared("suite-second"), compared("suite-first")
+studies = {name: read_study(results / f"suite-second/tune-{name}-burst") for name in PROBLEMS}
+about = read_json(results / "suite-second" / ABOUT)
 searched = pd.Series({name: study.provenance["searched"] for name, study in studies.items()})
 boards = {study.provenance["gpu"]["uuid"] for study in studies.values()}
 print(f"{source_line({**about, 'source': 'measured'})} {len(now['cublas'])} of {len(PROBLEMS)} problems compared")
