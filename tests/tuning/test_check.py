@@ -23,11 +23,16 @@ SHARP = [entry for entry in QUIET if entry.speedup_high - entry.speedup_low + en
 """Whose interval and noise floor together are narrower than the 3 % that are to be told."""
 
 
+RUNS = ("h200", "drawn", "suite", "suite-second", "suite-first", "earlier")
+"""Folders of studies: those of the suite's runs from the latest on."""
+
+
 def recorded_samples(entry, stage: str, config: str) -> tuple[tuple[int, float, float], ...]:
-    """Of the study that the entry names; of the suite's searches those of the second run, where all have finals."""
+    """Of the study that the entry names; of several runs of the suite the latest that measured its config."""
     found = [path.parent for path in RECORDED.rglob(f"{entry.study}/final.csv")]
-    (folder,) = found if len(found) == 1 else (path for path in found if path.parent.name == "suite")
-    frame = read_samples(folder)
+    runs = [read_samples(folder) for folder in sorted(found, key=lambda folder: RUNS.index(folder.parent.name))]
+    config_of_entry = str(entry.config)
+    frame = next(run for run in runs if ((run["stage"] == "final") & (run["config"] == config_of_entry)).any())
     key = {"m": entry.problem.m, "n": entry.problem.n, "regime": entry.regime, "stage": stage, "config": config}
     chosen = frame[(frame[list(key)] == pd.Series(key)).all(axis=1)]
     return tuple(chosen[["process", "ours_us", "cublas_us"]].itertuples(index=False, name=None))

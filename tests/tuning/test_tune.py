@@ -67,7 +67,7 @@ def test_mistakes_are_told_all_at_once_and_what_is_not_recorded_is_named():
 
 
 def test_the_folder_of_a_list_stands_for_its_folder_of_the_problem():
-    suite = ROOT / "results/h200/suite"
+    suite = ROOT / "results/h200/suite-second"
     begun = prepare(GemmProblem(2048, 2048, 2048), backend="replay", recorded=SEED, warm_start=[suite, SEED])
     assert begun.sweep.spec.warm_start == [str(suite / "tune-2048x2048x2048-burst"), str(SEED)]
     begun = prepare(GemmProblem(2048, 2048, 2056), backend="replay", recorded=SEED, warm_start=[suite])
