@@ -86,14 +86,15 @@ class Child:
         return Reply("answer", payload)
 
     def close(self) -> None:
-        """Kill the process, if there is one."""
+        """Kill the process, if there is one; also while another thread waits for its answer, and closes it too."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.join()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.close()
 
     def _ready(self) -> Connection:
         if self._process is None or not self._process.is_alive() or self._connection is None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -199,6 +200,23 @@ def test_a_child_that_hangs_is_killed(child):
     reply = child.ask("hang", 0.5)
     assert (reply.kind, reply.error) == ("timeout", "no answer within 0 s; killed")
     assert time.monotonic() - started < 10
+    assert child.ask("work", 30).value == 1
+
+
+def test_a_child_is_closed_while_another_thread_waits_for_it(child):
+    """As Ctrl-C does while the processes of the finals get ready."""
+    assert child.ask("work", 30).value == 1
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(child.ask, "hang", 60)
+        time.sleep(0.3)
+        child.close()
+        assert waiting.result(timeout=20).kind == "died"
+
+
+def test_a_line_that_somebody_has_closed_is_closed_without_a_word(child):
+    assert child.ask("work", 30).value == 1
+    os.close(child._connection.fileno())
+    child.close()
     assert child.ask("work", 30).value == 1
 
 
