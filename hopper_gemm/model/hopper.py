@@ -67,6 +67,9 @@ MBARRIER_BYTES = 8
 CLUSTER_MAX = 8
 """CTAs of a cluster that every Hopper GPU must accept (GUIDE)."""
 
+L2_LINE_BYTES = 128
+"""A line of the L2, of four sectors (CUDA programming guide, device memory accesses)."""
+
 L2_BYTES = 60 * 2**20
 """L2 of an H200 as the driver reports it (50 MiB on an H100 SXM); rotating buffers must exceed it."""
 

@@ -31,12 +31,17 @@ are off by 4.8 and 3.8 % near their best; of the problems of the suite the first
 of the space 0 and 0.3 %. ``piece`` alone was set by them: stream-K without a whole wave, which cuts every tile, had
 been taken for twice as fast as it is.
 
+So were two more constants later, by searches on problems whose rows do not start at multiples of 64 bytes: at
+3000x5000x2056 (rows of 4,112 bytes) configs without a cluster had been taken for 1.4 times as fast as they are, and the
+model had chosen one of them. One is set by rows of an odd multiple of 16 bytes (2,056 and 6,888 elements), the other by
+an odd multiple of 32 (3,408 and 3,696); an odd multiple of 64 (4,000) costs nothing.
+
 What it gave up for that: among the 25 tiles at 8192^3 it ranks at 0.74, where it ranked at 0.80 when it had been fitted
 to little else. They differ by energy, which the model does not know.
 
 An output of fp32 counts in what memory must take at least; its epilogue is taken for that of a 16-bit one, register for
-register. A launch of 11 ms, at 16384^3, is no burst: the power cap's slow loop begins to close, and such a problem
-takes 7 % longer than said.
+register. At 16384^3, where a launch takes 11 ms, CTAs that do not meet (``pace``) drift apart and read panels three
+times over: ``drift`` is the 7 % that it costs, and all that the model knows of it.
 """
 
 from __future__ import annotations
@@ -52,6 +57,9 @@ from hopper_gemm.model.roofline import clusters_at_once, l2_bytes_per_stage, out
 
 SMEM_BYTES_PER_CLOCK = 128
 
+DRIFTING = 5e-3
+"""Seconds; longest of those where nothing of it was seen are launches of 2.3 ms."""
+
 REGISTERS_BESIDE = 70
 """Registers of a thread beside its accumulators, where none are moved between the roles."""
 
@@ -62,6 +70,8 @@ class Pace:
 
     Args:
         l2_bytes: what an SM takes from the L2 each clock while all others do.
+        off_lines, off_sectors: more of a load whose rows start at odd multiples of 32 bytes, so that three of four
+            touch another line of the L2, and of 16, so that nearly all touch a sector more as well.
         half, quarter: rate of loads whose rows span 64 and 32 bytes, against 128.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: of the memory's bandwidth, what a kernel can reach that reads each operand once.
@@ -84,11 +94,14 @@ class Pace:
         lone: more where there is but one buffer, and the chunk before must have left.
         turn: of a tile of pingpong: one consumer tells the other.
         fast_hz: SM clock of a kernel that the power cap leaves alone.
+        drift: more of a launch beyond :data:`DRIFTING` whose CTAs do not keep together.
         knee: share of the tensor cores' time in use from which on the cap lowers the clock.
         slope_hz: by how much, for each further share of it.
     """
 
     l2_bytes: float = 76.0
+    off_lines: float = 0.33
+    off_sectors: float = 0.8
     half: float = 0.73
     quarter: float = 0.305
     dram_share: float = 0.512
@@ -114,6 +127,7 @@ class Pace:
     fast_hz: float = 1.86e9
     knee: float = 0.515
     slope_hz: float = 0.644e9
+    drift: float = 0.07
 
 
 FITTED = Pace()
@@ -121,6 +135,9 @@ FITTED = Pace()
 
 BEFORE = Pace(
     l2_bytes=71.6,
+    off_lines=0.0,
+    off_sectors=0.0,
+    drift=0.0,
     half=0.752,
     quarter=0.342,
     dram_share=0.809,
@@ -236,6 +253,8 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     clock = pace.fast_hz - pace.slope_hz * max(0.0, busy - pace.knee)
     least = problem.bytes / (pace.dram_rate * hopper.HBM_BYTES_PER_SECOND) + pace.launch / clock
     seconds = _norm((total / clock, least), pace.sharpness)
+    if seconds > DRIFTING and not config.pace:
+        seconds *= 1 + pace.drift
     return Prediction(seconds, math, load, ring, epilogue, rounds, clock)
 
 
@@ -272,7 +291,16 @@ def _load(shares: Footprint, problem: GemmProblem, sms: int, resident: int, pace
     patch = _patch(config, output_sides(config, problem.m, problem.n), resident / config.work_items)
     read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
     read *= 1.0 if config.serpentine else 1.0 + pace.straight
+    rate /= 1.0 + _astray(problem, pace)
     return l2_bytes_per_stage(config, problem) / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
+
+
+def _astray(problem: GemmProblem, pace: Pace) -> float:
+    """How much more a load takes for where the rows of the matrices start, both operands counted alike."""
+    rows = {"m": problem.m, "n": problem.n, "k": problem.k}
+    starts = [ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES for axis in problem.layouts]
+    more = {0: 0.0, 64: 0.0, 32: pace.off_lines, 96: pace.off_lines}
+    return sum(more.get(start, pace.off_sectors) for start in starts) / len(starts)
 
 
 DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND

@@ -51,6 +51,12 @@ def test_the_choice_fits_the_shape():
     assert cluster_tiles(long_k, GemmProblem(512, 512, 65536)) * ctas > 66
 
 
+def test_the_ctas_of_a_long_launch_meet_where_they_can():
+    assert choose(GemmProblem(16384, 16384, 16384)).pace
+    assert choose(GemmProblem(20000, 20000, 8192)).pace
+    assert not choose(GemmProblem(4096, 4096, 4096)).pace
+
+
 def test_a_config_that_is_faster_by_the_model_is_taken_from_those_given():
     problem = GemmProblem(4096, 4096, 4096)
     best = choose(problem)

@@ -107,6 +107,22 @@ def test_pingpong_gains_more_where_k_is_short():
     assert gains[0] > gains[1] > 0.99
 
 
+def test_rows_that_start_off_the_lines_of_the_l2_load_more_slowly():
+    """Rows of 8192, 8256, 8224 and 8208 bytes: multiples of 128, 64, 32 and 16."""
+    tile = GemmConfig(tile_m=64, tile_n=64, cluster_n=1)
+    load = {k: predict(tile, GemmProblem(4096, 4096, k)).load for k in (4096, 4128, 4112, 4104)}
+    assert load[4096] == load[4128] < load[4112] < load[4104]
+    by_rows = predict(tile, GemmProblem(4104, 4096, 4096, layouts="mk")).load
+    assert load[4096] < by_rows < load[4104], "of one operand's"
+
+
+def test_ctas_that_do_not_meet_drift_apart_in_long_launches():
+    tile = GemmConfig(tile_m=256, tile_n=192, cluster_n=2)
+    apart, together = (predict(replace(tile, pace=pace), GemmProblem(16384, 16384, 16384)).seconds for pace in (0, 8))
+    assert apart > 1.05 * together
+    assert predict(tile, CUBE) == predict(replace(tile, pace=8), CUBE)
+
+
 def test_the_limit_is_named():
     assert predict(BEST, CUBE).limit == "math"
     assert predict(replace(BEST, stages=1, stagger=0), CUBE).limit == "ring"
