@@ -394,16 +394,16 @@ pd.concat(by_cluster).round({"speedup": 3, "tensor": 0, "SM": 0})
 # - 3000x5000x2056, 0.775. The same machine code is picked for 4000^3 and reaches 1.016 there. Rounds and the filling
 #   of stages are alike; the tensor cores are busy 55 % instead of 93, at a high clock: they wait. The pitch differs.
 #   With 4112 bytes half of the rows of a box touch five sectors instead of four, and 7 of 8 touch two lines, 1.88 on
-#   average where 4000^3 has 1.50 (if a matrix begins at a multiple of 128). The model that picked knew no pitch. That this is
-#   the cause is a supposition. For it speaks that sharing loads matters more: at 4000^3 single CTAs lose 1.3 % to the
-#   best cluster, here 15 % (but of one row). Against it: 12 % more sectors and 25 % more lines do not by themselves
-#   bring tensor cores from 93 to 55 %.
+#   average where 4000^3 has 1.50 (if a matrix begins at a multiple of 128). The model that picked knew no pitch. That
+#   this is the cause is a supposition. For it speaks that sharing loads matters more: at 4000^3 single CTAs lose 1.3 %
+#   to the best cluster, here 15 % (but of one row). Against it: 12 % more sectors and 25 % more lines do not by
+#   themselves bring tensor cores from 93 to 55 %.
 # - 1024x28672x4096 and 8192x6144x4096, 0.95: ping-pong tiles of 128x176, whose tensor cores are at 86 and 87 % where
 #   the winners have 93. The model thinks too well of them.
 # - 512x512x65536, 0.955: k in 16 parts of a wide tile instead of 8.
 # - 16384^3, 0.961, and 4096x8192x28672, 0.991: the tensor cores are as busy as the winner's, 98 %; the clock is 1463
 #   beside 1574 and 1535 beside 1635. The picks are 128x256 with stream-K and without `pace`.
-# - 1024^3 keeps least of a lead after these, 84 %: 0.978 of 1.162.
+# - 1024^3 keeps least after the first of these, 84 %: 0.978 of 1.162.
 #
 # ## Problems that nobody chose
 #
