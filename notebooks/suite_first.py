@@ -512,8 +512,8 @@ again.round(2)
 
 # %% [markdown]
 # The error near the best falls from 5.2 to 2.9 %, the median rank correlation rises from 0.02 to 0.38, and its first
-# choice is 2.6 % behind in the median instead of 3.4 %, at worst 12 % (1024^3) instead of 38 %. Two of its constants came
-# later: what rows cost that start off the lines of the L2, as at 3000x5000x2056, and what drifting apart costs at
+# choice is 2.6 % behind in the median instead of 3.4 %, at worst 12 % (1024^3) instead of 38 %. Two of its constants
+# came later: what rows cost that start off the lines of the L2, as at 3000x5000x2056, and what drifting apart costs at
 # 16384^3. It still takes a search to find the winner.
 
 # %%
