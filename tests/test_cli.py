@@ -58,6 +58,7 @@ def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
         (["ladder", SEED], 2, "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], 2, "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["tune"], 2, "tune needs a problem as M N K, or a list with --shapes"),
+        (["tune", "628", "89", "447"], 2, "no recorded study of 628x96x448 bf16 burst"),
         (["tune", "64", "64", "64", "--shapes", "sweeps/shapes/suite.toml"], 2, "or a list with --shapes, not both"),
         (["tune", "64", "64", "64", "--gpus", "0,1"], 2, "--gpus must be the index of one GPU but got '0,1'"),
         (["tune", "--shapes", "nowhere.toml"], 2, "nowhere.toml does not exist; lists of problems lie in"),

@@ -134,12 +134,17 @@ def tune(
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
+    from hopper_gemm.model.legality import filled_up
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.tables.places import shown
     from hopper_gemm.tuning.tune import prepare, verdict
 
+    asked = GemmProblem(m, n, k, dtype)
+    problem = filled_up(asked)
+    if problem != asked:
+        saying(as_json)(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
     run = prepare(
-        GemmProblem(m, n, k, dtype),
+        problem,
         regime=regime,
         backend=backend,
         gpu=one_gpu(gpus),
