@@ -141,8 +141,8 @@ RARE = [
     GemmConfig(tile_n=192, stream_k=True, epi_n=32),
     GemmConfig(tile_m=64, tile_n=16, swap_ab=True),
     GemmConfig(tile_m=128, tile_n=208, schedule="pingpong"),
-    GemmConfig(tile_n=192, stream_k=True, zigzag=True, evict_c=True, cluster_n=2),
-    GemmConfig(tile_n=208, zigzag=True, pace=16, evict_c=True),
+    GemmConfig(tile_n=128, stream_k=True, zigzag=True, evict_c=True, cluster_m=2),
+    GemmConfig(tile_n=192, zigzag=True, pace=16, evict_c=True),
 ]
 
 
