@@ -13,7 +13,7 @@ import torch
 from hopper_gemm.build.loader import LoadedKernel, load
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.legality import problem_reasons
+from hopper_gemm.model.legality import problem_reasons, reachable
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.tuned import TunedEntry, pick, recorded_entries
 
@@ -210,9 +210,9 @@ def _staged(
     filled up hold anything, since they meet nothing but rows and columns of the product that nobody sees."""
     _check_device(a.device)
     (m, k), n = a.shape, b.shape[1]
-    rows = _filled_up(m) if _has_rows(a.t()) and not _has_rows(a) else m
-    read_a = _reachable(a, rows, _filled_up(k))
-    read_b = _reachable(b.t(), _filled_up(n), _filled_up(k)).t()
+    rows = reachable(m) if _has_rows(a.t()) and not _has_rows(a) else m
+    read_a = _reachable(a, rows, reachable(k))
+    read_b = _reachable(b.t(), reachable(n), reachable(k)).t()
     written = out
     if out is None or (rows, read_b.shape[1]) != (m, n) or not _reaches(out):
         written = a.new_empty(rows, read_b.shape[1], dtype=out_dtype)
@@ -237,11 +237,6 @@ def _reachable(matrix: torch.Tensor, rows: int, depth: int) -> torch.Tensor:
     else:  # short of a launch: of a small matrix launches are all that a copy costs
         torch.cat((matrix, matrix.new_zeros(own_rows, depth - own_depth)), 1, out=copy[:own_rows])
     return copy
-
-
-def _filled_up(size: int) -> int:
-    """The next multiple of 8."""
-    return -(-size // hopper.WGMMA_N_STEP) * hopper.WGMMA_N_STEP
 
 
 @cache

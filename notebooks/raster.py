@@ -26,7 +26,7 @@ import pandas as pd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.roofline import best_swizzle
+from hopper_gemm.model.roofline import best_swizzle, tile_order
 from hopper_gemm.tables.counters import read_counters, with_counters
 from hopper_gemm.tables.report import read_study, source_line
 from hopper_gemm.tables.trials import SAMPLES
@@ -132,20 +132,10 @@ pd.DataFrame(
 
 
 # %%
-def order(tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> list[tuple[int, int]]:
-    """The cluster tiles (m, n) as the kernel's scheduler hands them out."""
-    walk, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
-    found = []
-    for group, start in enumerate(range(0, across, swizzle)):
-        steps = reversed(range(walk)) if serpentine and group % 2 else range(walk)
-        found += [(step, side) for step in steps for side in range(start, min(start + swizzle, across))]
-    return found if raster == "m" else [(m, n) for n, m in found]
-
-
 def panels(row: pd.Series) -> pd.Series:
     """Bytes of the distinct panels of all waves, and how many waves there are."""
     height, width = row.tile_m * row.cluster_m, row.tile_n * row.cluster_n
-    tiles = order(ceil(row.m / height), ceil(row.n / width), row.raster, row.swizzle, row.serpentine)
+    tiles = tile_order(ceil(row.m / height), ceil(row.n / width), row.raster, row.swizzle, row.serpentine)
     at_once = hopper.SM_COUNT // (row.cluster_m * row.cluster_n)
     waves = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
     sides = sum(height * len({m for m, _ in wave}) + width * len({n for _, n in wave}) for wave in waves)

@@ -74,7 +74,7 @@ class LoadedKernel:
         key = torch.cuda.current_stream(out.device).cuda_stream, tiles
         found = self.workspaces.get(key)
         if found is None:  # kept for good: a captured graph may write to it
-            ctas = tiles * config.cluster_size if config.stream_k or config.work_items > 1 else 0
+            ctas = tiles * config.cluster_size if config.leaves_sums else 0
             each = config.tile_m * config.tile_n * config.work_items
             sums = torch.empty(max(1, ctas * each), dtype=torch.float32, device=out.device)
             flags = torch.zeros(ctas * config.consumers + (config.pace > 0), dtype=torch.int32, device=out.device)

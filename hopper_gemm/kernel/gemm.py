@@ -341,8 +341,8 @@ class WorkspaceGemm(HopperGemm):
         """Launch.
 
         ``sums`` is fp32, room for one tile in stream-K for each resident CTA, else for each part of each tile;
-        ``flags`` is int32, one for each consumer of each resident CTA, else of each tile, and a last one on which
-        producers meet; zero before the first launch, and left as a launch leaves it.
+        ``flags`` is int32, one for each consumer of each resident CTA, else of each tile, and with pace a last one on
+        which producers meet; zero before the first launch, and left as a launch leaves it.
         Clusters must all be resident at once. The rest is as without a workspace.
         """
         self._launch(a, b, c, clusters, along_m, swizzle, serpentine, stream, None, sums, flags)

@@ -1,10 +1,11 @@
 """Keeping CTAs that share panels together, so that what one of them reads from DRAM the others find in the L2.
 
 CTAs of a persistent launch begin together and then go as fast as each can. After dozens of tiles they are so far apart
-that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was read three
-times over. So producers count their stages, and at every so many of them meet at a counter in global memory: each waits
-until all have come to the meeting before this one, and then tells that it is here. Who is no further ahead than from
-one meeting to the next does not wait, but for a look at the counter, while its consumers multiply what is in the ring.
+that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was read two
+and a half times. So producers count their stages, and at every so many of them meet at a counter in global memory: each
+waits until all have come to the meeting before this one, and then tells that it is here. Who is no further ahead than
+from one meeting to the next does not wait, but for a look at the counter, while its consumers multiply what the ring
+holds.
 
 Nothing depends on it. A producer looks :data:`LOOKS` times and goes on; where not all CTAs are resident, or a launch
 that was cut off left a count behind, time is lost and nothing else. Who comes last to the last meeting sets the counter
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from cutlass import Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.exchange import lower
 from hopper_gemm.kernel.tile_scheduler import Raster
 
 LOOKS = 48
@@ -81,5 +83,5 @@ class Pace:
                         read_only_args=[self.counter],
                     )
                     if before + 1 == meeting * self.ctas:
-                        inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], 0;", read_only_args=[self.counter])
+                        lower(self.counter)
             cute.arch.sync_warp()

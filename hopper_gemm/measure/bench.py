@@ -171,7 +171,8 @@ class Bench:
                 return Outcome("wrong_result", before.reason or "")
             self._last = key, self._arm(kernel_launch(kernel), protocol, workload.sets[0].ours), before
         else:
-            self._work(lambda: poison(workload.sets[0].ours))
+            poison(workload.sets[0].ours)
+            self._idle()
         _, arm, before = self._last
         outcome = self._compare(arm, theirs(), protocol, process, before)
         after = check(workload.sets[0].ours, workload.reference, problem.k)
@@ -223,14 +224,15 @@ class Bench:
         workload = self._workload
         assert workload is not None
         seconds = seconds_per_launch(launch, workload)
-        self._work(lambda: None if poisoned is None else poison(poisoned))
+        if poisoned is not None:
+            poison(poisoned)
+        self._idle()
         if isinstance(protocol, Burst):
             return make_arm(launch, workload, protocol.warm, protocol.timed, seconds)
         return make_arm(launch, workload, protocol.graph, protocol.graph, seconds)
 
-    def _work(self, work: Callable[[], None]) -> None:
-        """Have the GPU do something, and remember when it was done."""
-        work()
+    def _idle(self) -> None:
+        """Wait until the GPU has nothing to do, and remember since when."""
         torch.cuda.synchronize()
         self._idle_since = time.perf_counter()
 
@@ -270,7 +272,7 @@ class Bench:
             if isinstance(protocol, Steady):
                 return time_steady(arm, protocol, self._clock, telemetry)
             timing = time_burst(arm, protocol, self._clock, self._idle_since, telemetry.look)
-            self._idle_since = time.perf_counter()
+            self._idle()
             return timing
 
         if ours_first:

@@ -9,9 +9,6 @@ Axis = Literal["m", "n"]
 Side = Literal["producer", "consumer"]
 
 SCHEDULES = ("cooperative", "pingpong", "multistage")
-SWIZZLES = (1, 2, 4, 8, 11, 16)
-"""Some widths of a raster group; any up to 32 runs."""
-
 SIDES = ("producer", "consumer")
 
 
@@ -160,9 +157,14 @@ class GemmConfig:
         return self.split_k if self.reduction == "workspace" else 1
 
     @property
+    def leaves_sums(self) -> bool:
+        """Whether clusters leave sums for one another in global memory."""
+        return self.stream_k or self.work_items > 1
+
+    @property
     def has_workspace(self) -> bool:
         """Whether a launch needs a workspace in global memory."""
-        return self.stream_k or self.work_items > 1 or self.pace > 0
+        return self.leaves_sums or self.pace > 0
 
     @property
     def specialised(self) -> bool:

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import FIELDS, LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.legality import SWIZZLE_MAX, is_legal, pair_reasons
+from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, clusters_at_once
+from hopper_gemm.model.technique_rules import SWIZZLE_MAX
 
 WIDE = {
     64: (64, 96, 128, 192, 256),
@@ -39,8 +40,8 @@ APART = {128: (64, 128, 192, 256), 256: (64, 128)}
 """And where its parts meet in a workspace."""
 
 LONG, PACE = 1e-3, 8
-"""Of launches that take so many seconds or more the producers meet, every so many stages. At 8192^3 that saved 0.4 to
-0.9 %, at k = 28672 2 %, at 16384^3 5 %; launches of half a millisecond it cost 0.2 % (results/h200/locality)."""
+"""Of launches that take so many seconds or more the producers meet, every so many stages. Around 8192^3 that saved 0.3
+to 0.6 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/locality)."""
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)

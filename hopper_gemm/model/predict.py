@@ -40,8 +40,8 @@ What it gave up for that: among the 25 tiles at 8192^3 it ranks at 0.74, where i
 to little else. They differ by energy, which the model does not know.
 
 An output of fp32 counts in what memory must take at least; its epilogue is taken for that of a 16-bit one, register for
-register. At 16384^3, where a launch takes 11 ms, CTAs that do not meet (``pace``) drift apart and read panels three
-times over: ``drift`` is the 7 % that it costs, and all that the model knows of it.
+register. At 16384^3, where a launch takes 11 ms, CTAs that do not meet (``pace``) drift apart and read panels two
+and a half times: ``drift`` is the 7 % that it costs, and all that the model knows of it.
 """
 
 from __future__ import annotations

@@ -106,6 +106,25 @@ def limit_seconds(problem: GemmProblem) -> float:
     return max(arithmetic, memory) + LAUNCH_SECONDS
 
 
+def tile_order(tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> list[tuple[int, int]]:
+    """The cluster tiles (m, n) in the order in which the kernel's scheduler hands them out.
+
+    Args:
+        tiles_m, tiles_n: cluster tiles along m and n.
+        raster, swizzle, serpentine: of the config.
+
+    Example:
+        >>> tile_order(3, 3, "m", 2, serpentine=True)
+        [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2), (0, 2)]
+    """
+    walk, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
+    found = []
+    for group, start in enumerate(range(0, across, swizzle)):
+        steps = reversed(range(walk)) if serpentine and group % 2 else range(walk)
+        found += [(step, side) for step in steps for side in range(start, min(start + swizzle, across))]
+    return found if raster == "m" else [(m, n) for n, m in found]
+
+
 def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
     """The swizzle that reads the fewest bytes into L2, in theory: that of a square patch.
 

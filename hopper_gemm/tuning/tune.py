@@ -12,7 +12,7 @@ import pandas as pd
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.explain import explain
-from hopper_gemm.model.menu import choose
+from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tables.pivot import Group, groups
@@ -24,8 +24,8 @@ from hopper_gemm.tuning.spec import SweepSpec, checked
 
 LAUNCHES: dict[str, Any] = {"raster": ["m", "n"], "swizzle": [2, 4, 8, 11, 16]}
 WHOLE: dict[str, Any] = {"zigzag": True, **LAUNCHES}
-"""Where a CTA walks over whole tiles: backwards every other time, which costs nothing and saves 0.2 to 0.8 % wherever
-there are two rounds of them or more (sweeps/locality.toml)."""
+"""Where a CTA walks over whole tiles: backwards every other time, which costs nothing and saves 0.2 to 0.6 % where
+there are rounds of them and k is not as long as 28672 (notebooks/locality)."""
 
 SPACE: dict[str, Any] = {
     "tile_m": [64, 128, 192, 256, 320, 384],
@@ -176,11 +176,9 @@ SHORT = 80e-6
 ahead of it on the stream drains. At most 1.2 us were seen to be saved; and a launch may lose by it, since its CTAs
 start where SMs become free first, and no longer side by side."""
 
-LONG = 250e-6
-"""Seconds of a launch from which on it is also tried with ``pace``: where CTAs have the time to drift apart. At
-k = 28672 meetings every 8 stages saved 2 %, at 16384^3 5 %; launches of half a millisecond they cost 0.2 %."""
-
-PACES = [0, 8]
+PACED = 250e-6
+"""Seconds of a launch from which on it is also tried with ``pace``; what that is worth stands beside
+:data:`hopper_gemm.model.menu.LONG`."""
 
 KEEP = 500
 """Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
@@ -362,8 +360,8 @@ def _ways(problem: GemmProblem, early: bool | None) -> dict[str, Any]:
     ways: dict[str, Any] = {}
     if seconds < SHORT if early is None else early:
         ways["early"] = [False, True]
-    if seconds > LONG:
-        ways["pace"] = PACES
+    if seconds > PACED:
+        ways["pace"] = [0, PACE]
     if problem.m * problem.n * problem.out_bytes > hopper.L2_BYTES:
         ways["evict_c"] = True  # nobody finds it there anyway
     return ways

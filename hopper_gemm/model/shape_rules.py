@@ -1,0 +1,145 @@
+"""What an SM can hold: the tile and how it is shared out, registers, the ring, the cluster."""
+
+from __future__ import annotations
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.footprint import REGISTER_SPLITS, Footprint, accumulators_fit, stages_max
+from hopper_gemm.model.rules import Rule, one_of
+
+TILE_M = (64, 128, 192, 256, 320, 384)
+K_DEPTH_MAX = 16
+STAGGER_MAX = 7
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
+CTAS_PER_SM = (1, 2, 3, 4)
+WGMMA_N_MAX_OF_THREE = 200
+
+
+def _tile_n(shares: Footprint) -> str | None:
+    tile_n = shares.config.tile_n
+    if tile_n % hopper.WGMMA_N_STEP == 0 and tile_n <= hopper.WGMMA_N_MAX:
+        return None
+    return f"tile_n must be a multiple of {hopper.WGMMA_N_STEP} up to {hopper.WGMMA_N_MAX} but got {tile_n}"
+
+
+def _k_depth(shares: Footprint) -> str | None:
+    if shares.config.k_depth <= K_DEPTH_MAX:
+        return None
+    return f"k_depth must be 1 to {K_DEPTH_MAX} but got {shares.config.k_depth}"
+
+
+def _split(shares: Footprint) -> str | None:
+    config = shares.config
+    assert isinstance(config.consumers, int)
+    if config.schedule == "pingpong":
+        return None if config.split == "m" else 'pingpong divides no tile; leave split at "auto"'
+    if config.split == "m":
+        if config.tile_m % (hopper.WGMMA_M * config.consumers) == 0:
+            return None
+        return (
+            f"{config.consumers} consumers cannot share tile_m = {config.tile_m} in blocks of {hopper.WGMMA_M} rows; "
+            "split along n or change consumers"
+        )
+    if config.tile_n % (hopper.WGMMA_N_STEP * config.consumers) == 0:
+        return None
+    return (
+        f"{config.consumers} consumers cannot share tile_n = {config.tile_n} "
+        f"in blocks of {hopper.WGMMA_N_STEP} columns; split along m or change consumers"
+    )
+
+
+def _schedule(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.schedule != "pingpong" or config.consumers == 2:
+        return None
+    return f'pingpong takes turns between 2 consumers but got {config.consumers}; leave consumers at "auto"'
+
+
+def _registers(shares: Footprint) -> str | None:
+    if accumulators_fit(shares):
+        return None
+    room = shares.registers.consumer - shares.spare_registers
+    return (
+        f"{shares.accumulators} accumulator registers per thread exceed the {room} that {shares.config.consumers} "
+        "consumers leave; take a smaller tile or more consumers"
+    )
+
+
+def _wgmma_n(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.consumers != 3 or not config.specialised or shares.share_n <= WGMMA_N_MAX_OF_THREE:
+        return None
+    return (
+        f"with 3 consumers a wgmma may be at most {WGMMA_N_MAX_OF_THREE} columns wide but is {shares.share_n}; "
+        "split along n or take 2 consumers"
+    )
+
+
+def _stages(shares: Footprint) -> str | None:
+    config = shares.config
+    most = stages_max(config)
+    if most == 0:
+        need = shares.stage_bytes
+        return f"exceeds smem: one stage of {need} B does not fit beside the epilogue; take a smaller tile or k_depth"
+    assert isinstance(config.stages, int)
+    if 1 <= config.stages <= most:
+        return None
+    return f"stages must be 1 to {most} here but got {config.stages}; one stage takes {shares.stage_bytes} B"
+
+
+def _stagger(shares: Footprint) -> str | None:
+    config = shares.config
+    assert isinstance(config.stages, int)
+    most = max(0, min(config.stages - 1, STAGGER_MAX))
+    if config.stages == 0 or config.stagger <= most:
+        return None
+    return f"stagger must be 0 to {most} with {config.stages} stages but got {config.stagger}"
+
+
+def _cluster(shares: Footprint) -> str | None:
+    config = shares.config
+    if (config.cluster_m, config.cluster_n) in CLUSTERS:
+        return None
+    allowed = ", ".join(f"{m}x{n}" for m, n in CLUSTERS)
+    return f"cluster must be one of {allowed} but got {config.cluster_m}x{config.cluster_n}"
+
+
+def _multicast(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.multicast == "turns":
+        if config.cluster_m * config.cluster_n == 1:
+            return 'multicast "turns" is for CTAs that share a tile and cluster is 1x1; leave it at "rows"'
+        return None
+    for side, rows, sharers in (
+        ("tile_m", config.tile_m, config.cluster_n),
+        ("tile_n", config.tile_n, config.cluster_m),
+    ):
+        if rows % (8 * sharers):
+            return (
+                f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row atoms; change it or the cluster, "
+                'or take multicast "turns"'
+            )
+    return None
+
+
+SHAPE_RULES = (
+    Rule("tile_m", "a tile is whole 64-row wgmma blocks, up to three consumers of two each", one_of("tile_m", TILE_M)),
+    Rule("tile_n", "wgmma's n goes from 8 to 256 in steps of 8", _tile_n),
+    Rule("k_depth", "deeper stages leave no room for a second one", _k_depth),
+    Rule(
+        "consumers",
+        "four consumer warpgroups leave too few registers at entry",
+        one_of("consumers", tuple(REGISTER_SPLITS)),
+    ),
+    Rule("schedule", "two accumulator sets fit into an SM's registers, three do not", _schedule),
+    Rule("split", "each consumer needs whole wgmma blocks of the side that is split", _split),
+    Rule("ctas_per_sm", "shared memory for a ring is what there is for all", one_of("ctas_per_sm", CTAS_PER_SM)),
+    Rule("registers", "accumulators live in registers; a spill costs more than any tile gains", _registers),
+    Rule(
+        "wgmma_n", "512 threads enter with 128 registers each, and one instruction must fit into them (C7602)", _wgmma_n
+    ),
+    Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
+    Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
+    Rule("cluster", "clusters of two and four are built; eight strand SMs, since GPCs are unequal", _cluster),
+    Rule("multicast", "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes", _multicast),
+)
+"""On what a CTA is made of."""

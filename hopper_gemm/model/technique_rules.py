@@ -1,0 +1,259 @@
+"""What goes with what: ways to walk over the tiles, to load, to store, to divide k, and chunks on their way out."""
+
+from __future__ import annotations
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import Footprint, is_odd_chunk, smem_limit, stages_max
+from hopper_gemm.model.problem import ELEMENT_BYTES
+from hopper_gemm.model.roofline import clusters_at_once
+from hopper_gemm.model.rules import Rule, one_of
+
+EPI_N = (8, 16, 32, 64)
+UNROLL_MAX = 4
+SWIZZLE_MAX = 32
+PACE_MAX = 1024
+SPLIT_K = (1, 2, 4, 8)
+PARTS_MAX = 64
+GATHERED_MOST = 144
+PREFETCH_MAX = 64
+STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
+COPIED_ROWS = 384
+UNROLL_ACCUMULATORS = 160
+DIRECT_MOST = 184
+L2_PROMOTIONS = (0, 64, 128, 256)
+
+
+def _loads(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.loads == "tma":
+        return None
+    if not config.specialised:
+        return f'loads "cp_async" come from a producer warpgroup; {config.schedule} has none, take cooperative'
+    if config.cluster_size > 1:
+        return 'loads "cp_async" cannot multicast; take cluster 1x1'
+    if config.tile_m + config.tile_n > COPIED_ROWS:
+        return (
+            f'loads "cp_async" copy at most {COPIED_ROWS} rows of A and B a stage but got '
+            f"{config.tile_m + config.tile_n}; take a smaller tile"
+        )
+    if config.full_barriers > 1:
+        return 'loads "cp_async" land in order and need one full barrier; take full_barriers = 1'
+    return None
+
+
+def _stores(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.stores == "tma":
+        return None
+    if config.specialised and config.consumers == 2 and min(shares.share_n, shares.accumulators) > DIRECT_MOST:
+        return (
+            f'stores "direct" from {shares.accumulators} accumulators, {shares.share_n} columns wide, run out of '
+            f"registers beyond {DIRECT_MOST} of both; take stores tma"
+        )
+    if config.epi_n == 0 and config.epi_buffers == 0:
+        return None
+    return 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
+
+
+def _unroll(shares: Footprint) -> str | None:
+    config = shares.config
+    assert isinstance(config.stages, int)
+    if not config.unroll:
+        return None
+    if config.stages > UNROLL_MAX:
+        return (
+            f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or do not unroll"
+        )
+    if shares.accumulators > UNROLL_ACCUMULATORS:
+        return (
+            f"an unrolled loop leaves {UNROLL_ACCUMULATORS} accumulators but got {shares.accumulators}; do not unroll"
+        )
+    return None
+
+
+def _split_k(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.split_k == 1:
+        return None
+    if config.reduction == "workspace":
+        return _split_through_workspace(shares)
+    if config.split_k not in SPLIT_K:
+        return (
+            f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {config.split_k}; "
+            f'take reduction "workspace" for any up to {PARTS_MAX}'
+        )
+    alone = config.cluster_m * config.cluster_n == 1 and config.schedule == "cooperative"
+    if not alone or config.loads != "tma" or config.stores != "tma":
+        return "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
+    if shares.chunks % config.split_k:
+        return f"{shares.chunks} chunks of a consumer cannot be dealt to {config.split_k} CTAs; take a smaller epi_n"
+    assert isinstance(config.stages, int)
+    room = shares.stage_bytes * config.stages
+    if shares.reduction_bytes > room:
+        return f"the parts of a tile take {shares.reduction_bytes} B but the ring has {room}; take more stages"
+    return None
+
+
+def _split_through_workspace(shares: Footprint) -> str | None:
+    config = shares.config
+    most = min(PARTS_MAX, clusters_at_once(config.cluster_size) * config.ctas_per_sm)
+    if config.split_k > most:
+        return f"split_k must be at most {most}, parts that are under way at once, but got {config.split_k}"
+    if config.schedule != "cooperative" or not config.persistent:
+        return 'reduction "workspace" waits for parts that must be under way: take schedule cooperative, persistent'
+    if config.loads != "tma" or config.stores != "tma":
+        return 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
+    if shares.accumulators > GATHERED_MOST:
+        return (
+            f'reduction "workspace" has registers for {GATHERED_MOST} accumulators but got {shares.accumulators}; '
+            "take a smaller tile"
+        )
+    if config.full_barriers > 1:
+        return 'reduction "workspace" has no registers for more barriers; take full_barriers 1'
+    return None
+
+
+def _reduction(shares: Footprint) -> str | None:
+    if shares.config.reduction == "workspace" and shares.config.split_k == 1:
+        return 'reduction "workspace" adds up parts of k and split_k is 1; take reduction "cluster" or raise split_k'
+    return None
+
+
+def _prefetch(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.prefetch == 0:
+        return None
+    if config.prefetch > PREFETCH_MAX:
+        return f"prefetch must be 0 to {PREFETCH_MAX} stages but got {config.prefetch}"
+    if not config.early:
+        return "prefetch is what a kernel does while it waits for the one ahead: take early, or prefetch 0"
+    if config.loads != "tma":
+        return 'prefetch asks by TMA, which loads "cp_async" do without; take loads tma or prefetch 0'
+    return None
+
+
+def _swizzle(shares: Footprint) -> str | None:
+    if shares.config.swizzle <= SWIZZLE_MAX:
+        return None
+    return f"swizzle must be 1 to {SWIZZLE_MAX} but got {shares.config.swizzle}"
+
+
+def _zigzag(shares: Footprint) -> str | None:
+    if not shares.config.zigzag or _walks(shares.config):
+        return None
+    return f"zigzag turns k round from tile to tile of a CTA: {_WALKS}"
+
+
+def _pace(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.pace == 0:
+        return None
+    if config.pace > PACE_MAX:
+        return f"pace must be 0 to {PACE_MAX} stages but got {config.pace}"
+    if config.stream_k:
+        return "pace and stream_k together run out of registers; leave one of them out"
+    return None if _walks(config) else f"pace holds back who walks over tiles: {_WALKS}"
+
+
+_WALKS = "take loads tma by a producer, persistent, split_k 1"
+
+
+def _walks(config: GemmConfig) -> bool:
+    """Whether a producer walks over whole tiles."""
+    return config.specialised and config.loads == "tma" and config.persistent and config.split_k == 1
+
+
+def _evict_c(shares: Footprint) -> str | None:
+    if not shares.config.evict_c or shares.config.stores == "tma":
+        return None
+    return 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
+
+
+def _stream_k(shares: Footprint) -> str | None:
+    config = shares.config
+    if not config.stream_k:
+        return None
+    if config.schedule != "cooperative" or not config.persistent or config.split_k > 1:
+        return "stream_k cuts the last wave of a persistent launch: take schedule cooperative, persistent, split_k 1"
+    boxes = ELEMENT_BYTES * config.tile_k // shares.swizzle_bytes
+    if boxes > STREAM_K_BOXES:
+        return (
+            f"stream_k's producer has registers for {STREAM_K_BOXES} boxes of a stage but got {boxes}; change k_depth"
+        )
+    if shares.chunk_n < STREAM_K_CHUNK:
+        return f"stream_k stores chunks of {STREAM_K_CHUNK} columns at least but got {shares.chunk_n}; raise epi_n"
+    assert isinstance(config.consumers, int)
+    if is_odd_chunk(shares.chunk_n) and (shares.accumulators > GATHERED_MOST or config.consumers > 2):
+        return (
+            f"stream_k has no registers for chunks of {shares.chunk_n} columns beside {shares.accumulators} "
+            f"accumulators of {config.consumers} consumers; take epi_n of {', '.join(map(str, EPI_N))}"
+        )
+    if config.cluster_size > 2:
+        return "stream_k waits for clusters that must all be resident: take a cluster of two at most"
+    if config.loads != "tma":
+        return 'stream_k starts within a tile, which loads "cp_async" cannot; take loads tma'
+    return None
+
+
+def _swap_ab(shares: Footprint) -> str | None:
+    if shares.config.swap_ab and shares.config.stores == "direct":
+        return 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
+    return None
+
+
+def _arrivals(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.arrivals == "warp" or config.cluster_size == 1:
+        return None
+    return 'arrivals of every "thread" reach only their own CTA; take cluster 1x1'
+
+
+def _epi_n(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.stores == "direct":
+        return None
+    assert isinstance(config.epi_n, int)
+    if not is_odd_chunk(config.epi_n):
+        return one_of("epi_n", EPI_N)(shares)
+    if shares.share_n % config.epi_n:
+        return (
+            f"chunks of {config.epi_n} columns cannot make up a share of {shares.share_n}; take a divisor, or {EPI_N}"
+        )
+    return None
+
+
+def _staging(shares: Footprint) -> str | None:
+    config = shares.config
+    assert isinstance(config.stages, int)
+    if config.stores == "direct" or config.stages > stages_max(config):
+        return None
+    if config.epi_buffers == 0:
+        return 'epi_buffers must be at least 1 but got 0; leave it at "max"'
+    if shares.smem_bytes <= smem_limit(config):
+        return None
+    return (
+        f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {smem_limit(config)}; "
+        'leave epi_buffers at "max"'
+    )
+
+
+TECHNIQUE_RULES = (
+    Rule("swizzle", "a wider group than the GPU has clusters abreast is another raster", _swizzle),
+    Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
+    Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
+    Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
+    Rule("reduction", "a workspace holds parts of k", _reduction),
+    Rule("prefetch", "operands can be asked into the L2 while another kernel writes them, not read", _prefetch),
+    Rule("zigzag", "the one who loads a tile decides from which end of k", _zigzag),
+    Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
+    Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
+    Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
+    Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
+    Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
+    Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
+    Rule("full_barriers", "a stage has two loads, A and B", one_of("full_barriers", (1, 2))),
+    Rule("l2_promotion", "sizes that a TMA descriptor can name", one_of("l2_promotion", L2_PROMOTIONS)),
+    Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _epi_n),
+    Rule("epi_buffers", "the epilogue's buffers come after the ring", _staging),
+)
+"""On the ways in which it works."""
