@@ -230,12 +230,11 @@ class PointQueue:
                     ),
                     TrialState.FAIL,
                 )
+            elif trial.state == TrialState.RUNNING and label in done:  # whether or not its worker is thought to live
+                close(self._storage, study, trial.number, done[label][1], self._objective, self._carry)
+                told.add(label)
             elif trial.state == TrialState.RUNNING and not self._fleet.alive(trial.user_attrs.get(WORKER, "")):
-                if label in done:
-                    close(self._storage, study, trial.number, done[label][1], self._objective, self._carry)
-                    told.add(label)
-                else:
-                    study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+                study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
             elif trial.state != TrialState.FAIL:
                 told.add(label)
         for label, (point, answer) in done.items():
