@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from hopper_gemm.build.store import default_store
+from hopper_gemm.compiler.store import default_store
 from hopper_gemm.measure.device import NoHopperError, find_hopper
 from hopper_gemm.measure.profiler import ProfilerError, find_profiler
 from hopper_gemm.tables.places import results_root, shown

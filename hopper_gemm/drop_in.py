@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.build.loader import LoadedKernel, load
+from hopper_gemm.compiler.loader import LoadedKernel, load
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import problem_reasons, reachable

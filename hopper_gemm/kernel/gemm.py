@@ -141,7 +141,7 @@ class HopperGemm(Roles):
             min_blocks_per_mp=config.ctas_per_sm,
             preferred_smem_carveout=ALL_SHARED if config.ctas_per_sm > 1 else None,
             stream=stream,
-            use_pdl=config.early,
+            use_pdl=config.pdl,
         )
 
     @cute.kernel
@@ -167,7 +167,7 @@ class HopperGemm(Roles):
     ) -> None:
         """The device side; see the class."""
         config, shares = self.config, self.footprint
-        if cutlass.const_expr(config.early):
+        if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         thread, _, _ = cute.arch.thread_idx()
         warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -191,7 +191,7 @@ class HopperGemm(Roles):
         if thread == 0:
             ring.init()
         self._sync_cluster()
-        if cutlass.const_expr(config.early):
+        if cutlass.const_expr(config.pdl):
             if cutlass.const_expr(config.prefetch > 0):
                 if warp_index == 0:
                     loads = self._tma_loads(

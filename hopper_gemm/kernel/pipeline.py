@@ -31,7 +31,7 @@ Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``
 each of them separately; no warp speaks for another. wgmma's reads and TMA's writes both belong to the async proxy, and
 the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed.
 
-:mod:`hopper_gemm.model.ring` writes the same protocol out as values, and its tests run it in every order: nothing is
+:mod:`hopper_gemm.model.protocol.ring` writes the same protocol out as values, and its tests run it in every order: nothing is
 overwritten while read, nothing deadlocks, and releasing one group too early is found.
 """
 

@@ -77,7 +77,7 @@ class Roles:
         self.box = footprint.box_rows(self.out_bytes), self.chunk_n
         self.cluster = (config.cluster_m, config.cluster_n)
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
-        depth, turns = (config.tile_k, config.stages), config.multicast == "turns"
+        depth, turns = (config.tile_k, config.stages), config.multicast == "alternate"
         self.a = Operand(dtype, config.tile_m, footprint.share_m, *depth, config.cluster_n, turns, by_rows[0])
         self.b = Operand(dtype, config.tile_n, footprint.share_n, *depth, config.cluster_m, turns, by_rows[1])
 
@@ -357,11 +357,11 @@ class Roles:
 
     def _walked(self, before: Int32 | int = -1) -> Int32 | int:
         """Tiles that a producer has behind it, where anything depends on their number: one more than before."""
-        return Int32(before + 1) if self.config.zigzag or self.config.pace else 0
+        return Int32(before + 1) if self.config.reverse_k or self.config.pace else 0
 
     def _backwards(self, walked: Int32 | int) -> Int32 | None:
         """Whether the next tile is loaded from the end of k: every other one, or none."""
-        return walked & 1 if self.config.zigzag else None
+        return walked & 1 if self.config.reverse_k else None
 
     def _pace(self, walked: Int32 | int, raster: Raster, k_tiles: Int32, flags: cute.Tensor | None) -> Pace | None:
         """With whom the next tile is loaded in step, or None."""

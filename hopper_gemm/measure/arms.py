@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.build.probe import load_clock_probe
+from hopper_gemm.compiler.probe import load_clock_probe
 from hopper_gemm.measure.workload import Operands, Workload
 
 Launch = Callable[[Operands], None]
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a :class:`hopper_gemm.build.loader.LoadedKernel`, or
+"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a :class:`hopper_gemm.compiler.loader.LoadedKernel`, or
 what stands for one."""
 
 

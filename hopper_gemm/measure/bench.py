@@ -10,7 +10,7 @@ from statistics import median
 
 import torch
 
-from hopper_gemm.build.loader import load
+from hopper_gemm.compiler.loader import load
 from hopper_gemm.measure.arms import (
     Arm,
     Clock,

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import torch
 
-from hopper_gemm.build.loader import load
+from hopper_gemm.compiler.loader import load
 from hopper_gemm.measure.arms import Launch, cublas_launch, kernel_launch
 from hopper_gemm.measure.correctness import check, poison
 from hopper_gemm.measure.counters import CountRequest, Stage, request_of

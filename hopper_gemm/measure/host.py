@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.build.loader import LoadedKernel
+from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.measure.workload import make_workload
 from hopper_gemm.model.problem import GemmProblem
 

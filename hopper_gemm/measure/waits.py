@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from hopper_gemm.build.child import Child, Handler
+from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.measure.counters import Counted, CountRequest
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.model.config import GemmConfig, Side
@@ -20,7 +20,7 @@ from hopper_gemm.model.config import GemmConfig, Side
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hopper_gemm.build.loader import LoadedKernel
+    from hopper_gemm.compiler.loader import LoadedKernel
     from hopper_gemm.measure.workload import Operands, Workload
     from hopper_gemm.model.problem import GemmProblem
 
@@ -104,7 +104,7 @@ def measure_waits(
         rotation: its sets in turn, for ever: what was used last comes last, so that every launch finds the L2 cold.
         store: folder of compiled kernels, or None for the default.
     """
-    from hopper_gemm.build.loader import load
+    from hopper_gemm.compiler.loader import load
     from hopper_gemm.measure.correctness import check, poison
 
     problem, first = workload.problem, workload.sets[0]

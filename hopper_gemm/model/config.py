@@ -1,15 +1,76 @@
-"""How it is multiplied: every parameter of the kernel, in one frozen dataclass."""
+"""How it is multiplied: every parameter of the kernel, declared once, in one frozen dataclass."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 Axis = Literal["m", "n"]
 Side = Literal["producer", "consumer"]
+Tier = Literal["space", "ladder"]
 
 SCHEDULES = ("cooperative", "pingpong", "multistage")
 SIDES = ("producer", "consumer")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What is declared of a kernel parameter beside its name and its default.
+
+    Args:
+        doc: meaning and unit.
+        words: values that are words; for an integer those that stand for one until the config is resolved.
+        least: the least integer; None where the value is no integer.
+        flag: whether it is true or false; its words refine true.
+        tier: ``"space"``: searched; ``"ladder"``: a step of the design study that never wins.
+        launch: whether it is an argument of the launch: changing it recompiles nothing.
+        host: whether it reaches the GPU by the launch or by TMA descriptors, and may leave the machine code as it is.
+        since: version of the results schema in which it appeared.
+        before: value in rows recorded earlier; the default where None.
+        aliases: earlier names.
+        renamed: earlier words, with what they are called now.
+    """
+
+    doc: str
+    words: tuple[str, ...] = ()
+    least: int | None = None
+    flag: bool = False
+    tier: Tier = "space"
+    launch: bool = False
+    host: bool = False
+    since: int = 1
+    before: Any = None
+    aliases: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def mistake(self, value: Any) -> str | None:
+        """What a value must be, where it is not."""
+        if isinstance(value, str) and value in self.words:
+            return None
+        if self.flag:
+            return None if isinstance(value, bool) else " or ".join(["true", "false", *self.words])
+        if self.least is None:
+            return f"one of {', '.join(self.words)}"
+        if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= LARGEST:
+            return None
+        return f"an integer from {self.least} to {LARGEST}" + "".join(f' or "{word}"' for word in self.words)
+
+
+LARGEST = 2**20
+"""No parameter means anything beyond it; without a bound a text file could ask for loops of any length."""
+
+
+def _integer(default: Any, doc: str, *words: str, least: int = 1, **about: Any) -> Any:
+    return field(default=default, metadata={"is": Parameter(doc, words, least, **about)})
+
+
+def _word(default: str, doc: str, *words: str, **about: Any) -> Any:
+    return field(default=default, metadata={"is": Parameter(doc, words, **about)})
+
+
+def _flag(default: bool, doc: str, *words: str, **about: Any) -> Any:
+    return field(default=default, metadata={"is": Parameter(doc, words, flag=True, **about)})
 
 
 @dataclass(frozen=True)
@@ -17,64 +78,9 @@ class GemmConfig:
     """One way to run the kernel. Values outside the rules are accepted here and refused, with every
     reason, by :func:`hopper_gemm.model.legality.reasons`; only nonsense (a tile of ``"big"``) raises.
 
-    ``"auto"`` and ``"max"`` leave the choice to :func:`hopper_gemm.model.footprint.resolve`.
-
-    Args:
-        tile_m: rows of the output tile of one CTA.
-        tile_n: columns of the output tile of one CTA.
-        k_depth: wgmma k-blocks of 16 per stage; the tile is ``tile_k = 16 * k_depth`` deep.
-        stages: slots of the shared-memory ring, or ``"max"``: as many as fit.
-        stagger: wgmma groups (one per stage) still in flight when an older stage is released.
-        consumers: warpgroups that share the tile's math, or ``"auto"``.
-        split: the side of the tile that the consumers divide among them, ``"m"``, ``"n"`` or ``"auto"``.
-        schedule: who does what. ``"cooperative"``: a producer warpgroup loads, all consumers share each tile.
-            ``"pingpong"``: a producer loads, two consumers take whole tiles in turn, so that the epilogue of one
-            overlaps the math of the other. ``"multistage"``: no producer; the consumers' first warp loads ahead.
-        cluster_m: CTAs of a cluster along m; they share, by multicast, the tile of B.
-        cluster_n: CTAs of a cluster along n; they share, by multicast, the tile of A.
-        raster: the axis along which consecutive tiles walk, ``"m"`` or ``"n"``.
-        swizzle: how many tiles of the other axis, each of a whole cluster, advance together before the walk takes a
-            step.
-        serpentine: walk every other swizzle group backwards, so that it starts where the last one ended.
-        peek: probe the next stage's barrier early, and block only if the probe failed: on both sides of the ring
-            (true), on one (``"producer"``, ``"consumer"``), or on none (false).
-        epi_n: columns of the chunks in which a tile leaves through shared memory: at most 8, 16, 32 or 64; or just so
-            many, an odd multiple of 8 from 24 that divides a consumer's columns, such as 104 of 208. ``"auto"`` takes
-            64 where they fit beside the ring, else 32, or as many of these as divide the share; ``"wide"`` the same,
-            but rather an odd multiple of 8 than fewer than 32. Of an fp32 output half as many: a chunk keeps its
-            bytes. 0 with direct stores.
-        epi_buffers: chunk buffers of each consumer, or ``"max"``: up to four of what the ring leaves. 0 with direct
-            stores.
-        persistent: as many CTAs as fit at once, each walking over tiles, or one CTA for each tile.
-        loads: what fills the ring, ``"tma"`` or ``"cp_async"``: the producer's threads, 16 bytes each.
-        stores: how a tile leaves: ``"tma"``, through shared memory, or ``"direct"``, from registers.
-        unroll: unroll the main loop by the number of stages.
-        ring_state: how a role keeps its place in the ring: ``"index_phase"``, two integers, or ``"packed"``, one.
-        arrivals: who arrives on a barrier: one lane of each ``"warp"``, or every ``"thread"``.
-        full_barriers: full barriers of a stage: 1 for A and B together, 2 for one each.
-        split_k: parts into which k is divided, each for another CTA, or another cluster; added up in a fixed order.
-        reduction: where they are added up. ``"cluster"``: the CTAs of a tile are a cluster, and meet in its shared
-            memory. ``"workspace"``: in a workspace in global memory; any number of parts, beside clusters that share
-            their operands.
-        stream_k: cut the tiles of the last, partly filled wave along k, an equal stretch for every cluster.
-        swap_ab: compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, and
-            the others along m. So that few rows of C ride on wgmma's n, which may be as little as 8.
-        l2_promotion: bytes that the L2 fetches from DRAM at least for a TMA load: 0 (no more than is asked), 64, 128
-            or 256.
-        early: programmatic dependent launch: the kernel may start before the one ahead of it on the stream has ended,
-            as SMs become free, sets itself up and only then waits for the other; and it lets the one behind it do so.
-        prefetch: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead. Nothing
-            is read by that: what the kernel ahead still writes is written to the same L2.
-        ctas_per_sm: CTAs that share an SM, its memory and its registers. With two, one's epilogue overlaps the other's
-            math; and a kernel that is launched early finds room beside the one ahead of it.
-        multicast: how the CTAs of a cluster divide the loading of what they share: each a part of its ``"rows"``, or
-            one of them all of it, stage by stage in ``"turns"``, which any number of rows allows.
-        zigzag: a CTA loads every other of its tiles from the end of k to its beginning. Clusters reach the end of their
-            tiles together, and what they read last of the panels that they share is what the L2 still holds.
-        pace: stages from one meeting of all producers to the next, or 0: CTAs that share panels drift apart, and read
-            them from DRAM again. At a meeting a producer waits for those who have not come to the one before it; for a
-            short time only, so that nothing depends on it.
-        evict_c: the L2 is told to drop C first, which nobody reads again.
+    ``"auto"`` and ``"max"`` leave the choice to :func:`hopper_gemm.model.footprint.resolve`. A parameter is declared
+    once, on its field: type, range or choices, tier, whether it is a launch argument, since which schema. Tables, sweep
+    files, the command line and the kernel's key on disk derive the rest from :data:`PARAMETERS`.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -84,62 +90,123 @@ class GemmConfig:
         64
     """
 
-    tile_m: int = 256
-    tile_n: int = 128
-    k_depth: int = 4
-    stages: int | Literal["max"] = "max"
-    stagger: int = 1
-    consumers: int | Literal["auto"] = "auto"
-    split: Axis | Literal["auto"] = "auto"
-    schedule: str = "cooperative"
-    cluster_m: int = 1
-    cluster_n: int = 1
-    raster: Axis = "m"
-    swizzle: int = 8
-    serpentine: bool = True
-    peek: bool | Side = True
-    epi_n: int | Literal["auto", "wide"] = "auto"
-    epi_buffers: int | Literal["max"] = "max"
-    persistent: bool = True
-    loads: Literal["tma", "cp_async"] = "tma"
-    stores: Literal["tma", "direct"] = "tma"
-    unroll: bool = False
-    ring_state: Literal["index_phase", "packed"] = "index_phase"
-    arrivals: Literal["warp", "thread"] = "warp"
-    full_barriers: int = 1
-    l2_promotion: int = 128
-    split_k: int = 1
-    swap_ab: bool = False
-    stream_k: bool = False
-    early: bool = False
-    reduction: Literal["cluster", "workspace"] = "cluster"
-    prefetch: int = 0
-    ctas_per_sm: int = 1
-    multicast: Literal["rows", "turns"] = "rows"
-    zigzag: bool = False
-    pace: int = 0
-    evict_c: bool = False
+    tile_m: int = _integer(256, "rows of the output tile of one CTA", host=True)
+    tile_n: int = _integer(128, "columns of the output tile of one CTA", host=True)
+    k_depth: int = _integer(4, "wgmma k-blocks of 16 per stage: tile_k = 16 * k_depth", host=True)
+    stages: int | Literal["max"] = _integer("max", "slots of the shared-memory ring; max: as many as fit", "max", least=0)
+    stagger: int = _integer(1, "wgmma groups (one per stage) in flight when an older stage is released", least=0)
+    consumers: int | Literal["auto"] = _integer("auto", "warpgroups that share the tile's math", "auto")
+    split: Axis | Literal["auto"] = _word("auto", "side of the tile that the consumers divide", "m", "n", "auto")
+    schedule: str = _word(
+        "cooperative",
+        "cooperative: a producer warpgroup loads, all consumers share each tile; pingpong: two consumers take whole "
+        "tiles in turn, so that the epilogue of one overlaps the math of the other; multistage: no producer, the "
+        "consumers' first warp loads ahead",
+        *SCHEDULES,
+    )
+    cluster_m: int = _integer(1, "CTAs of a cluster along m; they share, by multicast, the tile of B", host=True)
+    cluster_n: int = _integer(1, "CTAs of a cluster along n; they share, by multicast, the tile of A", host=True)
+    raster: Axis = _word("m", "axis along which consecutive tiles walk", "m", "n", launch=True)
+    swizzle: int = _integer(
+        8, "cluster tiles of the other axis that advance together before the walk takes a step", launch=True
+    )
+    serpentine: bool = _flag(True, "walk every other swizzle group in reverse, starting where the last ended", launch=True)
+    peek: bool | Side = _flag(
+        True, "probe the next stage's barrier early and block only if the probe failed: true, false, or one side", *SIDES
+    )
+    epi_n: int | Literal["auto", "wide"] = _integer(
+        "auto",
+        "columns of an epilogue chunk: at most 8, 16, 32 or 64, or an odd multiple of 8 from 24 that divides a "
+        "consumer's columns; auto: 64 where they fit beside the ring, else 32, or what divides the share; wide: the "
+        "same, but rather an odd multiple of 8 than fewer than 32; half as many for an fp32 output; 0 with direct stores",
+        "auto",
+        "wide",
+        least=0,
+    )
+    epi_buffers: int | Literal["max"] = _integer(
+        "max", "chunk buffers of each consumer; max: up to four of what the ring leaves; 0 with direct stores", "max", least=0
+    )
+    persistent: bool = _flag(True, "as many CTAs as fit at once, each walking over tiles; else one CTA a tile", launch=True)
+    loads: Literal["tma", "cp_async"] = _word(
+        "tma", "what fills the ring; cp_async: the producer's threads, 16 bytes each", "tma", "cp_async", tier="ladder"
+    )
+    stores: Literal["tma", "direct"] = _word(
+        "tma", "how a tile leaves: through shared memory by TMA, or straight from registers", "tma", "direct", tier="ladder"
+    )
+    unroll: bool = _flag(False, "unroll the main loop by the number of stages", tier="ladder")
+    ring_state: Literal["index_phase", "packed"] = _word(
+        "index_phase", "how a role keeps its place in the ring: two integers, or one", "index_phase", "packed", tier="ladder"
+    )
+    arrivals: Literal["warp", "thread"] = _word(
+        "warp", "who arrives on a barrier: one lane of each warp, or every thread", "warp", "thread", tier="ladder"
+    )
+    full_barriers: int = _integer(1, "full barriers of a stage: 1 for A and B together, 2 for one each", tier="ladder")
+    l2_promotion: int = _integer(
+        128, "bytes that the L2 fetches from DRAM at least for a TMA load: 0, 64, 128 or 256", least=0, host=True
+    )
+    split_k: int = _integer(1, "parts into which k is divided (split-K), summed in a fixed order")
+    swap_ab: bool = _flag(
+        False,
+        "compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, so that few "
+        "rows of C ride on wgmma's n",
+    )
+    stream_k: bool = _flag(False, "stream-K: cut the tiles of the last, partly filled wave along k")
+    pdl: bool = _flag(
+        False,
+        "programmatic dependent launch: the kernel may start before the one ahead of it on the stream has ended",
+        aliases=("early",),
+    )
+    reduction: Literal["cluster", "workspace"] = _word(
+        "cluster",
+        "where split-K parts meet: in the shared memory of a cluster, or in a workspace in global memory",
+        "cluster",
+        "workspace",
+    )
+    prefetch: int = _integer(
+        0, "with pdl: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead", least=0
+    )
+    ctas_per_sm: int = _integer(1, "CTAs that share an SM, its memory and its registers", host=True)
+    multicast: Literal["split", "alternate"] = _word(
+        "split",
+        "how the CTAs of a cluster divide the loading of a shared tile: each a slice of its rows, or one CTA all of it, "
+        "alternating stage by stage",
+        "split",
+        "alternate",
+        renamed={"rows": "split", "turns": "alternate"},
+    )
+    reverse_k: bool = _flag(
+        False,
+        "load every other tile of a CTA from the end of k to its beginning: clusters reach the end of their tiles "
+        "together, and what they read last of shared panels is what the L2 still holds",
+        aliases=("zigzag",),
+    )
+    pace: int = _integer(
+        0,
+        "stages between two meetings of all producers, or 0: CTAs that share panels drift apart and read them from DRAM "
+        "again; a producer waits a bounded time at a meeting, so nothing depends on it",
+        least=0,
+    )
+    evict_c: bool = _flag(False, "the L2 is told to drop C first")
 
     def __post_init__(self) -> None:
-        words = {"stages": ("max",), "consumers": ("auto",), "epi_n": ("auto", "wide"), "epi_buffers": ("max",)}
-        for name in INTEGERS:
+        for name, parameter in PARAMETERS.items():
             value = getattr(self, name)
-            allowed = words.get(name, ())
-            if value in allowed:
-                continue
-            least = 0 if name in FROM_ZERO else 1
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                kind = f"an integer from {least}" + "".join(f' or "{word}"' for word in allowed)
-                raise ValueError(f"{name} must be {kind} but got {value!r}")
-        for name, allowed in WORDS.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {value!r}")
-        for name in SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false but got {getattr(self, name)!r}")
-        if not isinstance(self.peek, bool) and self.peek not in SIDES:
-            raise ValueError(f"peek must be true, false, {' or '.join(SIDES)} but got {self.peek!r}")
+            wanted = parameter.mistake(value)
+            if wanted is not None:
+                raise ValueError(f"{name} must be {wanted} but got {value!r}")
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> GemmConfig:
+        """A config from values by name, earlier names and words included; what is not named has its default.
+
+        Raises:
+            ValueError: a name that no parameter has or had, or a value of the wrong kind.
+
+        Example:
+            >>> GemmConfig.of({"early": True, "multicast": "turns"}).multicast
+            'alternate'
+        """
+        return GemmConfig(**current(values))
 
     @property
     def tile_k(self) -> int:
@@ -153,7 +220,7 @@ class GemmConfig:
 
     @property
     def work_items(self) -> int:
-        """Pieces of work for each cluster tile: more than one where its parts of k are taken one by one."""
+        """Pieces of work for each cluster tile: more than one where its split-K parts are taken one by one."""
         return self.split_k if self.reduction == "workspace" else 1
 
     @property
@@ -180,60 +247,62 @@ class GemmConfig:
         return asdict(self)
 
     def __str__(self) -> str:
-        """A label that names every field, short enough for a line of a log."""
+        """A label that tells configs apart, short enough for a line of a log; :data:`LEGEND` explains it."""
         walk = f"{self.raster}{self.swizzle}{'serp' if self.serpentine else ''}"
-        epilogue = f"epi{self.epi_n}x{self.epi_buffers}"
+        peek = "" if self.peek is False else " peek" if self.peek is True else f" peek-{self.peek}"
         return (
-            f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} lag{self.stagger} {self.consumers}{self.split} "
-            f"{self.schedule[:4]} {self.cluster_m}x{self.cluster_n} {walk} {epilogue}{' peek' if self.peek else ''}"
-            f"{'' if isinstance(self.peek, bool) else '-' + self.peek}"
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} stagger{self.stagger} "
+            f"{self.consumers}{self.split} {self.schedule[:4]} {self.cluster_m}x{self.cluster_n} {walk} "
+            f"epi{self.epi_n}x{self.epi_buffers}{peek}"
             + "".join(f" {name}={getattr(self, name)}" for name in LATER if getattr(self, name) != DEFAULTS[name])
         )
 
 
-INTEGERS = (
-    "tile_m",
-    "tile_n",
-    "k_depth",
-    "stages",
-    "stagger",
-    "consumers",
-    "cluster_m",
-    "cluster_n",
-    "swizzle",
-    "epi_n",
-    "epi_buffers",
-    "full_barriers",
-    "l2_promotion",
-    "split_k",
-    "prefetch",
-    "ctas_per_sm",
-    "pace",
+LEGEND = (
+    "tile_m x tile_n x tile_k, stages, stagger, consumers and the side they split, schedule, cluster m x n, raster axis "
+    "and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every other parameter that "
+    "differs from its default"
 )
-FROM_ZERO = ("stages", "stagger", "epi_n", "epi_buffers", "l2_promotion", "prefetch", "pace")
-"""Those that may be 0."""
+"""What stands in a config's label, in order."""
 
-WORDS = {
-    "split": ("m", "n", "auto"),
-    "raster": ("m", "n"),
-    "schedule": SCHEDULES,
-    "loads": ("tma", "cp_async"),
-    "stores": ("tma", "direct"),
-    "ring_state": ("index_phase", "packed"),
-    "arrivals": ("warp", "thread"),
-    "reduction": ("cluster", "workspace"),
-    "multicast": ("rows", "turns"),
+PARAMETERS: dict[str, Parameter] = {one.name: one.metadata["is"] for one in fields(GemmConfig)}
+"""What is declared of each parameter, in the order in which tables show them."""
+
+FIELDS = tuple(PARAMETERS)
+"""Every parameter's name."""
+
+DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(GemmConfig)}
+
+BEFORE: dict[str, Any] = {
+    name: DEFAULTS[name] if parameter.before is None else parameter.before for name, parameter in PARAMETERS.items()
 }
-SWITCHES = ("serpentine", "persistent", "unroll", "swap_ab", "stream_k", "early", "zigzag", "evict_c")
-"""Those that are true or false."""
-
-FIELDS = tuple(field.name for field in fields(GemmConfig))
-"""Every parameter's name, in the order in which tables show them."""
-
-DEFAULTS = {field.name: field.default for field in fields(GemmConfig)}
+"""Values in rows that were recorded before there was the parameter."""
 
 LATER = FIELDS[FIELDS.index("persistent") :]
 """Parameters that a label names only where they differ from the default."""
 
-LAUNCH_FIELDS = ("raster", "swizzle", "serpentine", "persistent")
+LAUNCH_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch)
 """Parameters that are arguments of the launch: changing them recompiles nothing."""
+
+HOST_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch or parameter.host)
+"""Parameters that may leave the machine code as it is."""
+
+ALIASES = {alias: name for name, parameter in PARAMETERS.items() for alias in parameter.aliases}
+"""Earlier names of parameters, with what they are called now."""
+
+
+def current(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, with earlier names and words replaced by those of now.
+
+    Raises:
+        ValueError: a name that no parameter has or had, or two names of one parameter.
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        now = ALIASES.get(name, name)
+        if now not in PARAMETERS:
+            raise ValueError(f"{name} is not a kernel parameter; choose among {', '.join(FIELDS)}")
+        if now in found:
+            raise ValueError(f"{name} is an earlier name of {now}, which is given too; leave one of them out")
+        found[now] = PARAMETERS[now].renamed.get(value, value) if isinstance(value, str) else value
+    return found

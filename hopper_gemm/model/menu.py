@@ -16,7 +16,7 @@ from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, clusters_at_once
-from hopper_gemm.model.technique_rules import SWIZZLE_MAX
+from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 WIDE = {
     64: (64, 96, 128, 192, 256),
@@ -51,10 +51,10 @@ RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 @cache
 def menu() -> tuple[GemmConfig, ...]:
-    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory, and with zigzag
+    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory, and with reverse_k
     where it can be."""
-    walking = (replace(config, zigzag=True) for config in _offered())
-    offered = (config if is_legal(config) else replace(config, zigzag=False) for config in walking)
+    walking = (replace(config, reverse_k=True) for config in _offered())
+    offered = (config if is_legal(config) else replace(config, reverse_k=False) for config in walking)
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
 
 
@@ -129,7 +129,7 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
         config.swap_ab,
         config.ctas_per_sm,
         config.cluster_size > 2,
-        config.early,
+        config.pdl,
     )
 
 

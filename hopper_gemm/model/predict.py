@@ -246,7 +246,7 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
             total = whole * (each * steps + idle) + each * max(8, rest * steps / slots) + idle + left
         else:
             total = rounds * (each * steps + idle)
-    hidden = (pace.alone if config.cluster_size == 1 else pace.paired) if config.early else 0.0
+    hidden = (pace.alone if config.cluster_size == 1 else pace.paired) if config.pdl else 0.0
     total += pace.launch * (1 - hidden) + pace.latency + load
 
     busy = min(1.0, clusters * config.cluster_size * steps * product / (sms * total))

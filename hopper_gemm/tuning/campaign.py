@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.build.store import source_digest
+from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.measure.regimes import REGIMES
 from hopper_gemm.model.legality import filled_up

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hopper_gemm.build.child import Child, Handler, Reply
-from hopper_gemm.build.pool import Built, CompilePool
-from hopper_gemm.build.store import KernelId, default_store
+from hopper_gemm.compiler.child import Child, Handler, Reply
+from hopper_gemm.compiler.pool import Built, CompilePool
+from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.measure.bench import Figures
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.measure.regimes import Protocol as Regime
@@ -284,7 +284,7 @@ def _cublaslt_version() -> str | None:
 def _host(problem: GemmProblem, store: Path) -> dict[str, float]:
     """By way of the package's public face, as a user calls it."""
     from hopper_gemm import matmul
-    from hopper_gemm.build.loader import load
+    from hopper_gemm.compiler.loader import load
     from hopper_gemm.measure.host import launch_times
     from hopper_gemm.tables.tuned import pick, recorded_entries
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.build.pool import Built, CompilePool
-from hopper_gemm.build.store import KernelId, default_store, source_digest
+from hopper_gemm.compiler.pool import Built, CompilePool
+from hopper_gemm.compiler.store import KernelId, default_store, source_digest
 from hopper_gemm.measure.counters import COUNTERS, Counted, CountRequest, count, wanted_metrics
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper, slug
 from hopper_gemm.measure.profiler import PROTOCOL, Profiler, open_profiler

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.build.child import Child, Reply
-from hopper_gemm.build.pool import Built, CompilePool
-from hopper_gemm.build.store import KernelId, default_store, source_digest
+from hopper_gemm.compiler.child import Child, Reply
+from hopper_gemm.compiler.pool import Built, CompilePool
+from hopper_gemm.compiler.store import KernelId, default_store, source_digest
 from hopper_gemm.measure.bench import Figures, Outcome
 from hopper_gemm.measure.device import DeviceInfo, NoHopperError, find_hopper
 from hopper_gemm.measure.regimes import Burst, Protocol, Steady, protocol_dict

@@ -14,7 +14,7 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
 from hopper_gemm.model.menu import promising
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.shape_rules import STAGGER_MAX
+from hopper_gemm.model.rules.shape import STAGGER_MAX
 from hopper_gemm.tuning.spec import SweepSpec, fields_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopper_gemm.build.child import Handler
+from hopper_gemm.compiler.child import Handler
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 
@@ -25,7 +25,7 @@ def checking(store: Path) -> Handler:
     """Answers a case with what is wrong, or None: every element against fp32, and the same bits in every run."""
     import torch
 
-    from hopper_gemm.build.loader import load
+    from hopper_gemm.compiler.loader import load
     from hopper_gemm.measure.correctness import check, poison
     from hopper_gemm.measure.workload import make_workload
 

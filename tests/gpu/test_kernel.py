@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hopper_gemm.build.child import Child
-from hopper_gemm.build.pool import CompilePool
-from hopper_gemm.build.store import KernelId
+from hopper_gemm.compiler.child import Child
+from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
@@ -94,15 +94,15 @@ def test_every_way_out_of_an_fp32_output(wrong, way):
 
 
 WALKS = {
-    "backwards": {"zigzag": True},
+    "backwards": {"reverse_k": True},
     "in step": {"pace": 1},
     "now and then": {"pace": 5, "cluster_n": 2},
-    "all of it": {"zigzag": True, "pace": 1, "evict_c": True, "cluster_m": 2},
-    "in turns": {"zigzag": True, "pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "turns"},
-    "stream-K": {"zigzag": True, "evict_c": True, "stream_k": True},
-    "pingpong": {"zigzag": True, "pace": 1, "schedule": "pingpong"},
-    "swapped, C first": {"evict_c": True, "swap_ab": True, "zigzag": True},
-    "early": {"zigzag": True, "pace": 1, "early": True},
+    "all of it": {"reverse_k": True, "pace": 1, "evict_c": True, "cluster_m": 2},
+    "in turns": {"reverse_k": True, "pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "alternate"},
+    "stream-K": {"reverse_k": True, "evict_c": True, "stream_k": True},
+    "pingpong": {"reverse_k": True, "pace": 1, "schedule": "pingpong"},
+    "swapped, C first": {"evict_c": True, "swap_ab": True, "reverse_k": True},
+    "early": {"reverse_k": True, "pace": 1, "pdl": True},
 }
 
 
@@ -145,8 +145,8 @@ VARIANTS = {
     "cluster 1x2": {"cluster_n": 2, "split": "n"},
     "cluster 2x2": {"cluster_m": 2, "cluster_n": 2},
     "cluster 4x2": {"cluster_m": 4, "cluster_n": 2},
-    "in turns": {"cluster_m": 2, "multicast": "turns", "tile_n": 72},
-    "in turns 2x2": {"cluster_m": 2, "cluster_n": 2, "multicast": "turns", "tile_n": 40},
+    "in turns": {"cluster_m": 2, "multicast": "alternate", "tile_n": 72},
+    "in turns 2x2": {"cluster_m": 2, "cluster_n": 2, "multicast": "alternate", "tile_n": 40},
     "pingpong": {"schedule": "pingpong", "split": "auto"},
     "pingpong 2x1": {"schedule": "pingpong", "split": "auto", "cluster_m": 2},
     "multistage": {"schedule": "multistage"},
@@ -157,8 +157,8 @@ VARIANTS = {
     "swapped": {"swap_ab": True, "cluster_n": 2},
     "direct": {"stores": "direct", "persistent": False},
     "two on an SM": {"ctas_per_sm": 2, "tile_n": 64},
-    "early": {"early": True, "cluster_n": 2},
-    "early, asking ahead": {"early": True, "cluster_n": 2, "prefetch": 16},
+    "early": {"pdl": True, "cluster_n": 2},
+    "early, asking ahead": {"pdl": True, "cluster_n": 2, "prefetch": 16},
 }
 
 
@@ -239,7 +239,7 @@ def test_parts_of_k_that_meet_in_a_workspace_give_the_same_bits_in_every_run(wro
             (5, {"cluster_n": 2, "stagger": 0}),
             (16, {"cluster_m": 2, "cluster_n": 2}),
             (33, {"epi_n": 16}),
-            (64, {"early": True, "prefetch": 8}),
+            (64, {"pdl": True, "prefetch": 8}),
         )
         for swap in (False, True)
         for problem in (

@@ -129,7 +129,7 @@ def test_a_launch_that_starts_early_waits_for_what_it_reads_and_overwrites(chang
 
     def chain(early):
         ahead = {name: value for name, value in changes.items() if early or name != "prefetch"}
-        config = GemmConfig(tile_m=64, tile_n=64, early=early, **ahead)
+        config = GemmConfig(tile_m=64, tile_n=64, pdl=early, **ahead)
         given, buffers = x, (torch.empty(512, 1024, device="cuda", dtype=x.dtype), torch.empty_like(x))
         for step in range(100):
             given = hopper_gemm.matmul(given, w, out=buffers[step % 2], config=config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.build.child import Child, Handler
+from hopper_gemm.compiler.child import Child, Handler
 
 pytestmark = pytest.mark.gpu
 
@@ -13,7 +13,7 @@ def counting() -> Handler:
     """Answers a cluster size with how many of them fit, and with the device's SMs."""
     import torch
 
-    from hopper_gemm.build.residency import resident_clusters
+    from hopper_gemm.compiler.residency import resident_clusters
 
     def handle(size: int) -> tuple[int, int]:
         return resident_clusters(size), torch.cuda.get_device_properties(0).multi_processor_count

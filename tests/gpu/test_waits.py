@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.build.child import Child, Handler
+from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.measure.counters import CountRequest
 from hopper_gemm.measure.device import find_hopper
 from hopper_gemm.measure.waits import FIGURES, WaitMeter
@@ -36,7 +36,7 @@ def reading(store: Path) -> Handler:
     """Answers a config with the readings of one launch, as unsigned numbers."""
     import numpy as np
 
-    from hopper_gemm.build.loader import load
+    from hopper_gemm.compiler.loader import load
     from hopper_gemm.measure.waits import read_meter
     from hopper_gemm.measure.workload import make_workload
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hopper_gemm.model.ring import Barrier, Broken
+from hopper_gemm.model.protocol.ring import Barrier, Broken
 
 CTAS = (0, 1)
 A_BYTES, B_BYTES = 3, 2

@@ -9,7 +9,7 @@ from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.kernel.pipeline import STATES, Ring
-from hopper_gemm.model.ring import Indexed, Packed, walk
+from hopper_gemm.model.protocol.ring import Indexed, Packed, walk
 
 COUNT = 60
 MODELS = {"index_phase": Indexed, "packed": Packed}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper_gemm.build.child import Reply
+from hopper_gemm.compiler.child import Reply
 from hopper_gemm.kernel.meter import ROLES, Reading
 from hopper_gemm.measure import waits
 from hopper_gemm.measure.counters import Counted, CountRequest
@@ -97,7 +97,7 @@ def world(monkeypatch):
         return Kernel()
 
     zeros = torch.zeros
-    monkeypatch.setattr("hopper_gemm.build.loader.load", load)
+    monkeypatch.setattr("hopper_gemm.compiler.loader.load", load)
     monkeypatch.setattr(torch, "zeros", lambda shape, dtype, device: zeros(shape, dtype=dtype))
     generator = torch.Generator().manual_seed(0)
 

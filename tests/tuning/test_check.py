@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from hopper_gemm.build.loader import compile_into
-from hopper_gemm.build.store import KernelId, KernelStore
+from hopper_gemm.compiler.loader import compile_into
+from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.tables.trials import read_samples
 from hopper_gemm.tables.tuned import read_tuned
 from hopper_gemm.tuning.backend import Answer

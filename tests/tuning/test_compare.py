@@ -8,8 +8,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from hopper_gemm.build.cubin import CubinReport
-from hopper_gemm.build.pool import Built
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.pool import Built
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from hopper_gemm.build.child import Reply
+from hopper_gemm.compiler.child import Reply
 from hopper_gemm.measure import bench, device
 from hopper_gemm.measure.baselines.base import BaselineError
 from hopper_gemm.measure.baselines.choose import Chosen

@@ -9,8 +9,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from hopper_gemm.build.cubin import CubinReport
-from hopper_gemm.build.pool import Built
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.pool import Built
 from hopper_gemm.cli import app
 from hopper_gemm.measure.counters import Counted
 from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper

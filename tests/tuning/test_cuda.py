@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from hopper_gemm.build.child import Reply
-from hopper_gemm.build.cubin import CubinReport
-from hopper_gemm.build.pool import Built
+from hopper_gemm.compiler.child import Reply
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.pool import Built
 from hopper_gemm.measure.bench import Figures, Outcome
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.measure.statistics import Pair, speedup

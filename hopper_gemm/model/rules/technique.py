@@ -6,7 +6,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, is_odd_chunk, smem_limit, stages_max
 from hopper_gemm.model.problem import ELEMENT_BYTES
 from hopper_gemm.model.roofline import clusters_at_once
-from hopper_gemm.model.rules import Rule, one_of
+from hopper_gemm.model.rules.rule import Rule, one_of
 
 EPI_N = (8, 16, 32, 64)
 UNROLL_MAX = 4
@@ -125,8 +125,8 @@ def _prefetch(shares: Footprint) -> str | None:
         return None
     if config.prefetch > PREFETCH_MAX:
         return f"prefetch must be 0 to {PREFETCH_MAX} stages but got {config.prefetch}"
-    if not config.early:
-        return "prefetch is what a kernel does while it waits for the one ahead: take early, or prefetch 0"
+    if not config.pdl:
+        return "prefetch is what a kernel does while it waits for the one ahead: take pdl, or prefetch 0"
     if config.loads != "tma":
         return 'prefetch asks by TMA, which loads "cp_async" do without; take loads tma or prefetch 0'
     return None
@@ -138,10 +138,10 @@ def _swizzle(shares: Footprint) -> str | None:
     return f"swizzle must be 1 to {SWIZZLE_MAX} but got {shares.config.swizzle}"
 
 
-def _zigzag(shares: Footprint) -> str | None:
-    if not shares.config.zigzag or _walks(shares.config):
+def _reverse_k(shares: Footprint) -> str | None:
+    if not shares.config.reverse_k or _walks(shares.config):
         return None
-    return f"zigzag turns k round from tile to tile of a CTA: {_WALKS}"
+    return f"reverse_k reverses k from tile to tile of a CTA: {_WALKS}"
 
 
 def _pace(shares: Footprint) -> str | None:
@@ -244,7 +244,7 @@ TECHNIQUE_RULES = (
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
     Rule("reduction", "a workspace holds parts of k", _reduction),
     Rule("prefetch", "operands can be asked into the L2 while another kernel writes them, not read", _prefetch),
-    Rule("zigzag", "the one who loads a tile decides from which end of k", _zigzag),
+    Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
     Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
     Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
     Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import REGISTER_SPLITS, Footprint, accumulators_fit, stages_max
-from hopper_gemm.model.rules import Rule, one_of
+from hopper_gemm.model.rules.rule import Rule, one_of
 
 TILE_M = (64, 128, 192, 256, 320, 384)
 K_DEPTH_MAX = 16
@@ -105,9 +105,9 @@ def _cluster(shares: Footprint) -> str | None:
 
 def _multicast(shares: Footprint) -> str | None:
     config = shares.config
-    if config.multicast == "turns":
+    if config.multicast == "alternate":
         if config.cluster_m * config.cluster_n == 1:
-            return 'multicast "turns" is for CTAs that share a tile and cluster is 1x1; leave it at "rows"'
+            return 'multicast "alternate" is for CTAs that share a tile and cluster is 1x1; leave it at "split"'
         return None
     for side, rows, sharers in (
         ("tile_m", config.tile_m, config.cluster_n),
@@ -116,7 +116,7 @@ def _multicast(shares: Footprint) -> str | None:
         if rows % (8 * sharers):
             return (
                 f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row atoms; change it or the cluster, "
-                'or take multicast "turns"'
+                'or take multicast "alternate"'
             )
     return None
 

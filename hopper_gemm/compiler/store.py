@@ -20,7 +20,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from hopper_gemm.build.cubin import CubinReport
+from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
@@ -33,7 +33,7 @@ SOURCES = (
     "model/footprint.py",
     "model/hopper.py",
     "model/problem.py",
-    "build/compiler.py",
+    "compiler/compile.py",
 )
 
 

@@ -11,10 +11,10 @@ from queue import LifoQueue
 from threading import Lock
 from typing import Literal
 
-from hopper_gemm.build.child import Child, Handler
-from hopper_gemm.build.cubin import CubinReport
-from hopper_gemm.build.loader import compile_into
-from hopper_gemm.build.store import KernelId, KernelStore
+from hopper_gemm.compiler.child import Child, Handler
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.loader import compile_into
+from hopper_gemm.compiler.store import KernelId, KernelStore
 
 COMPILE_SECONDS = 120.0
 

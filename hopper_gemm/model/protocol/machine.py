@@ -18,7 +18,7 @@ from collections import deque
 from copy import copy
 from random import Random
 
-from hopper_gemm.model.ring import OPERAND_BYTES, Barrier, Broken, Move, Protocol, Step
+from hopper_gemm.model.protocol.ring import OPERAND_BYTES, Barrier, Broken, Move, Protocol, Step
 
 
 class Machine:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hopper_gemm.build.pool import CompilePool
-from hopper_gemm.build.store import KernelId
+from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint, resolve
 from hopper_gemm.model.legality import is_legal
@@ -134,15 +134,15 @@ RARE = [
     GemmConfig(stream_k=True, tile_n=192, epi_n=16),
     GemmConfig(tile_m=64, tile_n=128, split_k=8),
     GemmConfig(tile_n=128, split_k=16, reduction="workspace", cluster_m=2),
-    GemmConfig(tile_m=128, split_k=5, reduction="workspace", swap_ab=True, early=True, prefetch=8),
+    GemmConfig(tile_m=128, split_k=5, reduction="workspace", swap_ab=True, pdl=True, prefetch=8),
     GemmConfig(tile_m=128, tile_n=192, split_k=4, swap_ab=True),
     GemmConfig(swap_ab=True, epi_n=16),
     GemmConfig(swap_ab=True, tile_n=192, stream_k=True, epi_n=32),
     GemmConfig(tile_n=192, stream_k=True, epi_n=32),
     GemmConfig(tile_m=64, tile_n=16, swap_ab=True),
     GemmConfig(tile_m=128, tile_n=208, schedule="pingpong"),
-    GemmConfig(tile_n=128, stream_k=True, zigzag=True, evict_c=True, cluster_m=2),
-    GemmConfig(tile_n=192, zigzag=True, pace=16, evict_c=True),
+    GemmConfig(tile_n=128, stream_k=True, reverse_k=True, evict_c=True, cluster_m=2),
+    GemmConfig(tile_n=192, reverse_k=True, pace=16, evict_c=True),
 ]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.build.compiler import compile_kernel
-from hopper_gemm.build.cubin import OPCODES, read_cubin
+from hopper_gemm.compiler.compile import compile_kernel
+from hopper_gemm.compiler.cubin import OPCODES, read_cubin
 from hopper_gemm.model.config import GemmConfig
 
 NAMES = {

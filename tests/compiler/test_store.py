@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hopper_gemm.build.child import Child
-from hopper_gemm.build.cubin import CubinReport
-from hopper_gemm.build.loader import IllegalConfigError, LoadedKernel, load
-from hopper_gemm.build.pool import CompilePool
-from hopper_gemm.build.store import PACKAGES, KernelId, KernelStore
+from hopper_gemm.compiler.child import Child
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, load
+from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.store import PACKAGES, KernelId, KernelStore
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -43,19 +43,19 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
         digest(GemmConfig(**change)) for change in ({"stages": 3}, {"peek": False}, {"cluster_n": 2}, {"stagger": 0})
     ]
     others.append(digest(GemmConfig(), replace(PROBLEM, dtype="fp16")))
-    monkeypatch.setattr("hopper_gemm.build.store._versions", lambda: (("torch", "0.0"),))
+    monkeypatch.setattr("hopper_gemm.compiler.store._versions", lambda: (("torch", "0.0"),))
     others.append(digest(GemmConfig()))
     monkeypatch.undo()
-    monkeypatch.setattr("hopper_gemm.build.store.source_digest", lambda: "other sources")
+    monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda: "other sources")
     others.append(digest(GemmConfig()))
     assert len({base, *others}) == 1 + len(others)
 
 
 def test_a_metered_kernel_has_a_name_of_its_own_and_the_others_keep_theirs(monkeypatch):
     """The name of an unmetered kernel is a digest in which nothing speaks of meters."""
-    monkeypatch.setattr("hopper_gemm.build.store.source_digest", lambda: "sources")
-    monkeypatch.setattr("hopper_gemm.build.store._versions", lambda: tuple((name, "0.0") for name in PACKAGES))
-    monkeypatch.setattr("hopper_gemm.build.store.asdict", lambda kernel: {"metered": kernel.metered})
+    monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda: "sources")
+    monkeypatch.setattr("hopper_gemm.compiler.store._versions", lambda: tuple((name, "0.0") for name in PACKAGES))
+    monkeypatch.setattr("hopper_gemm.compiler.store.asdict", lambda kernel: {"metered": kernel.metered})
     plain, metered = (KernelId.of(GemmConfig(), PROBLEM, metered).digest for metered in (False, True))
     assert plain != metered
     parts = {"sources": "sources", "kernel": {}, "versions": dict.fromkeys(PACKAGES, "0.0"), "arch": hopper.ARCH}
@@ -115,7 +115,7 @@ def test_a_workspace_has_room_for_every_cta_or_every_part_of_every_tile(config, 
 
 
 def test_parts_that_the_gpu_does_not_hold_at_once_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("hopper_gemm.build.loader.resident_clusters", lambda size: 8)
+    monkeypatch.setattr("hopper_gemm.compiler.loader.resident_clusters", lambda size: 8)
     config = GemmConfig(tile_m=128, split_k=16, reduction="workspace")
     with pytest.raises(
         IllegalConfigError, match="16 parts must be under way at once and this GPU holds 8 clusters of 1"
@@ -235,7 +235,7 @@ def test_a_second_pool_compiles_nothing(tmp_path):
 
 @pytest.mark.compile
 def test_a_compiled_kernel_loads_as_a_function(tmp_path, monkeypatch):
-    monkeypatch.setattr("hopper_gemm.build.loader.resident_clusters", lambda size: 132 // size)
+    monkeypatch.setattr("hopper_gemm.compiler.loader.resident_clusters", lambda size: 132 // size)
     kernel = load(GemmConfig(tile_m=64, tile_n=64, cluster_n=2), PROBLEM, tmp_path)
     assert callable(kernel.launcher)
     assert kernel.clusters == 66

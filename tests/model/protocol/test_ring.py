@@ -8,9 +8,9 @@ from math import ceil
 
 import pytest
 
-from hopper_gemm.model.ring import Barrier, Broken, Fault, Indexed, Packed, Protocol, walk
-from hopper_gemm.model.ring_machine import ORDERS, explore, run
-from hopper_gemm.model.shape_rules import STAGGER_MAX
+from hopper_gemm.model.protocol.ring import Barrier, Broken, Fault, Indexed, Packed, Protocol, walk
+from hopper_gemm.model.protocol.machine import ORDERS, explore, run
+from hopper_gemm.model.rules.shape import STAGGER_MAX
 
 STAGES = range(1, 19)
 """Every depth of the published grid."""

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopper_gemm.build.cubin import CubinReport, read_cubin
-from hopper_gemm.build.residency import resident_clusters
-from hopper_gemm.build.store import KernelId, KernelStore, default_store
+from hopper_gemm.compiler.cubin import CubinReport, read_cubin
+from hopper_gemm.compiler.residency import resident_clusters
+from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import reasons
@@ -94,7 +94,7 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
     """The kernel's report, compiling it into the store where it is not there yet."""
     report = store.report(kernel)
     if report is None:
-        from hopper_gemm.build.compiler import compile_kernel
+        from hopper_gemm.compiler.compile import compile_kernel
 
         compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.metered)
         report = read_cubin(compiled.cubin)
@@ -139,6 +139,6 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
 def _launcher(object_file: Path) -> Any:
     from cutlass import cute
 
-    from hopper_gemm.build.compiler import FUNCTION
+    from hopper_gemm.compiler.compile import FUNCTION
 
     return cute.runtime.load_module(str(object_file), enable_tvm_ffi=True)[FUNCTION]

@@ -1,0 +1,46 @@
+"""What is measured: one config, or a baseline, on one problem, in one regime and one context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import DATA, GemmProblem
+
+REGIMES = ("burst", "steady")
+"""``burst``: a rest, a short warm-up, some milliseconds timed. ``steady``: alone at the power cap until settled, energy
+read over the same window."""
+
+CONTEXTS = ("isolated", "chained")
+"""``isolated``: another kernel runs between any two launches, as in a model. ``chained``: launches of one kernel back to
+back, so that programmatic dependent launch overlaps a launch with its own predecessor."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure. Figures of different regimes, contexts, baselines or data are never compared.
+
+    Args:
+        problem: what is multiplied.
+        config: resolved; None for the baseline against itself, which gives the noise floor.
+        regime: of :data:`REGIMES`.
+        context: of :data:`CONTEXTS`.
+        against: name of the baseline that it is paired with.
+        data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`.
+
+    Raises:
+        ValueError: regime, context or data is none of the known.
+    """
+
+    problem: GemmProblem
+    config: GemmConfig | None
+    regime: str = "burst"
+    context: str = "isolated"
+    against: str = "cublas"
+    data: str = "normal"
+
+    def __post_init__(self) -> None:
+        for name, known in (("regime", REGIMES), ("context", CONTEXTS), ("data", DATA)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)} but got {value!r}")
