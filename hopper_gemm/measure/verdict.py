@@ -2,9 +2,9 @@
 
 The model: a measurement p of entry e on board b gives ln(speedup) = mu[e] + B[e, b] + W[e, b, p]. B, normal with
 standard deviation *between*, is how the board suits our kernel more or less than the baseline's: the same for every
-process on that board, so that no number of pairs on one board shrinks it. W, with *within*, is everything else: what the interval
-of a run is about, and the luck of a process. Both are pooled over all entries of a class of duration, since one entry
-meets too few boards. Boards count as drawn at random from those of their model.
+process on that board, so that no number of pairs on one board shrinks it. W, with *within*, is everything else: what
+the interval of a run is about, and the luck of a process. Both are pooled over all entries of a class of duration,
+since one entry meets too few boards. Boards count as drawn at random from those of their model.
 
 It follows that a speedup from one board holds for others within its own interval widened by B (:func:`published`);
 that two boards cannot tell a fallen kernel from another board unless they differ by several times B, which is a warning
