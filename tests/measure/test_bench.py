@@ -398,7 +398,9 @@ def test_a_baseline_that_cannot_run_the_problem_is_a_status(world):
 
 def test_where_tma_cannot_reach_the_matrices_what_is_measured_is_matmul(world, monkeypatch):
     called = []
-    monkeypatch.setattr(hopper_gemm, "matmul", lambda a, b, **how: called.append((a.shape, b.shape, how)), raising=False)
+    monkeypatch.setattr(
+        hopper_gemm, "matmul", lambda a, b, **how: called.append((a.shape, b.shape, how)), raising=False
+    )
     config = GemmConfig(tile_m=64)
     kernel = world.bench()._kernel(config, GemmProblem(3, 5, 7))
     a, b, out = torch.zeros(3, 7), torch.zeros(5, 7), torch.zeros(3, 5)

@@ -10,12 +10,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hopper_gemm
-from hopper_gemm.serve import kernels, operands
-from hopper_gemm.serve import matmul as room
-from hopper_gemm.serve.kernels import default_config
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve import kernels, operands
+from hopper_gemm.serve import matmul as room
+from hopper_gemm.serve.kernels import default_config
 
 
 def matrix(rows, columns, dtype=torch.bfloat16):
