@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from hopper_gemm.kernel.gemm import HopperGemm, MeteredGemm, WorkspaceGemm
+from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.meter import ROLES, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -53,18 +53,17 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
         strides = (1, pitch) if by_rows else (pitch, 1)
         return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
-    kind, more = HopperGemm, ()
+    sums, words, readings = None, None, None
+    if config.has_workspace:
+        sums, words = (make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32))
     if metered:
         shape = (cute.sym_int(), len(ROLES), len(Reading._fields))
         strides = (shape[1] * shape[2], shape[2], 1)
-        kind, more = MeteredGemm, (make_fake_tensor(Int32, shape, strides, assumed_align=16),)
-    elif config.has_workspace:
-        vectors = [make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32)]
-        kind, more = WorkspaceGemm, tuple(vectors)
+        readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            kind(footprint(config), element, layouts, out),
+            HopperGemm(footprint(config), element, layouts, out, metered),
             matrix(element, m, k, layouts[0] != "k"),
             matrix(element, n, k, layouts[1] != "k"),
             matrix(out, m, n),
@@ -73,7 +72,9 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
             Int32(0),
             Int32(0),
             make_fake_stream(use_tvm_ffi_env_stream=True),
-            *more,
+            sums,
+            words,
+            readings,
             options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
         )
         path = Path(scratch) / "kernel.o"
