@@ -151,11 +151,11 @@ class HopperGemm:
         named barrier 0     the producer's first warp, which initialises the barriers and goes on; consumers wait
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
-        cluster barrier     all threads, once the barriers are initialised; in a cluster that divides k three times a tile
-        mailbox             dynamic scheduler: the producers of a cluster; see :class:`hopper_gemm.kernel.work.Counter`
+        cluster barrier     all threads, once the barriers are initialised; in a cluster that divides k three times a
+        tile mailbox             dynamic scheduler: the producers of a cluster; see :class:`hopper_gemm.kernel.work.Counter`
 
-    Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits until
-    every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
+    Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
+    until every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
 
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
@@ -304,8 +304,8 @@ class HopperGemm:
 
     @cute.jit
     def _set_up(self, place: Place) -> None:
-        """Let nobody use a barrier before it is initialised. Alone in its cluster, the producer need not wait for anyone:
-        it initialised them itself."""
+        """Let nobody use a barrier before it is initialised. Alone in its cluster, the producer need not wait for
+        anyone: it initialised them itself."""
         config, shares = self.config, self.footprint
         if cutlass.const_expr(config.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()

@@ -35,14 +35,14 @@ class Pace:
     """Keeping CTAs that share panels together, so that what one of them reads from DRAM the others find in the L2.
 
     CTAs of a persistent launch begin together and then go as fast as each can. After dozens of tiles they are so far
-    apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was read
-    two and a half times. So producers meet at a counter every so many stages of a tile: each says that it is here, and
-    waits until all have come to the meeting before this one, while its consumers multiply what the ring holds. A producer
-    less than one interval ahead does not wait; it reads the counter once.
+    apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was
+    read two and a half times. So producers meet at a counter every so many stages of a tile: each says that it is here,
+    and waits until all have come to the meeting before this one, while its consumers multiply what the ring holds. A
+    producer less than one interval ahead does not wait; it reads the counter once.
 
-    Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks no
-    more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever adds the
-    last sets it back to zero.
+    Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks
+    no more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever
+    adds the last sets it back to zero.
 
     Args:
         word: address of the counter.
@@ -72,7 +72,8 @@ class Pace:
 
     @cute.jit
     def keep(self, loaded: Int32, patience: Patience) -> Patience:
-        """With so many stages of the tile asked for: if it is time to meet, wait a while for those behind. By a warp."""
+        """With so many stages of the tile asked for: if it is time to meet, wait a while for those behind. By a
+        warp."""
         attended, looks = patience.attended, patience.looks
         if loaded % self.every == 0:
             lane = cute.arch.lane_idx()

@@ -37,7 +37,8 @@ GATHER_REGISTERS = 32
 """Parts that are read back from a workspace take so many more."""
 
 MAILBOX_BYTES, TAG_BYTES = 48, 4
-"""Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each stage."""
+"""Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each
+stage."""
 
 SMEM_SLACK = 1024
 """Bytes kept back for the barriers and for the alignment of the buffers."""

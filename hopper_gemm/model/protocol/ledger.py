@@ -1,8 +1,8 @@
 """The ledger's protocol, written out: how parts that bring sums for one thing agree on who adds them up.
 
 :mod:`hopper_gemm.kernel.workspace` describes the word and its two endings. Here the steps of a part are plain values,
-each one access to the word, so that a search can run them in every order. A part is ``resident`` or not: one that is not
-begins only after another has ended, as where a GPU has fewer SMs to give than a launch has CTAs.
+each one access to the word, so that a search can run them in every order. A part is ``resident`` or not: one that is
+not begins only after another has ended, as where a GPU has fewer SMs to give than a launch has CTAs.
 """
 
 from __future__ import annotations
