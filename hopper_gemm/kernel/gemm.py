@@ -151,8 +151,8 @@ class HopperGemm:
         named barrier 0     the producer's first warp, which initialises the barriers and goes on; consumers wait
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
-        cluster barrier     all threads, once the barriers are initialised; in a cluster that divides k three times a
-        tile mailbox             dynamic scheduler: the producers of a cluster; see :class:`hopper_gemm.kernel.work.Counter`
+        cluster barrier     all threads, once the barriers are initialised; where a cluster divides k thrice a tile
+        mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.Counter`)
 
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
     until every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
@@ -260,7 +260,7 @@ class HopperGemm:
         readings: cute.Tensor | None,
     ) -> None:
         """Set up, then play the warpgroup's role; see the class."""
-        config, shares, registers = self.config, self.footprint, self.footprint.registers
+        config, registers = self.config, self.footprint.registers
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         place = Place.here(*self.cluster, self.parts)

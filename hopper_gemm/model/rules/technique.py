@@ -243,8 +243,8 @@ def _scheduler(shares: Footprint) -> str | None:
         return None
     if config.schedule != "cooperative" or config.loads != "tma" or not config.persistent:
         return (
-            'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule cooperative, '
-            "loads tma, persistent"
+            'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
+            "cooperative, loads tma, persistent"
         )
     if config.stream_k or shares.parts_meet:
         return 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
@@ -257,7 +257,8 @@ def _skew(shares: Footprint) -> str | None:
     config = shares.config
     if config.skew == 0:
         return None
-    assert isinstance(config.stages, int) and isinstance(config.consumers, int)
+    assert isinstance(config.stages, int)
+    assert isinstance(config.consumers, int)
     if config.schedule != "cooperative" or config.consumers == 1 or shares.parts_meet or config.loads != "tma":
         return "skew is between consumers that share a tile: take schedule cooperative, 2 or 3 consumers, loads tma"
     most = (config.stages - 1 - config.stagger) // (config.consumers - 1)
