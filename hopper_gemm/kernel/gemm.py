@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
@@ -18,7 +18,7 @@ from hopper_gemm.kernel.ladder.cp_async import COPIES_UNDER_WAY, CopyFill, Threa
 from hopper_gemm.kernel.ladder.direct_store import DirectEpilogue
 from hopper_gemm.kernel.ladder.multistage import Ahead
 from hopper_gemm.kernel.ladder.packed_state import PackedState
-from hopper_gemm.kernel.meter import Meter
+from hopper_gemm.kernel.meter import Meter, Trace
 from hopper_gemm.kernel.operand import Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.producer import Fill, Pace
@@ -163,6 +163,7 @@ class HopperGemm:
         layouts: the contiguous axis of A, then of B.
         out_dtype: element type of C: theirs or fp32.
         metered: whether the roles count their waits; see :mod:`hopper_gemm.kernel.meter`.
+        traced: whether the first CTA notes when it did what.
     """
 
     def __init__(
@@ -172,8 +173,10 @@ class HopperGemm:
         layouts: str,
         out_dtype: type[cutlass.Numeric],
         metered: bool = False,
+        traced: bool = False,
     ) -> None:
-        self.footprint, self.config, self.metered = footprint, footprint.config, metered
+        self.footprint, self.config = footprint, footprint.config
+        self.metered, self.traced = metered, traced
         self.dtype, self.out_dtype = dtype, out_dtype
         config = footprint.config
         self.chunks = Chunks(footprint, out_dtype)
@@ -261,6 +264,7 @@ class HopperGemm:
     ) -> None:
         """Set up, then play the warpgroup's role; see the class."""
         config, registers = self.config, self.footprint.registers
+        entry = cute.arch.clock() if cutlass.const_expr(self.traced) else None
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         place = Place.here(*self.cluster, self.parts)
@@ -286,6 +290,8 @@ class HopperGemm:
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
         self._set_up(place)
+        if cutlass.const_expr(self.traced):
+            self._trace(task, place.warpgroup).mark("entry", entry)
 
         if cutlass.const_expr(config.specialised):
             if place.warpgroup == 0:
@@ -340,7 +346,8 @@ class HopperGemm:
                 word = task.workspace.word(PACE_WORD)
                 pace = Pace.of(word, config.pace, task.raster, config.cluster_size, task.k_tiles)
             peek, tagged = config.peeks("producer"), config.scheduler == "dynamic"
-            fill = Fill(loads, peek, self._unroll, config.reverse_k, pace, self.metered, tagged)
+            trace = self._trace(task, 0) if cutlass.const_expr(self.traced) else None
+            fill = Fill(loads, peek, self._unroll, config.reverse_k, pace, self.metered, tagged, trace)
             self._fill(task, fill, state, self._walk(task, storage))
         elif cutlass.const_expr(self.parts > 1):
             self._await_launch()
@@ -354,6 +361,7 @@ class HopperGemm:
 
     @cute.jit
     def _fill(self, task: Task, fill: Fill | CopyFill, state: RingState, walk: Walk | StreamWalk | Counter) -> None:
+        self._note(task, 0, "set_up")
         at, filling = walk.start(state), fill.start(state)
         while walk.more(at):
             item = walk.item(at)
@@ -374,6 +382,7 @@ class HopperGemm:
         if cutlass.const_expr(self.metered):
             if task.place.lane == 0:
                 filling.meter.write(task.readings, 0)
+        self._note(task, 0, "left")
 
     def _await_launch(self) -> None:
         """Where the launch may be ahead of the one before it, wait for that."""
@@ -425,10 +434,13 @@ class HopperGemm:
         if cutlass.const_expr(config.skew > 0):
             if consumer > 0:
                 ring.wait(consumer * config.skew, Int32(0))
+        self._note(task, consumer + 1, "set_up")
+        trace = self._trace(task, consumer + 1) if cutlass.const_expr(self.traced) else None
         at = walk.start(state)
         while walk.more(at):
             item = walk.item(at)
             tile_m, tile_n = self._tile(task, item)
+            self._note(task, consumer + 1, "first")
             ahead = None
             if cutlass.const_expr(loads is not None):
                 stages_ahead = config.stages - 1 - config.stagger
@@ -449,16 +461,20 @@ class HopperGemm:
                 ahead,
                 turn,
                 meter,
+                trace,
             )
+            self._note(task, consumer + 1, "fed")
             row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
             column = tile_n * (config.tile_n // self.chunks.n) + consumer_n * columns
             self._store(task, item, consumer, share, shared_a, epilogue, (rows, columns), (row, column))
+            self._note(task, consumer + 1, "stored")
             if cutlass.const_expr(pingpong):
                 state = state.advance(task.k_tiles)
             at = walk.next(at, state)
         if cutlass.const_expr(config.scheduler == "dynamic"):
             share.release(ring, state.index, None)
         epilogue.wait_reads(0)
+        self._note(task, consumer + 1, "left")
         if cutlass.const_expr(self.metered):
             if (consumer == 0) & (place.in_group == 0):
                 meter.write(task.readings, 1)
@@ -533,6 +549,16 @@ class HopperGemm:
         if consumer is not None:
             first, stride = cluster + consumer * stride, stride * 2
         return Walk(raster, task.k_first, task.k_tiles, first, stride)
+
+    def _trace(self, task: Task, role: Int32 | int) -> Trace:
+        """Where a role of a traced kernel notes moments: one thread of the first CTA."""
+        place = task.place
+        first = (place.cluster == 0) & (place.rank_m == 0) & (place.rank_n == 0)
+        return Trace(task.readings, role, Boolean(first & (place.in_group == 0)))
+
+    def _note(self, task: Task, role: Int32 | int, moment: str) -> None:
+        if self.traced:
+            self._trace(task, role).mark(moment)
 
     @property
     def _has_mailbox(self) -> bool:

@@ -296,7 +296,7 @@ class GemmConfig:
 
 LEGEND = (
     "tile_m x tile_n x tile_k, stages, stagger, consumers and the side they split, schedule, cluster m x n, raster "
-    "axis and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every other parameter that "
+    "axis and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every parameter that "
     "differs from its default"
 )
 """What stands in a config's label, in order."""
