@@ -96,7 +96,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(_text(path))
     except json.JSONDecodeError as error:
-        raise ResultsError(f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; restore the file") from None
+        raise ResultsError(
+            f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; restore the file"
+        ) from None
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -124,7 +126,9 @@ def _read_now(path: Path) -> list[Row]:
         try:
             row = row_of(record)
         except ValueError as error:
-            raise ResultsError(f"{path}, {place}: {error}; restore the file, or delete this row to measure it again") from None
+            raise ResultsError(
+                f"{path}, {place}: {error}; restore the file, or delete this row to measure it again"
+            ) from None
         if row.key in found:
             raise ResultsError(f"{path}, {place}: the same row as {found[row.key]}; delete one of them")
         found[row.key] = place
@@ -194,7 +198,9 @@ def _old_samples(folder: Path) -> dict[tuple[str, ...], tuple[Sample, ...]]:
             process = record["process"] if stage == "compare" else "0"
             key = (stage, record["m"], record["n"], record["k"], data, record["regime"], against, process, config)
             theirs = record.get("cublas_us", record.get("theirs_us"))
-            found.setdefault(key, []).append(Sample(int(record["process"]), float(record["ours_us"]), float(str(theirs))))
+            found.setdefault(key, []).append(
+                Sample(int(record["process"]), float(record["ours_us"]), float(str(theirs)))
+            )
     return {key: tuple(samples) for key, samples in found.items()}
 
 
@@ -285,4 +291,6 @@ def _text(path: Path) -> str:
         raise ResultsError(f"{path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise ResultsError(f"{path}, line {line}: byte {error.object[error.start]:#04x} is not UTF-8; restore the file") from None
+        raise ResultsError(
+            f"{path}, line {line}: byte {error.object[error.start]:#04x} is not UTF-8; restore the file"
+        ) from None

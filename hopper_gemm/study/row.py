@@ -161,7 +161,9 @@ def typed(name: str, value: Any) -> Any:
         if kind == "number":
             return float(value)
     except ValueError:
-        raise ValueError(f"{name} must be {'an integer' if kind == 'integer' else 'a number'} but got {value!r}") from None
+        raise ValueError(
+            f"{name} must be {'an integer' if kind == 'integer' else 'a number'} but got {value!r}"
+        ) from None
     return FLAGS.get(value, value) if kind == "flag" else value
 
 
