@@ -33,7 +33,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
 
 
 def isolated_samples(rng, ours: float, baseline: float, spacer: float, count: int) -> list[Sample]:
-    """Times of launches with a spacer before each, and of the spacer alone: 0.2 % of noise on each, one drift for all."""
+    """Launches with a spacer before each, and the spacer alone: 0.2 % of noise on each time, one drift for all."""
     drift = 1 + 0.015 * np.sin(np.arange(count) / 5)
     times = [drift * us * rng.normal(1, 0.002, count) for us in (ours + spacer, baseline + spacer, spacer)]
     return [Sample(0, *map(float, one)) for one in zip(*times, strict=True)]

@@ -133,11 +133,9 @@ def test_a_published_interval_holds_on_boards_that_were_never_seen(boards):
     rng = np.random.default_rng(4)
     covered = narrow = 0
     for _ in range(400):
-        ratio = Ratio(
-            *(math.exp(rng.normal(0, math.hypot(BETWEEN, WITHIN) / math.sqrt(boards))) for _ in "m"), 1, 1, 15
-        )
-        spread = 1.96 * WITHIN / math.sqrt(boards)
-        ratio = Ratio(ratio.median, ratio.median * math.exp(-spread), ratio.median * math.exp(spread), 15)
+        median = math.exp(rng.normal(0, math.hypot(BETWEEN, WITHIN) / math.sqrt(boards)))
+        spread = math.exp(1.96 * WITHIN / math.sqrt(boards))
+        ratio = Ratio(median, median / spread, median * spread, 15)
         wide = published(ratio, 30.0, boards, (COMPONENT,))
         covered += wide.low <= 1 <= wide.high
         narrow += ratio.low <= 1 <= ratio.high

@@ -408,7 +408,9 @@ def test_strides_that_lie_are_copied_and_the_product_is_right(launches, a):
 
 
 @pytest.mark.parametrize(
-    "out", [random(1, 16).expand(16, 16), random(16, 1).expand(16, 16), overlapping(16, 16, 8)], ids=str
+    "out",
+    [random(1, 16).expand(16, 16), random(16, 1).expand(16, 16), overlapping(16, 16, 8)],
+    ids=["row", "column", "overlapping rows"],
 )
 @pytest.mark.parametrize("known", [False, True])
 def test_an_output_whose_elements_share_a_place_is_refused(launches, out, known):
@@ -468,10 +470,14 @@ def test_blocks_of_one_matrix_that_share_no_element_are_an_operand_and_an_output
 def test_shared_memory_is_told_exactly_for_rows_of_one_pitch():
     """Against the places themselves, for every pair of blocks of a small matrix."""
     memory = torch.zeros(12, 10)
-    blocks = [memory[r : r + rows, c : c + columns] for r in (0, 1, 3) for c in (0, 2, 5) for rows in (1, 3, 9)
-              for columns in (1, 3, 5)]  # fmt: skip
-    places = [set((block.data_ptr() - memory.data_ptr() + 4 * (10 * r + c)) for r in range(block.shape[0])
-                  for c in range(block.shape[1])) for block in blocks]  # fmt: skip
+    sizes = [(rows, columns) for rows in (1, 3, 9) for columns in (1, 3, 5)]
+    starts = [(row, column) for row in (0, 1, 3) for column in (0, 2, 5)]
+    blocks = [memory[r : r + rows, c : c + columns] for r, c in starts for rows, columns in sizes]
+    places = [
+        {10 * (r + row) + c + column for row in range(rows) for column in range(columns)}
+        for r, c in starts
+        for rows, columns in sizes
+    ]
     for one, own in zip(blocks, places, strict=True):
         for other, others in zip(blocks, places, strict=True):
             assert operands.share_memory(one, other) == bool(own & others), (one.shape, other.shape)

@@ -1,6 +1,7 @@
 """The program that the profiler watches: each point's launch twice as it is, and once to be counted.
 
-``python -m hopper_gemm.measure.counters.program JOB.json``. It also runs without a profiler, and then only checks its kernels.
+``python -m hopper_gemm.measure.counters.program JOB.json``. It also runs without a profiler, and then only checks its
+kernels.
 """
 
 from __future__ import annotations
