@@ -103,7 +103,7 @@ class Arm:
 
     def launches(self, span: float) -> int:
         """Launches in a graph of about so many seconds; at least two."""
-        return max(2, ceil(span / self.seconds))
+        return max(2, ceil(span / self.seconds - 1e-6))
 
     def graph(self, span: float) -> Graph:
         """A graph of about so many seconds."""
