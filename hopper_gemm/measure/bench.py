@@ -16,7 +16,7 @@ from hopper_gemm.compiler.loader import IllegalConfigError, load
 from hopper_gemm.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
 from hopper_gemm.measure.baselines import BASELINES
 from hopper_gemm.measure.baselines.base import BaselineError
-from hopper_gemm.measure.baselines.choose import Chosen, GpuStopwatch, choose
+from hopper_gemm.measure.baselines.choose import Chosen, Stopwatch, choose
 from hopper_gemm.measure.correctness import Correctness, check, poison, same_bits
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.protocol import Outcome, Protocol, protocol_dict
@@ -232,7 +232,7 @@ class Bench:
             def arm(launch: Launch, seconds: float) -> Arm:
                 return scene.arm(launch, seconds, point.context)
 
-            watch = GpuStopwatch(scene.workload, protocol, self._timer, arm)
+            watch = Stopwatch(scene.workload, protocol, self._timer, arm)
             chosen = choose(BASELINES[point.against].candidates(scene.workload), watch)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))

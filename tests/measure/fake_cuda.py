@@ -22,6 +22,7 @@ class FakeCuda:
         self.now, self.host, self.overhead = 0.0, 0.0, overhead
         self.capturing: list[tuple[str, float]] | None = None
         self.captured: list[list[tuple[str, float]]] = []
+        self.works: dict[int, list] = {}
         self.log: list[str] = []
         fakes = {
             "CUDAGraph": lambda: FakeGraph(self),
@@ -36,15 +37,16 @@ class FakeCuda:
         monkeypatch.setattr(timing, "Clock", lambda sms: self)
         monkeypatch.setattr(timing, "time", SimpleNamespace(sleep=self._sleep, perf_counter=self._host_now))
 
-    def launch(self, name: str, seconds: float):
-        """A launch on a set of matrices, which takes so long and is noted with the set."""
+    def launch(self, name: str, seconds: float, work=lambda operands: None):
+        """A launch on a set of matrices, which takes so long, is noted with the set, and does some work."""
 
         def run(operands):
-            one = (f"{name}{operands}", seconds)
             if self.capturing is None:
                 self.now += seconds
+                work(operands)
             else:
-                self.capturing.append(one)
+                self.capturing.append((f"{name}{operands}" if isinstance(operands, str) else name, seconds))
+                self.works.setdefault(id(self.capturing), []).append((work, operands))
 
         return run
 
@@ -90,6 +92,8 @@ class FakeGraph:
     def replay(self) -> None:
         self._cuda.log.append(f"replay {len(self.launches)}")
         self._cuda.now += self._cuda.overhead + sum(seconds for _, seconds in self.launches)
+        for work, operands in self._cuda.works.get(id(self.launches), ())[:8]:
+            work(operands)
 
 
 class FakeEvent:

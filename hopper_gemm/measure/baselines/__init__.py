@@ -1,4 +1,4 @@
-"""The libraries that a kernel of ours is held against, each optional but cuBLAS."""
+"""The libraries that a kernel of ours is compared with, each optional but cuBLAS."""
 
 from __future__ import annotations
 

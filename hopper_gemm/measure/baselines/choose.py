@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
 
 import torch
 
-from hopper_gemm.measure import protocol as protocols
 from hopper_gemm.measure.arms import Arm, Launch, seconds_per_launch
 from hopper_gemm.measure.baselines.base import BaselineError, Candidate
 from hopper_gemm.measure.correctness import check, poison
-from hopper_gemm.measure.protocol import Burst, Steady
+from hopper_gemm.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.measure.timing import Timer
 from hopper_gemm.measure.workload import Workload
 
@@ -61,24 +59,55 @@ class Chosen:
     rel_err: float
 
 
-class Stopwatch(Protocol):
-    """What tells candidates apart. Times are seconds or microseconds: only their order counts."""
+class Stopwatch:
+    """What tells candidates apart, on the GPU. Times are seconds or microseconds: only their order counts.
+
+    Args:
+        workload: the problem's matrices.
+        protocol: its type says which regime is asked about.
+        timer: of the GPU.
+        arm: makes a side from a launch and its rough seconds, in the context that is asked about.
+    """
+
+    def __init__(
+        self, workload: Workload, protocol: Protocol, timer: Timer, arm: Callable[[Launch, float], Arm]
+    ) -> None:
+        self._workload, self._timer, self._arm = workload, timer, arm
+        self._long = SETTLED if isinstance(protocol, Steady) else LONGER
+        self._seconds: dict[int, float] = {}
+        self._arms: dict[int, Arm] = {}
 
     def glance(self, candidate: Candidate) -> float:
-        """Roughly; raises where the candidate does not run."""
-        ...
+        """Launched one by one, roughly; raises where the candidate does not run."""
+        try:
+            seconds = seconds_per_launch(candidate.launch, self._workload.sets[:GLANCED])
+        except Exception:
+            with suppress(RuntimeError):  # torch reports a refused launch with its own next one: let that be this
+                torch.zeros(1, device="cuda")
+            raise
+        self._seconds[id(candidate)] = seconds
+        return seconds
 
     def short(self, candidate: Candidate) -> float:
-        """In a short burst."""
-        ...
+        """One short burst."""
+        return self._time(self._arm(candidate.launch, self._seconds[id(candidate)]), SHORT)
 
     def again(self, candidate: Candidate) -> float:
-        """Longer, in the regime that is asked about."""
-        ...
+        """One longer burst, or a stretch of steady state; the graphs are kept for the next round."""
+        if id(candidate) not in self._arms:
+            self._arms[id(candidate)] = self._arm(candidate.launch, self._seconds[id(candidate)])
+        return self._time(self._arms[id(candidate)], self._long)
 
     def rel_err(self, candidate: Candidate) -> float:
-        """Relative error of its product; NaN where elements are missing."""
-        ...
+        """Relative error of the first set's product; NaN where elements are missing."""
+        first = self._workload.sets[0]
+        poison(first.theirs)
+        candidate.launch(first)
+        return check(candidate.product(first), self._workload.reference, self._workload.problem.k).rel_err
+
+    def _time(self, arm: Arm, protocol: Protocol) -> float:
+        with self._timer.telemetry(protocol) as telemetry:
+            return median(self._timer.time(arm, protocol, telemetry).us)
 
 
 def choose(candidates: Sequence[Candidate], watch: Stopwatch) -> Chosen:
@@ -137,54 +166,3 @@ def _timed(
                 del times[number]
                 failed.append(f"{candidates[number].label}: {error}")
     return sorted(((candidates[number], median(row)) for number, row in times.items()), key=lambda pair: pair[1])
-
-
-class GpuStopwatch:
-    """Times candidates on the GPU.
-
-    Args:
-        workload: the problem's matrices.
-        protocol: its type says which regime is asked about.
-        timer: of the GPU.
-        arm: makes a side from a launch and its rough seconds, in the context that is asked about.
-    """
-
-    def __init__(
-        self, workload: Workload, protocol: protocols.Protocol, timer: Timer, arm: Callable[[Launch, float], Arm]
-    ) -> None:
-        self._workload, self._timer, self._arm = workload, timer, arm
-        self._long = SETTLED if isinstance(protocol, Steady) else LONGER
-        self._seconds: dict[int, float] = {}
-        self._arms: dict[int, Arm] = {}
-
-    def glance(self, candidate: Candidate) -> float:
-        """Launched one by one."""
-        try:
-            seconds = seconds_per_launch(candidate.launch, self._workload.sets[:GLANCED])
-        except Exception:
-            with suppress(RuntimeError):  # torch reports a refused launch with its own next one: let that be this
-                torch.zeros(1, device="cuda")
-            raise
-        self._seconds[id(candidate)] = seconds
-        return seconds
-
-    def short(self, candidate: Candidate) -> float:
-        """One short burst."""
-        return self._time(self._arm(candidate.launch, self._seconds[id(candidate)]), SHORT)
-
-    def again(self, candidate: Candidate) -> float:
-        """One longer burst, or a stretch of steady state; the graphs are kept for the next round."""
-        if id(candidate) not in self._arms:
-            self._arms[id(candidate)] = self._arm(candidate.launch, self._seconds[id(candidate)])
-        return self._time(self._arms[id(candidate)], self._long)
-
-    def rel_err(self, candidate: Candidate) -> float:
-        """Of the first set's product."""
-        first = self._workload.sets[0]
-        poison(first.theirs)
-        candidate.launch(first)
-        return check(candidate.product(first), self._workload.reference, self._workload.problem.k).rel_err
-
-    def _time(self, arm: Arm, protocol: protocols.Protocol) -> float:
-        with self._timer.telemetry(protocol) as telemetry:
-            return median(self._timer.time(arm, protocol, telemetry).us)

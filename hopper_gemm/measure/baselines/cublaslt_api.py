@@ -268,25 +268,9 @@ class Plan:
             stream: a ``cudaStream_t``.
         """
         layout_a, layout_b, layout_d = self._layouts
-        self._library.call(
-            "cublasLtMatmul",
-            self._handle,
-            self._desc,
-            byref(self._one),
-            a,
-            layout_a,
-            b,
-            layout_b,
-            byref(self._zero),
-            d,
-            layout_d,
-            d,
-            layout_d,
-            byref(algo),
-            workspace,
-            workspace_bytes,
-            stream,
-        )
+        sides = byref(self._one), a, layout_a, b, layout_b, byref(self._zero), d, layout_d, d, layout_d
+        more = byref(algo), workspace, workspace_bytes, stream
+        self._library.call("cublasLtMatmul", self._handle, self._desc, *sides, *more)
 
     def _layout(self, dtype: str, layout: Layout) -> c_void_p:
         made = self._made("cublasLtMatrixLayout", TYPES[dtype], layout.rows, layout.cols, layout.pitch)

@@ -106,7 +106,7 @@ def _refuse_wider(name: str, workload: Workload) -> None:
     """Peers are asked as their users ask them, for an output of the operands' type."""
     operands, out = types_of(workload.problem.dtype)
     if out != operands:
-        raise BaselineError(f"{name} is asked for an output of {operands} only but got {out}; hold it against cublaslt")
+        raise BaselineError(f"{name} is asked for an output of {operands} only but got {out}; compare with cublaslt")
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

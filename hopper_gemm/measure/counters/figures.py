@@ -63,105 +63,99 @@ class Counter:
         return next((pair for pair in known if pair[0] > 0), known[0] if known else (None, None))
 
 
-def _active(unit: str) -> Source:
-    return Source(f"{unit}.avg.pct_of_peak_sustained_active")
+def _figure(name: str, unit: str, meaning: str, *sources: str | Source, adds: bool = True) -> Counter:
+    """A counter from metrics that need no factor, or from sources."""
+    return Counter(name, unit, meaning, tuple(Source(one) if isinstance(one, str) else one for one in sources), adds)
 
+
+def _hits(of: str, hit: str) -> Source:
+    """Hits in percent of all that were looked up."""
+    return Source(f"lts__t_sectors{hit}.sum", 100, over=f"lts__t_sectors{of}.sum")
+
+
+_ACTIVE = "avg.pct_of_peak_sustained_active"
 
 COUNTERS = (
-    Counter(
+    _figure(
         "tensor_active_hw",
         "%",
         "cycles in which the tensor cores compute, of those in which an SM has work; wgmma counts as hmma",
-        (
-            _active("sm__pipe_tensor_op_hmma_cycles_active"),
-            _active("sm__pipe_tensor_cycles_active"),
-            _active("sm__pipe_tensor_op_gmma_cycles_active"),
-            _active("sm__inst_executed_pipe_tensor_op_gmma"),
-        ),
+        f"sm__pipe_tensor_op_hmma_cycles_active.{_ACTIVE}",
+        f"sm__pipe_tensor_cycles_active.{_ACTIVE}",
+        f"sm__pipe_tensor_op_gmma_cycles_active.{_ACTIVE}",
+        f"sm__inst_executed_pipe_tensor_op_gmma.{_ACTIVE}",
         adds=False,
     ),
-    Counter(
+    _figure(
         "sm_ghz",
         "GHz",
         "mean SM clock during the launch",
-        tuple(Source(f"{unit}__cycles_elapsed.avg.per_second", 1e-9) for unit in ("sm", "smsp", "gpc")),
+        *(Source(f"{unit}__cycles_elapsed.avg.per_second", 1e-9) for unit in ("sm", "smsp", "gpc")),
         adds=False,
     ),
-    Counter(
+    _figure(
         "duration_us",
         "us",
         "time of the replay in which it was taken, from a cold start; no substitute for a timing",
-        (Source("gpu__time_duration.sum", 1e6),),
+        Source("gpu__time_duration.sum", 1e6),
     ),
-    Counter(
+    _figure(
         "dram_read_bytes",
         "B",
         "bytes read from device memory",
-        (Source("dram__bytes_read.sum"), Source("dram__sectors_read.sum", SECTOR_BYTES)),
+        "dram__bytes_read.sum",
+        Source("dram__sectors_read.sum", SECTOR_BYTES),
     ),
-    Counter(
+    _figure(
         "dram_write_bytes",
         "B",
         "bytes written to device memory; what is still in the L2 at the end is not among them",
-        (Source("dram__bytes_write.sum"), Source("dram__sectors_write.sum", SECTOR_BYTES)),
+        "dram__bytes_write.sum",
+        Source("dram__sectors_write.sum", SECTOR_BYTES),
     ),
-    Counter(
-        "l2_read_sectors",
-        "sectors",
-        "sectors of 32 bytes read in the L2",
-        (Source("lts__t_sectors_op_read.sum"),),
-    ),
-    Counter(
+    _figure("l2_read_sectors", "sectors", "sectors of 32 bytes read in the L2", "lts__t_sectors_op_read.sum"),
+    _figure(
         "l2_hit_pct",
         "%",
         "sectors found in the L2, of all that were looked up, reads and writes",
-        (
-            Source("lts__t_sector_hit_rate.pct"),
-            Source("lts__t_sectors_lookup_hit.sum", 100, over="lts__t_sectors.sum"),
-        ),
+        "lts__t_sector_hit_rate.pct",
+        _hits("", "_lookup_hit"),
         adds=False,
     ),
-    Counter(
+    _figure(
         "l2_read_hit_pct",
         "%",
         "the same of reads alone",
-        (
-            Source("lts__t_sector_op_read_hit_rate.pct"),
-            Source("lts__t_sectors_op_read_lookup_hit.sum", 100, over="lts__t_sectors_op_read.sum"),
-        ),
+        "lts__t_sector_op_read_hit_rate.pct",
+        _hits("_op_read", "_op_read_lookup_hit"),
         adds=False,
     ),
-    Counter(
+    _figure(
         "l2_load_hit_pct",
         "%",
         "the same of reads that SMs asked for: in these kernels TMA loads, which no metric of the L2 tells apart",
-        (
-            Source(
-                "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum", 100, over="lts__t_sectors_srcunit_tex_op_read.sum"
-            ),
-        ),
+        _hits("_srcunit_tex_op_read", "_srcunit_tex_op_read_lookup_hit"),
         adds=False,
     ),
-    Counter(
+    _figure(
         "tma_load_bytes",
         "B",
         "bytes that TMA loads brought into the SMs",
-        (
-            Source("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum"),
-            Source("l1tex__m_xbar2l1tex_read_bytes_pipe_tma.sum"),
-        ),
+        "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
+        "l1tex__m_xbar2l1tex_read_bytes_pipe_tma.sum",
     ),
-    Counter(
+    _figure(
         "shared_bank_reads",
         "reads",
         "reads of a 4-byte bank of shared memory (of the L1 data array, to be exact), wgmma's operands above all",
-        (Source("l1tex__data_bank_reads.sum"),),
+        "l1tex__data_bank_reads.sum",
     ),
-    Counter(
+    _figure(
         "instructions",
         "",
         "warp instructions executed, spinning and waiting included",
-        (Source("smsp__inst_executed.sum"), Source("sm__inst_executed.sum")),
+        "smsp__inst_executed.sum",
+        "sm__inst_executed.sum",
     ),
 )
 """The figures, in the order in which tables show them. Metrics: Nsight Compute, ``--query-metrics --chips gh100``."""
@@ -178,7 +172,7 @@ def wanted_metrics(profiler: Profiler) -> list[str]:
 
 
 def figures_of(launches: Sequence[ProfiledLaunch]) -> tuple[dict[str, float], str]:
-    """The figures of a request's launches, and the note on what is missing or second-best.
+    """The figures of a point's launches, and the note on what is missing or second-best.
 
     Args:
         launches: one; or the several kernels that one call started.

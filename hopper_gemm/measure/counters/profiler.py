@@ -42,14 +42,14 @@ REFUSALS = {
     "InterprocessLockFailed": "another profiler runs, or its lock file cannot be opened; end it, or remove the lock",
     "LibraryNotLoaded": "the profiler cannot reach the counters from here (LibraryNotLoaded); use another machine",
 }
-"""Complaints of the profiler that concern all of its work, each with the mend."""
+"""Complaints of the profiler that concern all of its work, each with the fix."""
 
 _PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SCALED = re.compile(r"([numkKMGT]?)(?:seconds?|s|bytes?|[hH]z)")
 
 
 class ProfilerError(ValueError):
-    """Nothing can be counted; the message says why and the mend."""
+    """Nothing can be counted; the message says why and the fix."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,9 @@ def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], tim
                 start_new_session=True,
             )
         except OSError as error:
-            raise ProfilerError(f"{arguments[0]} cannot be started ({error.strerror}); mend the installation") from None
+            raise ProfilerError(
+                f"{arguments[0]} cannot be started ({error.strerror}); repair the installation"
+            ) from None
         try:
             code: int | None = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -201,8 +203,8 @@ def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], tim
 def read_launches(log: str) -> list[ProfiledLaunch]:
     """The launches of a log, in their order.
 
-    Reads the raw page, one line for each launch below a line of units, and the details page as well, one line for each
-    metric of a launch. Messages in between are passed over; ``n/a``, ``nan`` and empty cells are left out.
+    Reads the raw page, one line for each launch below a line of units. Messages in between are passed over; ``n/a``,
+    ``nan`` and empty cells are left out.
 
     Args:
         log: the whole file.
@@ -211,7 +213,6 @@ def read_launches(log: str) -> list[ProfiledLaunch]:
         ProfilerError: there is a table, but not of this form.
     """
     launches: list[ProfiledLaunch] = []
-    by_id: dict[tuple[str, str], ProfiledLaunch] = {}
     header: list[str] = []
     units: dict[str, str] = {}
     for cells in csv.reader(line for line in log.splitlines() if line.startswith('"')):
@@ -224,31 +225,21 @@ def read_launches(log: str) -> list[ProfiledLaunch]:
         if not row["ID"]:
             units = row
             continue
-        if "Kernel Name" not in row:
-            raise ProfilerError("the profiler's table has no column Kernel Name; use another version of Nsight Compute")
-        if "Metric Name" in row:
-            key = (row.get("Process ID", ""), row["ID"])
-            if key not in by_id:
-                by_id[key] = ProfiledLaunch(row["Kernel Name"])
-                launches.append(by_id[key])
-            launch = by_id[key]
-            found = {row["Metric Name"]: (row.get("Metric Value", ""), row.get("Metric Unit", ""))}
-        elif not units:
-            raise ProfilerError("the profiler's table has no line of units; use another version of Nsight Compute")
-        else:
-            launch = ProfiledLaunch(row["Kernel Name"])
-            launches.append(launch)
-            found = {name: (text, units[name]) for name, text in row.items() if "__" in name}
-        for name, (text, unit) in found.items():
-            number = _number(text)
+        for needed, there in (("column Kernel Name", "Kernel Name" in row), ("line of units", bool(units))):
+            if not there:
+                raise ProfilerError(f"the profiler's table has no {needed}; use another version of Nsight Compute")
+        launch = ProfiledLaunch(row["Kernel Name"])
+        launches.append(launch)
+        for name, text in row.items():
+            number = _number(text) if "__" in name else None
             if number is not None:
-                launch.values[name] = number * unit_factor(unit)
+                launch.values[name] = number * unit_factor(units[name])
     return launches
 
 
 def refusal(text: str) -> str | None:
-    """What the profiler says of all of its work, with the mend; None where it complains of nothing general."""
-    return next((mend for sign, mend in REFUSALS.items() if sign in text), None)
+    """What the profiler says of all of its work, with the fix; None where it complains of nothing general."""
+    return next((fix for sign, fix in REFUSALS.items() if sign in text), None)
 
 
 def refused_metrics(text: str, metrics: Iterable[str]) -> set[str]:
@@ -315,7 +306,7 @@ def _said(path: Path, *arguments: str) -> str:
     except subprocess.TimeoutExpired:
         return ""
     except OSError as error:
-        raise ProfilerError(f"{path} cannot be started ({error.strerror}); mend the installation") from None
+        raise ProfilerError(f"{path} cannot be started ({error.strerror}); reinstall it") from None
     return done.stdout if done.returncode == 0 else ""
 
 

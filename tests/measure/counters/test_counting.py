@@ -58,16 +58,6 @@ RAW = f"""==PROF== Connected to process 4711 (/usr/bin/python3.12)
 "nan","1380000","5940000000","","228,000,000","1612345678.9","n/a","98.1","105,000,000"
 """
 
-DETAILS = f"""==PROF== Connected to process 4711
-{HEAD},"Section Name","Metric Name","Metric Unit","Metric Value"
-"0","4711","python3.12","node","void gemm<(int)1, float>(""T"")","1","7","(384, 1, 1)","(132, 1, 1)","0","9.0",\
-"Command line profiler metrics","dram__bytes_read.sum","Gbyte","1.25"
-"0","4711","python3.12","node","void gemm<(int)1, float>(""T"")","1","7","(384, 1, 1)","(132, 1, 1)","0","9.0",\
-"Command line profiler metrics","gpu__time_duration.sum","usecond","1,404.10"
-"1","4711","python3.12","node","{OURS_NAME}","1","7","(384, 1, 1)","(132, 1, 1)","0","9.0",\
-"Command line profiler metrics","sm__cycles_elapsed.avg.per_second","cycle/nsecond","1.61"
-"""
-
 
 def config(**fields) -> GemmConfig:
     return resolve(GemmConfig(tile_m=64, tile_n=64, **fields))
@@ -98,13 +88,6 @@ def test_the_raw_page_gives_one_launch_a_line_in_base_units():
     left_out = {"dram__bytes_write.sum", "lts__t_sector_hit_rate.pct"}
     assert not left_out & set(ours.values)
     assert not any("gmma" in name for name in (*cublas.values, *ours.values))
-
-
-def test_the_details_page_gives_the_same():
-    first, second = read_launches(DETAILS)
-    assert first.kernel == 'void gemm<(int)1, float>("T")'
-    assert first.values == pytest.approx({"dram__bytes_read.sum": 1.25e9, "gpu__time_duration.sum": 1.4041e-3})
-    assert second.values == {"sm__cycles_elapsed.avg.per_second": pytest.approx(1.61e9)}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +222,7 @@ def test_the_newest_profiler_is_taken(monkeypatch, tmp_path):
 
 def test_a_profiler_that_cannot_be_started_is_told(tmp_path):
     (tmp_path / "ncu").write_text("")
-    with pytest.raises(ProfilerError, match=r"cannot be started \(Permission denied\); mend the installation"):
+    with pytest.raises(ProfilerError, match=r"cannot be started \(Permission denied\); reinstall it"):
         open_profiler(tmp_path / "ncu")
 
 
