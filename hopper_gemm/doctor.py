@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from hopper_gemm.compiler.store import default_store
-from hopper_gemm.measure.device import NoHopperError, find_hopper
 from hopper_gemm.measure.counters.profiler import ProfilerError, find_profiler
+from hopper_gemm.measure.device import NoHopperError, find_hopper
 from hopper_gemm.tables.places import results_root, shown
 from hopper_gemm.tables.tuned import recorded_tables
 

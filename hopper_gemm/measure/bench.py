@@ -158,7 +158,8 @@ class Bench:
         except BaselineError as error:
             return Outcome("no_baseline", str(error))
         if launch is None:
-            launch, seconds = chosen.candidate.launch, baseline.seconds
+            launch = chosen.candidate.launch
+            seconds = baseline.seconds - (scene.alone.seconds if point.context == "isolated" else 0.0)
         first = scene.workload.sets[0]
         poison(first.ours)
         self._timer.idle()

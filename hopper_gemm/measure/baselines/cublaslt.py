@@ -9,7 +9,7 @@ clusters, options, orders of tiles and splits of k too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,9 +95,11 @@ class CublasLt:
         for order in ORDERS:
             try:
                 plan = self._plan(order, workload)
+                offered: set[int | None] = set()
                 for algo in _heuristics(plan, refusals):
                     listed[Recipe(order, bytes(algo))] = self._candidate(order, plan, algo, workspace)
-                for algo in self._tiles(plan):
+                    offered.add(self._find().algo_fields(algo).get("id"))
+                for algo in self._tiles(plan, offered):
                     others[Recipe(order, bytes(algo))] = self._candidate(order, plan, algo, workspace)
             except CublasLtError as error:
                 refusals.append(f"{order}: {error}")
@@ -124,11 +126,16 @@ class CublasLt:
         (b_columns, b_flipped), (a_columns, a_flipped) = _by_columns(b), _by_columns(_transposed(a))
         return self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out), out_dtype)
 
-    def _tiles(self, plan: Plan) -> Iterator[Algo]:
-        """Every tile and depth of every algorithm id, with few clusters and nothing else chosen."""
+    def _tiles(self, plan: Plan, offered: Set[int | None]) -> Iterator[Algo]:
+        """Tiles of every algorithm id with nothing else chosen: of those that the heuristic offers with every depth and
+        several clusters, of others with a few depths."""
+        found = self._find()
         for algo in plan.ids():
-            tiles, stages = (self._find().capability(algo, name) or [0] for name in ("tile", "stages"))
-            choices = {"tile": tiles, "stages": stages, "cluster": CLUSTERS[:4]}
+            tiles, stages = (found.capability(algo, name) or [0] for name in ("tile", "stages"))
+            clusters: Sequence[int] = CLUSTERS[:4]
+            if found.algo_fields(algo).get("id") not in offered:
+                stages, clusters = stages[:: max(1, len(stages) // 4)], CLUSTERS[:1]
+            choices = {"tile": tiles, "stages": stages, "cluster": clusters}
             yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
 
     def _variants(self, plan: Plan, algo: Algo) -> Iterator[Algo]:

@@ -46,7 +46,7 @@ class FakePlan:
         return results
 
     def ids(self):
-        return [algorithm(66)]
+        return [algorithm(2), algorithm(66)]
 
     def legal(self, algo, choices, workspace_bytes):
         assert workspace_bytes == WORKSPACE_BYTES[-1]
@@ -81,7 +81,14 @@ class FakeLibrary:
         return {"id": algo.data[0], "tile": 0, "split_k": 4}
 
     def capability(self, algo, name):
-        caps = {"tile": [18, 20], "stages": [35], "custom": [7], "swizzle": [1], "split_k": [1], "reduction": [6]}
+        caps = {
+            "tile": [18, 20],
+            "stages": [*range(28, 36)],
+            "custom": [7],
+            "swizzle": [1],
+            "split_k": [1],
+            "reduction": [6],
+        }
         return caps[name]
 
 
@@ -168,7 +175,9 @@ def test_tiles_of_every_id_are_candidates_beside_the_lists_and_only_so_many(make
     library.legal_ones = [algorithm(number) for number in range(1, 21)]
     candidates = baseline.candidates(workload)
     assert len(candidates) == 1 + 2 * 20, "those of the lists are among them"
-    assert library.made[0].tried == [{"tile": [18, 20], "stages": [35], "cluster": (0, 2, 3, 5)}]
+    offered, other = library.made[0].tried
+    assert offered == {"tile": [18, 20], "stages": [*range(28, 36)], "cluster": (0, 2, 3, 5)}
+    assert other == {"tile": [18, 20], "stages": [28, 30, 32, 34], "cluster": (0,)}
     library.legal_ones = [algorithm(number) for number in range(1, 5000)]
     assert 1000 < len(baseline.candidates(workload)) <= 1 + 2 * 3 + GLANCES_MOST
     huge = replace(workload, problem=GemmProblem(16384, 16384, 16384))

@@ -203,7 +203,7 @@ def test_the_command_line_leaves_clocks_alone_flushes_caches_and_counts_the_mark
     assert (built[0], built[-2:]) == (str(tmp_path / "ncu"), ["python", "x"])
 
 
-def test_a_missing_profiler_is_told_with_the_mend(monkeypatch):
+def test_a_missing_profiler_is_told_with_the_fix(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("hopper_gemm.measure.counters.profiler.PLACES", ("/nowhere/*/ncu",))
     with pytest.raises(ProfilerError, match=r"no ncu on PATH nor under .*; install it"):
@@ -361,7 +361,7 @@ def test_a_metric_that_makes_the_profiler_give_up_is_left_out(fake, tmp_path):
         ("stillborn", "did not start: ModuleNotFoundError: No module named 'torch'; its output is in .*"),
     ],
 )
-def test_what_stops_everything_is_one_line_with_the_mend(fake, mood, message):
+def test_what_stops_everything_is_one_line_with_the_fix(fake, mood, message):
     with pytest.raises(ProfilerError, match=message) as caught:
         fake(mood)
     assert len(str(caught.value).splitlines()) == 1
