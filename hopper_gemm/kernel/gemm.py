@@ -282,13 +282,14 @@ class HopperGemm:
         task = Task(place, ring, raster, k_first, k_tiles, workspace, readings)
 
         if place.warp == 0:
-            ring.init()
-            if cutlass.const_expr(self._has_mailbox):
-                if place.lane == 0:
-                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
             for atom in (operands.atom_a, operands.atom_b, output.atom):
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                ring.init()
+                if cutlass.const_expr(self._has_mailbox):
+                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
+            cute.arch.sync_warp()
         self._set_up(place)
         if cutlass.const_expr(self.traced):
             self._trace(task, place.warpgroup).mark("entry", entry)
