@@ -454,9 +454,9 @@ class HopperGemm:
                 ahead = Ahead(loads, tile_m, tile_n, stages_ahead, place.warp == 0)
             turn = None
             if cutlass.const_expr(pingpong):
-                own, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
+                mine, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
                 clusters = task.raster.clusters
-                turn = Turn(own, other, at >= clusters, at + clusters < task.raster.tiles)
+                turn = Turn(mine, other, at >= clusters, at + clusters < task.raster.tiles)
             state, meter = multiply_tile(
                 ring,
                 state,
