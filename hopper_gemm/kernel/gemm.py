@@ -12,7 +12,7 @@ from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.bundle import Bundle
-from hopper_gemm.kernel.consumer import Share, Turn, multiply_tile
+from hopper_gemm.kernel.consumer import Share, Turn, multiply_tile, release_held
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue
 from hopper_gemm.kernel.ladder.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.ladder.direct_store import DirectEpilogue
@@ -270,7 +270,7 @@ class HopperGemm:
         place = Place.here(*self.cluster, self.parts)
         layout_a, layout_b = self.a.layout(), self.b.layout()
         layout_c = None
-        if cutlass.const_expr(config.stores == "tma"):
+        if cutlass.const_expr(config.stores == "tma" and config.staging == "own"):
             layout_c = self.chunks.layout(config.epi_buffers * config.consumers)
         storage = SmemAllocator().allocate(self._shared(layout_a, layout_b, layout_c))
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
@@ -281,14 +281,18 @@ class HopperGemm:
             k_first, k_tiles = stretch(place.part, self.parts, k_tiles)
         task = Task(place, ring, raster, k_first, k_tiles, workspace, readings)
 
+        if cutlass.const_expr(config.prefetch > 0):
+            if place.warp == 1:
+                self._prefetch(task, self._tma_loads(task, operands, shared_a, shared_b))
         if place.warp == 0:
-            ring.init()
-            if cutlass.const_expr(self._has_mailbox):
-                if place.lane == 0:
-                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
             for atom in (operands.atom_a, operands.atom_b, output.atom):
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                ring.init()
+                if cutlass.const_expr(self._has_mailbox):
+                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
+            cute.arch.sync_warp()
         self._set_up(place)
         if cutlass.const_expr(self.traced):
             self._trace(task, place.warpgroup).mark("entry", entry)
@@ -338,8 +342,6 @@ class HopperGemm:
             self._fill(task, self._copy_fill(task, operands, storage), state, self._walk(task, storage))
         elif place.warp == 0:
             loads = self._tma_loads(task, operands, shared_a, shared_b)
-            if cutlass.const_expr(config.prefetch > 0):
-                self._prefetch(task, loads)
             self._await_launch()
             pace = None
             if cutlass.const_expr(config.pace > 0):
@@ -391,7 +393,9 @@ class HopperGemm:
 
     @cute.jit
     def _prefetch(self, task: Task, loads: Loads) -> None:
-        """Ask the first stages that this CTA will load into the L2. By one warp."""
+        """Ask the first stages that this CTA will load into the L2, before anything else is done. By one warp, which has
+        nothing else to do: DRAM answers while the others set up, and where the launch is ahead of the one before it,
+        while that ends."""
         walk = self._static_walk(task)
         item = walk.item(walk.start(STATES[self.config.ring_state].first(self.config.stages, phase=1)))
         tile_m, tile_n = self._tile(task, item)
@@ -418,8 +422,11 @@ class HopperGemm:
         pingpong = config.schedule == "pingpong"
         consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
         consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
-        share = self._share(task, consumer_m, consumer_n, shared_a, shared_b)
-        epilogue = self._epilogue(task, consumer, storage, layout_c, output)
+        own_a, own_b = self._own(shared_a, shared_b, consumer_m, consumer_n)
+        share = self._share(task, own_a, own_b)
+        own = own_a if cutlass.const_expr(config.split == "m") else own_b
+        epilogue = self._epilogue(task, consumer, storage, layout_c, output, own)
+        held = shares.held_slots(self.out_dtype.width // 8)
         rows, columns = shares.share_m // hopper.WGMMA_M, shares.share_n // self.chunks.n
         self._await_launch()
 
@@ -447,9 +454,9 @@ class HopperGemm:
                 ahead = Ahead(loads, tile_m, tile_n, stages_ahead, place.warp == 0)
             turn = None
             if cutlass.const_expr(pingpong):
-                own, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
+                mine, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
                 clusters = task.raster.clusters
-                turn = Turn(own, other, at >= clusters, at + clusters < task.raster.tiles)
+                turn = Turn(mine, other, at >= clusters, at + clusters < task.raster.tiles)
             state, meter = multiply_tile(
                 ring,
                 state,
@@ -462,11 +469,17 @@ class HopperGemm:
                 turn,
                 meter,
                 trace,
+                held,
             )
             self._note(task, consumer + 1, "fed")
             row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
             column = tile_n * (config.tile_n // self.chunks.n) + consumer_n * columns
-            self._store(task, item, consumer, share, shared_a, epilogue, (rows, columns), (row, column))
+            if cutlass.const_expr(held > 0):
+                first = state.behind(held).index
+                epilogue.store_tile(share.accumulators, rows, columns, row, column, None, first)
+                release_held(ring, share, first, held)
+            else:
+                self._store(task, item, consumer, share, shared_a, epilogue, (rows, columns), (row, column))
             self._note(task, consumer + 1, "stored")
             if cutlass.const_expr(pingpong):
                 state = state.advance(task.k_tiles)
@@ -579,14 +592,19 @@ class HopperGemm:
         )
         return cute.make_tiled_mma(op)
 
-    def _share(
-        self, task: Task, consumer_m: Int32 | int, consumer_n: Int32 | int, shared_a: cute.Tensor, shared_b: cute.Tensor
-    ) -> Share:
+    def _own(
+        self, shared_a: cute.Tensor, shared_b: cute.Tensor, consumer_m: Int32 | int, consumer_n: Int32 | int
+    ) -> tuple[cute.Tensor, cute.Tensor]:
+        """The rows of both operands that one consumer reads, (rows, depth, stage)."""
+        shares = self.footprint
+        own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
+        own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
+        return own_a, own_b
+
+    def _share(self, task: Task, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
         """What one consumer multiplies with."""
         shares, place, ring = self.footprint, task.place, task.ring
         mma = self._tiled_mma(shares.share_n)
-        own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
-        own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
         thread_mma = mma.get_slice(0)
         return Share(
             mma,
@@ -598,14 +616,22 @@ class HopperGemm:
         )
 
     def _epilogue(
-        self, task: Task, consumer: Int32, storage, layout_c: cute.ComposedLayout | None, output: Output
+        self,
+        task: Task,
+        consumer: Int32,
+        storage,
+        layout_c: cute.ComposedLayout | None,
+        output: Output,
+        own: cute.Tensor,
     ) -> Epilogue | DirectEpilogue:
         """How one consumer's share leaves."""
         thread = task.place.in_group
         if self.config.stores == "direct":
             return DirectEpilogue.of(thread, output.c, self.footprint.share_n, self.out_dtype)
-        assert layout_c is not None
-        shared = storage.c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
+        if layout_c is None:
+            shared = self.chunks.in_ring(own)
+        else:
+            shared = storage.c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
         return self.chunks.epilogue(output.atom, shared, output.c, self._tiled_mma(self.chunks.n), consumer, thread)
 
     def _tma_loads(self, task: Task, operands: Operands, shared_a: cute.Tensor, shared_b: cute.Tensor) -> Loads:

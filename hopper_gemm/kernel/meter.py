@@ -80,8 +80,8 @@ class Meter:
 
 
 class Stamp(NamedTuple):
-    """Moments of one CTA that a traced kernel writes down for each role, SM clock, 32 bits each: those of the role, then
-    those of each stage of its first tile."""
+    """Moments of one CTA that a traced kernel writes down for each role, SM clock, 32 bits each: those of the role,
+    then those of each stage of its first tile."""
 
     entry: int
     set_up: int

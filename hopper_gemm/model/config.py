@@ -183,7 +183,7 @@ class GemmConfig:
     )
     prefetch: int = _integer(
         0,
-        "with pdl: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead",
+        "stages of a CTA's first tile that it asks into the L2 before it sets itself up, or waits for the kernel ahead",
         least=0,
     )
     ctas_per_sm: int = _integer(1, "CTAs that share an SM, its memory and its registers", host=True)
@@ -208,6 +208,14 @@ class GemmConfig:
         least=0,
     )
     evict_c: bool = _flag(False, "the L2 is told to drop C first")
+    staging: Literal["own", "ring"] = _word(
+        "own",
+        "where C's chunks lie on their way out: in memory of their own, beside which the next tile is loaded; or in "
+        "the ring, in the slots that held the tile's last stages, all chunks at once",
+        "own",
+        "ring",
+        since=2,
+    )
     scheduler: Literal["static", "dynamic"] = _word(
         "static",
         "which tiles a cluster computes: every so many of the order; or the next one whenever it is free (dynamic), so "
