@@ -9,13 +9,17 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.recorded import record_binary
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.measure.arms import SPACERS
+from hopper_gemm.measure.baselines import BASELINES
+from hopper_gemm.measure.baselines.recorded import Recorded
 from hopper_gemm.measure.bench import Bench
 from hopper_gemm.measure.device import describe_current
 from hopper_gemm.measure.protocol import Burst, Steady
 from hopper_gemm.measure.race import Look
 from hopper_gemm.measure.statistics import Ratio
+from hopper_gemm.measure.verdict import paired_verdict
 from hopper_gemm.measure.workload import make_workload
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
@@ -121,6 +125,20 @@ def test_steady_state_has_power_and_energy_in_either_context(bench, context):
     assert 400 < outcome.figures["watts"] < 800
     assert 0.8 < outcome.figures["pj_per_flop"] < 1.6
     assert abs(outcome.figures["baseline_us"] / outcome.figures["time_us"] / outcome.figures["speedup"] - 1) < 0.01
+
+
+@pytest.mark.parametrize("context", ["isolated", "chained"])
+def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp_path, monkeypatch, context):
+    """What the check of the best configs does: in pairs on this board, where the board's own share cancels."""
+    problem, config = LONG[1], GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
+    record_binary(tmp_path / "h200" / "recorded", config, problem, kernel_store)
+    monkeypatch.setitem(BASELINES, "recorded", Recorded(tmp_path))
+    outcome = bench.measure(Point(problem, config, context=context, against="recorded"), PROTOCOL)
+    assert outcome.status == "ok", outcome.reason
+    figures = outcome.figures
+    ratio = Ratio(figures["speedup"], figures["speedup_low"], figures["speedup_high"], figures["pairs"])
+    assert paired_verdict(ratio, noise=0.002).status == "held"
+    assert abs(figures["speedup"] - 1) < 0.005
 
 
 # Throughput ----------------------------------------------------------------------------------

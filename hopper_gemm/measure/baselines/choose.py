@@ -139,7 +139,11 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch) -> Chosen:
     for one in ranked:
         if len(finalists) >= FINALISTS and not one.seeded:
             continue
-        rel_err = watch.rel_err(one)
+        try:
+            rel_err = watch.rel_err(one)
+        except Exception as error:
+            failed.append(f"{one.label}: {error}")
+            continue
         if rel_err <= REL_ERR_MAX:
             finalists.append(one)
             errors[id(one)] = rel_err

@@ -124,3 +124,12 @@ def test_when_nothing_runs_the_first_reason_is_told():
         choose(candidates("ab"), FakeWatch({}))
     with pytest.raises(BaselineError, match=r"its product is wrong, relative error 5\.00e-01"):
         choose(candidates([""]), FakeWatch({}, errors={"": 0.5}))
+
+
+def test_a_single_candidate_that_does_not_run_is_told():
+    class Broken(FakeWatch):
+        def rel_err(self, candidate):
+            raise TypeError("Expects 10 parameters")
+
+    with pytest.raises(BaselineError, match="none of 1 candidates runs and is right: a: Expects 10 parameters"):
+        choose(candidates("a"), Broken({}))
