@@ -98,7 +98,7 @@ class Bench:
     def __init__(self, device: DeviceInfo, store: Path | None = None, seed: int = 0, spacer: str = "touch") -> None:
         self.device = device
         self._store, self._seed = store, seed
-        self._spacer = SPACERS[spacer](device.sms)
+        self._new_spacer = partial(SPACERS[spacer], device.sms)
         self._timer = Timer(device)
         self._scene: Scene | None = None
         self._kernels: dict[tuple[GemmConfig, GemmProblem], Kernel] = {}
@@ -210,8 +210,9 @@ class Bench:
             torch.cuda.empty_cache()
             workload = make_workload(point.problem, self.device.l2_bytes, self._seed, point.data)
             checked = workload if point.data == "normal" else make_workload(point.problem, 0, self._seed)
-            alone = Arm(self._spacer, workload.sets, seconds_per_launch(self._spacer, workload.sets))
-            self._scene = Scene(workload, checked, self._spacer, alone)
+            spacer = self._new_spacer()  # it keeps pieces of these matrices
+            alone = Arm(spacer, workload.sets, seconds_per_launch(spacer, workload.sets))
+            self._scene = Scene(workload, checked, spacer, alone)
         return self._scene
 
     def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:

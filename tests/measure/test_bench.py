@@ -3,8 +3,10 @@ that are told what to say."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 import hopper_gemm
+from hopper_gemm.measure import arms
 from hopper_gemm.measure import bench as room
 from hopper_gemm.measure.baselines.base import BaselineError, Candidate
 from hopper_gemm.measure.bench import ENERGY_US, KEPT, TRIES, Bench
@@ -365,6 +368,20 @@ def test_a_slowdown_voids_a_timing_and_it_is_taken_again_a_few_times(world, harm
         assert outcome.reason == "hardware slowdown in each of 3 tries"
     else:
         assert (outcome.status, outcome.figures["pairs"]) == ("ok", 2)
+
+
+def test_matrices_of_a_problem_are_given_back_when_the_next_one_comes(world, monkeypatch):
+    """Also those of which a spacer keeps pieces."""
+    monkeypatch.setattr(room, "SPACERS", {"touch": lambda sms: arms.touch(sms)})
+    monkeypatch.setattr(arms, "load_spacer", lambda: lambda piece, blocks: world.log.append("spacer"))
+    monkeypatch.setattr(arms, "spacer_elements", lambda sms: 100)
+    bench = world.bench()
+    bench.measure(point(context="isolated"), Burst(pairs=1))
+    kept = [weakref.ref(operands.a) for operands in bench._scene.workload.sets]
+    world.data.clear()
+    bench.prepare(Point(replace(PROBLEM, dtype="fp16"), GemmConfig(), context="isolated"))
+    gc.collect()
+    assert [ref() for ref in kept] == [None, None]
 
 
 # Baselines -----------------------------------------------------------------------------------

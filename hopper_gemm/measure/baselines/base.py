@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -42,7 +42,7 @@ class Candidate:
     variants: Callable[[], Sequence[Candidate]] = tuple
 
 
-class Baseline(Protocol):
+class Baseline:
     """A library that multiplies matrices, and how it is asked.
 
     Where it offers several ways, all are candidates, and our clock chooses among them, not the library: see
@@ -57,7 +57,7 @@ class Baseline(Protocol):
 
     def missing(self) -> str | None:
         """Why it cannot be asked here, with the fix; None where it can."""
-        ...
+        return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
         """Every way in which it can run the problem; at least one.
@@ -65,8 +65,8 @@ class Baseline(Protocol):
         Raises:
             BaselineError: it cannot run the problem.
         """
-        ...
+        raise NotImplementedError
 
     def restore(self, workload: Workload, recipe: Any) -> Candidate:
-        """The candidate that a recipe is of, for a workload of the same problem."""
-        ...
+        """The candidate that a recipe is of, for a workload of the same problem; the first where there is only one."""
+        return self.candidates(workload)[0]

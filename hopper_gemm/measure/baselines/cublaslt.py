@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from hopper_gemm.measure.arms import cublas_launch
-from hopper_gemm.measure.baselines.base import BaselineError, Candidate
+from hopper_gemm.measure.baselines.base import Baseline, BaselineError, Candidate
 from hopper_gemm.measure.baselines.cublaslt_api import (
     CLUSTERS,
     COLUMN_MAJOR,
@@ -64,7 +64,7 @@ class Recipe:
     algo: bytes
 
 
-class CublasLt:
+class CublasLt(Baseline):
     """The best of cuBLASLt's algorithms.
 
     Args:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.recorded import RecordedBinary, recorded_binaries
-from hopper_gemm.measure.baselines.base import BaselineError, Candidate
+from hopper_gemm.measure.baselines.base import Baseline, BaselineError, Candidate
 from hopper_gemm.measure.workload import Operands, Workload
 from hopper_gemm.model.tuned import results_root
 
@@ -15,7 +15,7 @@ FOLDER = "recorded"
 """Of recorded binaries, in the folder of a GPU's results."""
 
 
-class Recorded:
+class Recorded(Baseline):
     """The fastest binary recorded for a problem, in the context and the regime that are asked about. Its label is the
     digest of its machine code.
 
