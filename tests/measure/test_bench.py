@@ -6,13 +6,13 @@ from __future__ import annotations
 import gc
 import itertools
 import pickle
-import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import hopper_gemm
 from hopper_gemm.measure import arms
@@ -377,11 +377,11 @@ def test_matrices_of_a_problem_are_given_back_when_the_next_one_comes(world, mon
     monkeypatch.setattr(arms, "spacer_elements", lambda sms: 100)
     bench = world.bench()
     bench.measure(point(context="isolated"), Burst(pairs=1))
-    kept = [weakref.ref(operands.a) for operands in bench._scene.workload.sets]
+    kept = [StorageWeakRef(operands.a.untyped_storage()) for operands in bench._scene.workload.sets]
     world.data.clear()
     bench.prepare(Point(replace(PROBLEM, dtype="fp16"), GemmConfig(), context="isolated"))
     gc.collect()
-    assert [ref() for ref in kept] == [None, None]
+    assert [ref.expired() for ref in kept] == [True, True]
 
 
 # Baselines -----------------------------------------------------------------------------------
