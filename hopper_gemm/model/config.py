@@ -185,6 +185,7 @@ class GemmConfig:
         0,
         "stages of a CTA's first tile that it asks into the L2 before it sets itself up, or waits for the kernel ahead",
         least=0,
+        tier="ladder",
     )
     ctas_per_sm: int = _integer(1, "CTAs that share an SM, its memory and its registers", host=True)
     multicast: Literal["split", "alternate"] = _word(
