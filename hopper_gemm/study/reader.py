@@ -23,6 +23,8 @@ BEFORE_V2 = {"trials.csv": "sweep", "final.csv": "final", "compare.csv": "compar
 """Files of version 1 that hold rows, with the stage of each."""
 SAMPLES = {"samples.csv": ("sweep", "final", "control"), "compare-samples.csv": ("compare",)}
 ABOUT_V1 = ("compare.json", "counters.json")
+SHARED = "studies-"
+"""What the names of files that the studies of a list share begin with."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,9 @@ def _read_now(path: Path) -> list[Row]:
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The place and the values of each row of a file, or of the Parquet that it was packed into."""
     if not path.is_file():
-        frame = read_parquet(packed(path))
-        _check_columns(packed(path), list(frame.columns))
+        place = packed(path) if packed(path).is_file() else shared(path)
+        frame = read_parquet(place, path.parent.name if place == shared(path) else None)
+        _check_columns(path, list(frame.columns))
         for number, record in enumerate(frame.to_dict("records"), 1):
             yield f"row {number}", {name: as_text(value) for name, value in record.items()}
         return
@@ -231,16 +234,23 @@ def packed(path: Path) -> Path:
     return path.with_suffix(".parquet")
 
 
-def read_parquet(path: Path) -> Any:
-    """A packed file as a frame.
+def shared(path: Path) -> Path:
+    """Where a file's rows lie once the studies of a list were packed together: one Parquet beside their folders, whose
+    column ``study`` names the folder."""
+    return path.parent.parent / f"{SHARED}{path.stem}.parquet"
+
+
+def read_parquet(path: Path, study: str | None = None) -> Any:
+    """A packed file as a frame; of a shared one only the rows of one study.
 
     Raises:
         ResultsError: it is not Parquet, or there is nothing to read it with.
     """
     import pandas as pd
 
+    chosen = {} if study is None else {"filters": [("study", "==", study)]}
     try:
-        return pd.read_parquet(path, engine="pyarrow")
+        return pd.read_parquet(path, engine="pyarrow", **chosen)
     except ImportError:
         raise ResultsError(f"{path} needs pyarrow to be read; pip install pyarrow") from None
     except (OSError, ValueError) as error:
@@ -273,7 +283,9 @@ def frame_of(rows: list[Row] | tuple[Row, ...]) -> Any:
 
 
 def _there(path: Path) -> bool:
-    return path.is_file() or packed(path).is_file()
+    if path.is_file() or packed(path).is_file():
+        return True
+    return shared(path).is_file() and len(read_parquet(shared(path), path.parent.name)) > 0
 
 
 def _text(path: Path) -> str:
