@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.study.files import replace_file
+from hopper_gemm.study.files import write_whole
 from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study, frame_of, has_rows, read_study
 from hopper_gemm.tables.compare import cells, means
@@ -62,7 +62,7 @@ def index(root: Path) -> str:
 
 def write_index(root: Path) -> None:
     """Write the index of a GPU's results anew."""
-    replace_file(root / INDEX, index(root))
+    write_whole(root / INDEX, index(root))
 
 
 def missing(study: Study) -> str:

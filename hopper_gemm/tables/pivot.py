@@ -64,12 +64,8 @@ class Group:
         return " ".join([str(self.problem), self.regime, self.context, *self._unusual(data="normal")])
 
     def noted(self, about: Mapping[str, Any], name: str) -> Any:
-        """The value of provenance's mapping ``name`` for this group; None where there is none.
-
-        Studies recorded before there were contexts leave it out of the key.
-        """
-        found = about.get(name) or {}
-        return found.get(self.place, found.get(self.place.replace(f" {self.context}", "", 1)))
+        """The value of provenance's mapping ``name`` for this group; None where there is none."""
+        return (about.get(name) or {}).get(self.place)
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows of a frame that belong to the group."""

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from PIL import Image
 
-from hopper_gemm.study.files import replace_file
+from hopper_gemm.study.files import write_whole
 from hopper_gemm.tables.ladder import Result, Step
 from hopper_gemm.tables.pivot import EXCEEDS, cell_text, fastest, groups, in_order
 
@@ -244,7 +244,7 @@ def _save(figure: Figure, path: Path, title: str, width: int) -> None:
     """Write the picture, its title wrapped to so many letters, and release the figure."""
     figure.suptitle("\n".join(wrap(title, width=width)), fontsize=10)
     try:
-        replace_file(path, png(figure))
+        write_whole(path, png(figure))
     finally:
         plt.close(figure)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import FIELDS
-from hopper_gemm.study.files import replace_file, replace_json
+from hopper_gemm.study.files import write_json, write_whole
 from hopper_gemm.study.reader import Study, frame_of, read_study
 from hopper_gemm.study.schema import PAIRS
 from hopper_gemm.tables import simulation
@@ -39,9 +39,9 @@ def publish(folder: Path, pictures: bool = True) -> None:
     """
     study = read_study(folder)
     if study.stage("compare"):
-        replace_file(folder / COMPARISON, compare_page(study))
+        write_whole(folder / COMPARISON, compare_page(study))
     if study.stage("sweep"):
-        replace_file(folder / TABLE, report(study))
+        write_whole(folder / TABLE, report(study))
         if pictures:
             _pictures(study)
 
@@ -57,8 +57,8 @@ def publish_simulation(runs: Sequence[Mapping[str, Any]], folder: Path, name: st
         default: name of the default sampler.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / simulation.PAGE, simulation.simulation_page(runs, default))
-    replace_json(folder / simulation.DATA, list(runs))
+    write_whole(folder / simulation.PAGE, simulation.simulation_page(runs, default))
+    write_json(folder / simulation.DATA, list(runs))
     regret_curves(runs, folder / simulation.PICTURE, f"{name}: best so far, behind the recorded best")
 
 

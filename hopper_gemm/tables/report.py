@@ -9,8 +9,9 @@ import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
 from hopper_gemm.study.pooling import pooled
-from hopper_gemm.study.reader import Study, frame_of, old_label
+from hopper_gemm.study.reader import Study, frame_of
 from hopper_gemm.study.schema import ALIASES
+from hopper_gemm.study.version1 import old_label
 from hopper_gemm.tables.ladder import LADDER_LEGEND, ladder, ladder_table
 from hopper_gemm.tables.pivot import (
     JUDGED,

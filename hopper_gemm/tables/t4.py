@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.study.files import replace_json
+from hopper_gemm.study.files import write_json
 from hopper_gemm.study.reader import Study, read_study
 from hopper_gemm.study.row import ResultsError, Row
 from hopper_gemm.study.schema import TIMED
@@ -145,10 +145,10 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
         for (problem, *rest), rows in parts.items():
             unusual = [word for word in (problem.dtype, problem.layouts, *rest) if word not in USUAL]
             path = target if len(parts) == 1 else _named(target, "-".join([str(problem), *unusual]))
-            replace_json(path, results(study, rows))
+            write_json(path, results(study, rows))
             written.append(path)
         path = _named(target, "metadata")
-        replace_json(path, metadata(study))
+        write_json(path, metadata(study))
     except OSError as error:
         raise ResultsError(f"{target} cannot be written ({error.strerror}); name another file with --out") from None
     return [*written, path]

@@ -1,55 +1,35 @@
-"""The points of a sweep: every choice of its grid or rung of its ladder, legal or refused with the reason."""
+"""The points of a study: every choice of its grid or rung of its ladder, legal or refused with the reason."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
 from hopper_gemm.model.menu import promising
-from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.shape import STAGGER_MAX
-from hopper_gemm.tuning.spec import SweepSpec, fields_of
+from hopper_gemm.study.spec import SpecError, SweepSpec, fields_of
+
+MOST = 2_000_000
+"""Choices of a grid, and points of a study, that are enumerated; a point takes about a kilobyte."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """One thing to measure.
-
-    Args:
-        problem: what is multiplied.
-        regime: burst or steady.
-        config: resolved.
-        refused: why it cannot run; empty where it can.
-        data: what the matrices hold while it is timed.
-    """
-
-    problem: GemmProblem
-    regime: str
-    config: GemmConfig
-    refused: str = ""
-    data: str = "normal"
-
-    @property
-    def study(self) -> str:
-        """The Optuna study it belongs to: figures of two problems, regimes or kinds of data are never compared."""
-        return f"{self.problem} {self.problem.dtype} {self.problem.layouts} {self.regime}{_unless_normal(self.data)}"
-
-    @property
-    def of_all(self) -> str:
-        """What it shares with the points of other problems that one config is to serve."""
-        return f"{self.regime}{_unless_normal(self.data)}"
-
-    @property
-    def place(self) -> str:
-        """Problem, regime and data in a few words; provenance notes the noise floor under them."""
-        return f"{self.problem} {self.regime}{_unless_normal(self.data)}"
+def place_of(point: Point) -> str:
+    """Problem, regime, context and data in a few words: figures of two places are never compared."""
+    problem = point.problem
+    usual = (("dtype", "bf16"), ("layouts", "kk"))
+    unusual = [value for name, word in usual if (value := getattr(problem, name)) != word]
+    data = [] if point.data == "normal" else [point.data]
+    return " ".join([str(problem), *unusual, point.regime, point.context, *data])
 
 
 @dataclass(frozen=True)
@@ -72,13 +52,8 @@ class Rung:
 
     def as_dict(self) -> dict[str, Any]:
         """As provenance notes it, so that tables know the ladder from the results folder alone."""
-        return {
-            "name": self.name,
-            "adds": self.adds,
-            "from": self.start,
-            "published": self.published,
-            "config": self.config.as_dict(),
-        }
+        about = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
+        return {**about, "config": self.config.as_dict()}
 
 
 def rungs(spec: SweepSpec) -> list[Rung]:
@@ -93,21 +68,38 @@ def rungs(spec: SweepSpec) -> list[Rung]:
     return found
 
 
-def configs(spec: SweepSpec) -> list[GemmConfig]:
-    """Every config, resolved, once: of the ladder from rung to rung, or else of the grid in the order of the file, the
-    last parameter fastest."""
-    return list(_refusals(spec))
+def count(spec: SweepSpec) -> int:
+    """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
+    grids = [spec.space, *spec.grids]
+    configs = len(spec.rungs) or sum(
+        prod(len(values) if isinstance(values, list) else 1 for values in grid.values()) for grid in grids
+    )
+    return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
 
 
-def points(spec: SweepSpec) -> list[Point]:
-    """Every point: for each regime (bursts are quick and go first), problem and kind of data, every config."""
+def points(spec: SweepSpec) -> dict[Point, str]:
+    """Every point, with the reasons why it cannot run; none where it can. For each regime (bursts are quick and go
+    first), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
+
+    Raises:
+        SpecError: there are more than :data:`MOST`.
+    """
+    if count(spec) > MOST:
+        raise SpecError(
+            f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give its parameters fewer values"
+        )
     refusals = _refusals(spec)
-    of_problem = {section.problem(): _of_problem(spec, refusals, section.problem()) for section in spec.problems}
-    found: dict[Point, None] = {}
-    for regime, (problem, ruled), data in product(spec.regimes, of_problem.items(), spec.data):
-        for config, why in ruled.items():
-            found[Point(problem, regime, config, why, data)] = None
-    return list(found)
+    ruled = {section.problem(): _of_problem(spec, refusals, section.problem()) for section in spec.problems}
+    return {
+        Point(problem, config, regime, context, data=data): why
+        for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
+        for config, why in ruled[problem].items()
+    }
+
+
+def refused_by_rule(found: Mapping[Point, str]) -> dict[str, int]:
+    """How many points each rule refuses; a point that several refuse counts for the first."""
+    return dict(Counter(why.split(":", 1)[0] for why in found.values() if why))
 
 
 def _of_problem(
@@ -117,8 +109,7 @@ def _of_problem(
     refused = [str(reason) for reason in problem_reasons(problem)]
     ruled = {}
     for config, why in refusals.items():
-        bound = not why and (config.split_k > 1 or problem.layouts != "kk" or problem.out_bytes > ELEMENT_BYTES)
-        pair = [str(reason) for reason in pair_reasons(config, problem)] if bound else []
+        pair = [] if why else map(str, pair_reasons(config, problem))
         ruled[config] = "; ".join([*why, *pair, *refused])
     if spec.keep is None:
         return ruled
@@ -192,22 +183,6 @@ _ORDER_FIELDS = ("raster", "serpentine")
 
 def _why(config: GemmConfig) -> tuple[str, ...]:
     return tuple(map(str, reasons(config)))
-
-
-def with_row(spec: SweepSpec, found: Sequence[Point]) -> list[Point]:
-    """The points that may get a row: all of them, or only the legal ones of a sweep that skips the others, as every
-    search does."""
-    skips = spec.skip_illegal or spec.sampled
-    return [point for point in found if not (skips and point.refused)]
-
-
-def refused_by_rule(found: Sequence[Point]) -> dict[str, int]:
-    """How many points each rule refuses; a point that several refuse counts for the first."""
-    return dict(Counter(point.refused.split(":", 1)[0] for point in found if point.refused))
-
-
-def _unless_normal(data: str) -> str:
-    return "" if data == "normal" else f" {data}"
 
 
 def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,11 +93,6 @@ class LegalSpace:
         )
 
 
-def telling(configs: list[GemmConfig]) -> dict[str, list[Any]]:
-    """The parameters that tell configs apart, with their values in order; none where there is one config or no."""
-    return _kept(configs)[1] if configs else {}
-
-
 def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[Any]], np.ndarray]:
     """The parameters that tell configs apart, their values in order, and each config's number among them."""
     names, categories, columns = [], {}, []

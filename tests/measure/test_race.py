@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.measure.racing import even, hopeless
+from hopper_gemm.measure.race import even, hopeless
 from hopper_gemm.measure.statistics import Ratio
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +20,21 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.config import FIELDS, GemmConfig, current
 from hopper_gemm.model.problem import DATA, GemmProblem
-from hopper_gemm.tables.schema import NAMES, PAIRS
-from hopper_gemm.tuning.objective import DIRECTIONS, Objective
+from hopper_gemm.study.files import read_text
+from hopper_gemm.study.row import ResultsError
+from hopper_gemm.study.schema import ALIASES, NAMES, PAIRS
 
 Choice = Any
 """A value of a parameter; :class:`GemmConfig` says which are values at all."""
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Size = Annotated[int, Field(ge=1, lt=2**31)]
+"""Of a problem's side; TMA counts coordinates in 32 bits."""
+
+DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
+"""Figures that can be looked for, and the way that is better."""
 
 
 class SpecError(ValueError):
@@ -41,9 +48,9 @@ class _Section(BaseModel):
 class ProblemSection(_Section):
     """One problem: m, n, k, and optionally dtype and layouts."""
 
-    m: Count
-    n: Count
-    k: Count
+    m: Size
+    n: Size
+    k: Size
     dtype: str = "bf16"
     layouts: str = "kk"
 
@@ -58,20 +65,20 @@ class ProblemSection(_Section):
 
 
 class BurstSection(_Section):
-    """Protocol of the burst regime, in seconds; see :class:`hopper_gemm.measure.regimes.Burst`."""
+    """Protocol of the burst regime, in seconds; see :class:`hopper_gemm.measure.protocol.Burst`."""
 
-    rest: Positive = 0.02
-    warm: Positive = 0.002
-    timed: Positive = 0.008
+    rest: Seconds = 0.02
+    warm: Seconds = 0.002
+    timed: Seconds = 0.008
     pairs: Count = 15
 
 
 class SteadySection(_Section):
-    """Protocol of the steady regime, in seconds; see :class:`hopper_gemm.measure.regimes.Steady`."""
+    """Protocol of the steady regime, in seconds; see :class:`hopper_gemm.measure.protocol.Steady`."""
 
-    settle: Positive = 1.2
-    window: Positive = 1.5
-    slice: Positive = 0.5
+    settle: Seconds = 1.2
+    window: Seconds = 1.5
+    slice: Seconds = 0.5
     pairs: Count = 1
 
 
@@ -79,10 +86,10 @@ class FinalSection(_Section):
     """How the best of each problem and regime is measured again: in fresh processes, so many pairs in each, with so
     many seconds of rest before each timing of a burst."""
 
-    best: Annotated[int, Field(ge=0)] = 1
+    best: Annotated[int, Field(ge=0, le=1000)] = 1
     processes: Count = 3
     burst_pairs: Count = 15
-    burst_rest: Positive = 0.02
+    burst_rest: Seconds = 0.02
     steady_pairs: Count = 2
 
 
@@ -95,7 +102,7 @@ class BudgetSection(_Section):
     """
 
     trials: Count | None = None
-    seconds: Positive | None = None
+    seconds: Seconds | None = None
 
 
 class RaceSection(_Section):
@@ -123,9 +130,10 @@ class TableSection(_Section):
     @field_validator("rows", "cols", "facet_rows", "facet_cols")
     @classmethod
     def _is_column(cls, name: str | None) -> str | None:
-        if name is not None and name not in NAMES and name not in PAIRS:
+        now = name if name is None else ALIASES.get(name, name)
+        if now is not None and now not in NAMES and now not in PAIRS:
             raise ValueError(f"must be a column of the results but got {name!r}")
-        return name
+        return now
 
 
 class RungSection(_Section):
@@ -148,8 +156,7 @@ class RungSection(_Section):
     @field_validator("set")
     @classmethod
     def _names_parameters(cls, chosen: dict[str, Choice]) -> dict[str, Choice]:
-        _refuse([mistake for name, value in chosen.items() for mistake in _choice_mistakes(name, [value])])
-        return chosen
+        return _named_now(chosen)
 
 
 class SweepSpec(_Section):
@@ -160,6 +167,7 @@ class SweepSpec(_Section):
         question: what it asks, in a sentence or two.
         seed: of the matrices, the sampler and the bootstrap.
         regimes: burst, steady, or both; they are never mixed.
+        contexts: isolated, chained, or both; likewise.
         problems: what is multiplied.
         data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`; correctness is
             always checked on normal data.
@@ -173,7 +181,7 @@ class SweepSpec(_Section):
         lower_to_fit: parameters that are lowered to what the rules allow instead of being refused (``stagger``).
         skip_illegal: points that a rule refuses get no row and are only counted; for grids of which most cannot exist.
         sampler: how the space is walked: every point of it, or what a search proposes; see
-            :data:`hopper_gemm.tuning.samplers.SAMPLERS`. A search gives a row only to what it measures.
+            `hopper_gemm.search.samplers`. A search gives a row only to what it measures.
         objective: the figure that is looked for, or two of them, of which neither is given up for the other.
         across: whether each problem is searched by itself, or one config is looked for that serves all of them: judged
             by its ``"worst"`` speedup among them, or by the geometric ``"mean"``.
@@ -189,8 +197,9 @@ class SweepSpec(_Section):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     question: str = ""
-    seed: int = 0
-    regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1)] = ["burst"]
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1, max_length=2)] = ["burst"]
+    contexts: Annotated[list[Literal["isolated", "chained"]], Field(min_length=1, max_length=2)] = ["isolated"]
     problems: Annotated[list[ProblemSection], Field(min_length=1)]
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
     space: dict[str, Choice | list[Choice]] = {}
@@ -202,7 +211,7 @@ class SweepSpec(_Section):
     sampler: Literal["exhaustive", "random", "tpe", "gp", "prior"] = "exhaustive"
     objective: Annotated[list[Literal["speedup", "pj_per_flop"]], Field(min_length=1)] = ["speedup"]
     across: Literal["each", "worst", "mean"] = "each"
-    seeds: Annotated[int, Field(ge=0)] = 4
+    seeds: Annotated[int, Field(ge=0, le=10**6)] = 4
     warm_start: list[str] = []
     ahead: Count = 4
     budget: BudgetSection = BudgetSection()
@@ -226,16 +235,14 @@ class SweepSpec(_Section):
     @field_validator("space")
     @classmethod
     def _names_parameters(cls, space: dict[str, Choice | list[Choice]]) -> dict[str, Choice | list[Choice]]:
-        _refuse(_grid_mistakes(space))
-        return space
+        return _named_now(space)
 
     @field_validator("grids")
     @classmethod
     def _all_name_parameters(
         cls, grids: list[dict[str, Choice | list[Choice]]]
     ) -> list[dict[str, Choice | list[Choice]]]:
-        _refuse([mistake for grid in grids for mistake in _grid_mistakes(grid)])
-        return grids
+        return [_named_now(grid) for grid in grids]
 
     @model_validator(mode="wrap")
     @classmethod
@@ -256,10 +263,14 @@ class SweepSpec(_Section):
 
     @property
     def digest(self) -> str:
-        """Tells this question from another under the same name; how long to look for the answer is no part of it."""
-        later = {name for name in ("grids", "keep") if not getattr(self, name)}
-        later |= {"across"} if self.across == "each" else set()
-        return hashlib.sha256(self.model_dump_json(exclude={"budget", *later}).encode()).hexdigest()[:16]
+        """Tells this question from another under the same name.
+
+        How long to look for the answer is no part of it, nor is the prose. A key at its default is none either, so that
+        a later version may add keys; but how things are measured is spelt out, whatever the defaults are.
+        """
+        asked = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"question", "budget"})
+        asked |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def sampled(self) -> bool:
@@ -267,9 +278,9 @@ class SweepSpec(_Section):
         return self.sampler != "exhaustive"
 
     @property
-    def looked_for(self) -> Objective:
-        """The objective as a type."""
-        return Objective(tuple(self.objective))
+    def skips(self) -> bool:
+        """Whether points that a rule refuses get no row."""
+        return self.skip_illegal or self.sampled
 
 
 def fields_of(name: str, value: Any) -> dict[str, Any]:
@@ -281,29 +292,31 @@ def fields_of(name: str, value: Any) -> dict[str, Any]:
     if name not in PAIRS:
         return {name: value}
     m, cross, n = str(value).partition("x")
-    if not (cross and m.isdigit() and n.isdigit()):
+    if not (cross and m.isdigit() and n.isdigit() and len(m) < 20 > len(n)):
         raise ValueError(f'{name} must be written like "2x1" but got {value!r}')
     return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
 
 
-def _grid_mistakes(grid: dict[str, Choice | list[Choice]]) -> list[str]:
-    choices = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
-    return [mistake for name, values in choices.items() for mistake in _choice_mistakes(name, values)]
-
-
-def _choice_mistakes(name: str, values: list[Any]) -> Iterator[str]:
-    """What is wrong with the values of a parameter, one line each."""
-    known = [*FIELDS, *PAIRS]
-    if name not in known:
-        yield f"{name} is not a kernel parameter; choose among {', '.join(known)}"
-        return
-    if not values:
-        yield f"{name} must have at least one value but got an empty list"
-    for value in values:
-        try:
-            GemmConfig(**fields_of(name, value))
-        except ValueError as error:
-            yield str(error)
+def _named_now(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Choices under the present names and words of their parameters; every value is checked."""
+    mistakes, now = [], {}
+    for name, given in chosen.items():
+        found = []
+        for value in given if isinstance(given, list) else [given]:
+            try:
+                fields = current(fields_of(name, value))
+                GemmConfig(**fields)
+                found.append(value if name in PAIRS else next(iter(fields.values())))
+            except ValueError as error:
+                mistakes.append(str(error))
+        if not found and isinstance(given, list) and not given:
+            mistakes.append(f"{name} must have at least one value but got an empty list")
+        title = name if name in PAIRS or not found else next(iter(fields))
+        if title in now:
+            mistakes.append(f"{name} is an earlier name of {title}, which is given too; leave one of them out")
+        now[title] = found if isinstance(given, list) else next(iter(found), given)
+    _refuse(list(dict.fromkeys(mistakes)))
+    return now
 
 
 def _refuse(mistakes: list[str]) -> None:
@@ -377,15 +390,25 @@ def read_spec(path: Path) -> SweepSpec:
     Raises:
         SpecError: no such file, not TOML, or not a sweep; all mistakes at once, one line each.
     """
+    return checked(read_toml(path), str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file.
+
+    Raises:
+        SpecError: no such file, or not TOML; with the place.
+    """
+    if not path.exists():
+        raise SpecError(f"{path} does not exist; the sweeps lie in sweeps/, such as sweeps/seed-table.toml")
     try:
-        raw = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise SpecError(f"{path} does not exist; the sweeps lie in sweeps/, such as sweeps/seed-table.toml") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SpecError(f"{path} is not valid TOML: {error}") from None
-    return checked(raw, str(path))
+    except ResultsError as error:
+        raise SpecError(str(error)) from None
+    except ValueError as error:  # such as a number of more digits than Python reads
+        raise SpecError(f"{path} cannot be read: {error}") from None
 
 
 def checked(raw: dict[str, Any], where: str) -> SweepSpec:
@@ -401,18 +424,25 @@ def checked(raw: dict[str, Any], where: str) -> SweepSpec:
     try:
         return SweepSpec(**raw)
     except ValidationError as error:
-        lines = [f"{where}: {line}" for mistake in error.errors() for line in _lines(mistake)]
+        lines = [f"{where}: {line}" for mistake in error.errors() for line in lines_of(mistake)]
         raise SpecError("\n".join(lines)) from None
     except TypeError as error:
         raise SpecError(f"{where}: {error}") from None
 
 
-def _lines(mistake: Any) -> list[str]:
+def lines_of(mistake: Any, what: str = "a sweep") -> list[str]:
+    """A mistake that pydantic found in a file, for a person; one line for each part of it."""
     where = ".".join(str(part) for part in mistake["loc"] if not str(part).startswith(("list[", "bool", "int", "str")))
     if mistake["type"] == "extra_forbidden":
-        return [f"{where} is not a key of a sweep; remove it or mend its spelling"]
+        return [f"{where} is not a key of {what}; remove it or correct its spelling"]
     if mistake["type"] == "missing":
         return [f"{where} is missing"]
     text = mistake["msg"].removeprefix("Value error, ")
-    got = "" if mistake["type"] == "value_error" else f", but got {mistake['input']!r}"
+    got = "" if mistake["type"] == "value_error" else f", but got {_short(mistake['input'])}"
     return [f"{where}: {line}{got}" for line in text.splitlines()]
+
+
+def _short(value: Any) -> str:
+    """A value in a message; a number of a thousand digits would hide the rest."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
-"""Figures that can be looked for, and the way that is better."""
+from hopper_gemm.study.row import Row
+from hopper_gemm.study.spec import DIRECTIONS
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Objective:
     """One figure, or two of which neither is given up for the other.
 
     Args:
-        names: of :data:`DIRECTIONS`.
+        names: of :data:`hopper_gemm.study.spec.DIRECTIONS`.
     """
 
     names: tuple[str, ...] = ("speedup",)
@@ -67,3 +67,19 @@ class Objective:
         if most < 1 or len(front) <= most:
             return [i for i, _ in front][: max(0, most)]
         return [front[int(at)][0] for at in np.linspace(0, len(front) - 1, most).round()]
+
+
+def joint(rows: Sequence[Row], across: str) -> Mapping[str, Any] | None:
+    """Figures to judge a config by that was measured on several problems; None where it did not run on all.
+
+    Args:
+        rows: of all of them.
+        across: ``"each"``: the row is the only one; ``"worst"`` or ``"mean"`` as in
+            :class:`hopper_gemm.study.spec.SweepSpec`.
+    """
+    if not all(row.ok for row in rows):
+        return None
+    if across == "each":
+        return rows[0].figures
+    speedups = [float(row.figures["speedup"]) for row in rows]
+    return {"speedup": min(speedups) if across == "worst" else float(np.exp(np.mean(np.log(speedups))))}

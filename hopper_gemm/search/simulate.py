@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 import optuna
-import pandas as pd
-from optuna.trial import TrialState
 
-from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.pivot import Group, groups
-from hopper_gemm.tables.plots import regret_curves
-from hopper_gemm.tables.report import read_study
-from hopper_gemm.tables.trials import ResultsError, config_of, write_json
-from hopper_gemm.tuning.legal import LegalSpace
-from hopper_gemm.tuning.objective import Objective
-from hopper_gemm.tuning.samplers import SAMPLERS, make, predictions
+from hopper_gemm.search.catalogue import SAMPLERS, make
+from hopper_gemm.search.legal import LegalSpace
+from hopper_gemm.search.objective import Objective
+from hopper_gemm.search.samplers import predictions
+from hopper_gemm.search.search import tell
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.study.row import ResultsError, Row
+from hopper_gemm.study.space import place_of
 
 WITHIN = 0.01
 """A config so close to the recorded best is as good as it."""
@@ -31,36 +29,36 @@ DEFAULT = "gp"
 """The sampler of ``tune`` where none is named."""
 
 BLIND = "-blind"
-"""What ends the name of a sampler that is told nothing by the model, such as ``gp-blind``: where the model was fitted
-to the very study that is played, only this says what the sampler itself finds."""
+"""What ends the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
+study that is searched, only this says what the sampler itself finds."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One problem of a recorded study, as a game for samplers.
+    """One place of a recorded study, for samplers to search.
 
     Args:
-        group: problem, data, regime.
+        place: as :func:`hopper_gemm.study.space.place_of`.
         space: the recorded configs that could run.
         speedups: one for each; nan where it did not run after all.
-        predicted: what the model says, as :func:`hopper_gemm.tuning.samplers.predictions`.
+        predicted: what the model says, as :func:`hopper_gemm.search.samplers.predictions`.
     """
 
-    group: Group
+    place: str
     space: LegalSpace
     speedups: np.ndarray
     predicted: np.ndarray
 
     @staticmethod
-    def of(group: Group, rows: pd.DataFrame) -> Recorded | None:
-        """The rows of a group as a game, or None where fewer than two ran."""
-        legal = rows[rows["status"] != "illegal"]
-        configs = [config_of(row) for row in legal.to_dict("records")]
-        if (legal["status"] == "ok").sum() < 2:
+    def of(rows: Sequence[Row]) -> Recorded | None:
+        """From the rows of a place; None where fewer than two ran."""
+        legal = {row.point.config: row for row in rows if row.status != "illegal" and row.point.config is not None}
+        if sum(row.ok for row in legal.values()) < 2:
             return None
-        problem = GemmProblem(group.m, group.n, group.k, group.dtype)
-        speedups = legal["speedup"].to_numpy(float)
-        return Recorded(group, LegalSpace(configs), speedups, predictions(configs, problem))
+        point = next(iter(legal.values())).point
+        configs = [config for config in legal if config is not None]
+        speedups = np.array([row.figures["speedup"] if row.ok else np.nan for row in legal.values()])
+        return Recorded(place_of(point), LegalSpace(configs), speedups, predictions(configs, point.problem))
 
     @property
     def best(self) -> float:
@@ -70,16 +68,16 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Curve:
-    """One sampler on one problem, all seeds.
+    """One sampler on one place, all seeds.
 
     Args:
-        group: problem, data, regime.
+        place: its name.
         sampler: its name.
         size: legal configs.
         regret: best so far over the recorded best, less 1; a row for each seed, a column for each trial.
     """
 
-    group: Group
+    place: str
     sampler: str
     size: int
     regret: np.ndarray
@@ -112,11 +110,11 @@ def play(
         The configs tried, by number in their order, and the best speedup after each.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space = recorded.space
+    space, objective = recorded.space, Objective()
     blind = sampler.endswith(BLIND)
     nothing = np.random.default_rng(seed).uniform(0, 1e-12, len(space))  # only so that the first config is any
     predicted, first = (nothing, 0) if blind else (recorded.predicted, seeds)
-    proposing = make(sampler.removesuffix(BLIND), space, Objective(), seed, predicted, first)
+    proposing = make(sampler.removesuffix(BLIND), space, objective, seed, predicted, first)
     study = optuna.create_study(direction="maximize", sampler=proposing)
     tried: list[int] = []
     asked: list[optuna.Trial] = []
@@ -128,29 +126,25 @@ def play(
         assert number is not None
         tried.append(number)
         speedup = recorded.speedups[number]
-        if np.isnan(speedup):
-            trial.set_constraint("runs", 1.0)
-            study.tell(trial, state=TrialState.PRUNED)
-        else:
-            study.tell(trial, speedup)
+        tell(study, trial, proposing, number, None if np.isnan(speedup) else [float(speedup)], objective)
     found = np.nan_to_num(recorded.speedups[tried], nan=0.0)
     return tried, np.maximum.accumulate(found)
 
 
 def simulate(
-    problems: Iterable[Recorded],
+    places: Iterable[Recorded],
     samplers: Sequence[str],
     seeds: int,
     trials: int | None = None,
     watch: Callable[[str], None] = lambda text: None,
 ) -> list[Curve]:
-    """Play every sampler on every problem with several seeds.
+    """Let every sampler search every place with several seeds.
 
     Args:
-        problems: of :func:`recorded_problems`.
+        places: of :func:`recorded_places`.
         samplers: names.
-        seeds: games of each; the exhaustive one and the prior alone draw nothing and play once.
-        trials: of a game; by default a quarter of the space, and at least 40.
+        seeds: runs of each; the exhaustive one and the prior alone draw nothing and run once.
+        trials: of a run; by default a quarter of the space, and at least 40.
         watch: told before each sampler.
 
     Raises:
@@ -160,28 +154,30 @@ def simulate(
     if unknown:
         raise ValueError(f"samplers must be among {', '.join(SAMPLERS)} but got {unknown[0]!r}")
     curves = []
-    for recorded in problems:
+    for recorded in places:
         size = len(recorded.space)
         most = min(size, trials or max(40, size // 4))
         for sampler in samplers:
-            watch(f"{recorded.group.label}: {sampler}, {most} of {size} configs")
-            games = 1 if sampler in ("exhaustive", "prior") else seeds
-            bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in range(games)])
-            curves.append(Curve(recorded.group, sampler, size, recorded.best / np.maximum(bests, 1e-9) - 1))
+            watch(f"{recorded.place}: {sampler}, {most} of {size} configs")
+            runs = 1 if sampler in ("exhaustive", "prior") else seeds
+            bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in range(runs)])
+            curves.append(Curve(recorded.place, sampler, size, recorded.best / np.maximum(bests, 1e-9) - 1))
     return curves
 
 
-def recorded_problems(folder: Path) -> list[Recorded]:
-    """The problems of a recorded study.
+def recorded_places(folder: Path) -> list[Recorded]:
+    """The places of a recorded study.
 
     Raises:
         ResultsError: the folder is not one, or nothing in it can be searched.
     """
-    found = [Recorded.of(group, rows) for group, rows in groups(read_study(folder).trials)]
-    games = [recorded for recorded in found if recorded is not None]
-    if not games:
+    by_place: dict[str, list[Row]] = {}
+    for row in read_study(folder).stage("sweep"):
+        by_place.setdefault(place_of(row.point), []).append(row)
+    found = [recorded for rows in by_place.values() if (recorded := Recorded.of(rows)) is not None]
+    if not found:
         raise ResultsError(f"{folder} has no problem with two configs that ran; name a recorded study")
-    return games
+    return found
 
 
 def summary(curve: Curve) -> dict[str, Any]:
@@ -190,10 +186,10 @@ def summary(curve: Curve) -> dict[str, Any]:
     ninety = float(np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)])
     at = min(max(1, round(SHARE * curve.size)), curve.regret.shape[1]) - 1
     return {
-        "problem": curve.group.label,
+        "place": curve.place,
         "sampler": curve.sampler,
         "configs": curve.size,
-        "games": len(needed),
+        "runs": len(needed),
         "median_trials": _known(float(np.median(needed))),
         "trials_90": _known(ninety),
         "found": curve.found(),
@@ -202,27 +198,10 @@ def summary(curve: Curve) -> dict[str, Any]:
 
 
 def course(curve: Curve) -> dict[str, Any]:
-    """How a curve ran, ready for JSON: trials that each game needed, and how far behind the best the games were after
+    """How a curve ran, ready for JSON: trials that each run needed, and how far behind the best the runs were after
     each trial: a tenth of them less than ``low``, half less than ``middle``, a tenth more than ``high``."""
     low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
     return {"needed": [_known(one) for one in curve.needed.tolist()], "low": low, "middle": middle, "high": high}
-
-
-def publish_simulation(curves: Sequence[Curve], folder: Path, name: str) -> None:
-    """Write the games as simulation.md, .png and .json.
-
-    Args:
-        curves: of one recorded study.
-        folder: made if need be.
-        name: of the study.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "simulation.md").write_text(simulation_table(curves) + "\n")
-    write_json(folder / "simulation.json", [{**summary(curve), **course(curve)} for curve in curves])
-    titled: dict[str, dict[str, np.ndarray]] = {}
-    for curve in curves:
-        titled.setdefault(curve.group.title, {})[curve.sampler] = curve.regret
-    regret_curves(titled, folder / "simulation.png", f"{name}: best so far, behind the recorded best")
 
 
 def simulation_table(curves: Sequence[Curve]) -> str:
@@ -231,7 +210,7 @@ def simulation_table(curves: Sequence[Curve]) -> str:
     lines = [
         f"Trials until within {WITHIN:.0%} of the recorded best.",
         "",
-        f"| problem | configs | sampler | games | median | 90 % of games | found in {share} | behind after {share} |",
+        f"| place | configs | sampler | runs | median | 90 % of runs | found in {share} | behind after {share} |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for curve in curves:
@@ -241,7 +220,7 @@ def simulation_table(curves: Sequence[Curve]) -> str:
             f"over {most}" if one[name] is None else f"{one[name]:.0f}" for name in ("median_trials", "trials_90")
         )
         lines.append(
-            f"| {one['problem']} | {one['configs']} | {one['sampler']} | {one['games']} | {median} | {ninety} | "
+            f"| {one['place']} | {one['configs']} | {one['sampler']} | {one['runs']} | {median} | {ninety} | "
             f"{one['found']:.0%} | {one['regret']:.2%} |"
         )
     return "\n".join([*lines, *_of_the_default(curves)])
@@ -253,17 +232,17 @@ def _of_the_default(curves: Sequence[Curve]) -> list[str]:
     for curve in curves:
         if curve.sampler != DEFAULT:
             continue
-        others = {one.sampler: one for one in curves if one.group == curve.group}
-        chance = f"; drawing at random, in {others['random'].found():.0%}" if "random" in others else ""
+        others = {one.sampler: one for one in curves if one.place == curve.place}
+        chance = f"; random search, in {others['random'].found():.0%}" if "random" in others else ""
         blind = (
-            f"; told nothing by the model, in {others[DEFAULT + BLIND].found():.0%}"
+            f"; without the model prior, in {others[DEFAULT + BLIND].found():.0%}"
             if DEFAULT + BLIND in others
             else ""
         )
         alone = f"; the model alone needs {_counted(others['prior'].needed[0])}" if "prior" in others else ""
         lines.append(
-            f"- {curve.group.label}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
-            f"({max(1, round(SHARE * curve.size))} trials) in {curve.found():.0%} of {len(curve.needed)} games"
+            f"- {curve.place}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
+            f"({max(1, round(SHARE * curve.size))} trials) in {curve.found():.0%} of {len(curve.needed)} runs"
             f"{blind}{chance}{alone}."
         )
     return ["", *lines] if lines else []
