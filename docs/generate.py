@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from hopper_gemm.study.reader import has_rows
 from hopper_gemm.tables.index import write_index
-from hopper_gemm.tables.publish import publish, publish_simulation
-from hopper_gemm.tables.simulation import DATA
+from hopper_gemm.tables.publish import publish
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,8 +18,6 @@ def main(folders: list[str]) -> None:
         for folder in sorted(path for path in root.rglob("*") if path.is_dir()):
             if (not folders or str(folder.relative_to(ROOT)) in folders) and has_rows(folder):
                 publish(folder, pictures=folder.parent == root)  # not of the many searches of a list
-                if (folder / DATA).is_file():
-                    publish_simulation(json.loads((folder / DATA).read_text()), folder, folder.name, "gp")
         write_index(root)
 
 

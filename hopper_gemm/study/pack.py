@@ -83,7 +83,9 @@ def _write(target: Path, texts: Mapping[Path, str]) -> None:
     padded = {name: values + [""] * (count - len(values)) for name, values in columns.items()}
     table = pyarrow.table({name: _typed(name, values) for name, values in padded.items()})
     part = target.with_name(target.name + ".part")
-    parquet.write_table(table, part, compression="zstd", compression_level=19, write_statistics=False, store_schema=False)
+    parquet.write_table(
+        table, part, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
+    )
     for path, text in texts.items():
         if _as_csv(read_parquet(part, path.parent.name if several else None), headers[path]) != text:
             part.unlink()

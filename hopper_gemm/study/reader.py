@@ -163,7 +163,7 @@ def packed(path: Path) -> Path:
 
 
 def shared(path: Path) -> Path:
-    """Where a file's rows lie once the studies of a list are packed together: in one Parquet beside their folders, whose
+    """Where a file's rows lie once the studies of a list are packed together: in a Parquet beside their folders, whose
     column ``study`` names the folder."""
     return path.parent.parent / f"{SHARED}{path.stem}.parquet"
 

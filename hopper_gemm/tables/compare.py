@@ -137,8 +137,14 @@ def _table(records: Sequence[Mapping[str, Any]]) -> str:
         ok = [record for record in cell.values() if record["status"] == "ok"]
         first = next(iter(cell.values()))
         tuned_on = {"model": "model", "tuned": ""}.get(first.get("how", "tuned"), first.get("tuned_on", ""))
-        shown = [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"] if ok else ["", ""]
-        rows.append([problem, context, *shown, *(_cell(cell.get(name)) for name in names), f"`{first['config']}`", tuned_on])
+        shown = (
+            [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
+            if ok
+            else ["", ""]
+        )
+        rows.append(
+            [problem, context, *shown, *(_cell(cell.get(name)) for name in names), f"`{first['config']}`", tuned_on]
+        )
     found = {(mean.context, mean.against): mean for mean in means(records)}
     for context in [one for one in CONTEXTS if any(record["context"] == one for record in records)]:
         mean = [f"{found[context, n].speedup:.3f}x" if (context, n) in found else "" for n in names]

@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.study.files import write_whole
-from hopper_gemm.study.pooling import pooled
-from hopper_gemm.study.reader import Study, frame_of, has_rows, read_study
+from hopper_gemm.study.reader import Study, has_rows, read_study
 from hopper_gemm.tables.compare import cells, means
-from hopper_gemm.tables.pivot import GROUP, best_row, interval, markdown_table, one_line, problem_of
+from hopper_gemm.tables.pivot import GROUP, best_row, interval, markdown_table, one_line, problem_of, rows_of
 from hopper_gemm.tables.publish import COMPARISON, TABLE
 from hopper_gemm.tables.report import scope
 
@@ -29,8 +28,9 @@ TITLE = """# Results
 {folders} results folders with {rows} rows, {searches} of them searches of single problems. This page is made from their
 provenance by `make pages`. Each folder holds its rows (as CSV, or as Parquet once it is finished), `provenance.json`
 (GPU, driver, versions, commit, digest of the kernel's sources, protocol, seed, noise floor), a page and pictures. What
-the columns mean: [schema](../../hopper_gemm/study/schema.py). The searches of a list share the files `studies-*.parquet`
-of its folder. [best_configs.json](best_configs.json) is the tuned table that `matmul` and `check` read.
+the columns mean: [schema](../../hopper_gemm/study/schema.py). The searches of a list share the files
+`studies-*.parquet` of its folder. [best_configs.json](best_configs.json) is the tuned table that `matmul` and `check`
+read.
 
 Best: the greatest speedup over torch.mm among the finals, or, where there are none, in the sweep; for a comparison the
 geometric mean over its problems. Studies recorded before rows named their board say `unknown`."""
@@ -67,12 +67,12 @@ def write_index(root: Path) -> None:
 
 def missing(study: Study) -> str:
     """What a study's rows lack by its provenance: finals that were asked for, or rows that it had when it ended."""
-    about, rows = study.provenance, frame_of(study.stage("sweep"))
+    about, rows = study.provenance, rows_of(study, "sweep")
     ended = (about.get("finished") or {}).get("rows")
     if ended is not None:
         return "" if len(study.rows) >= ended else f"{ended - len(study.rows)} of {ended} rows"
     asked = about.get("spec", {}).get("final", {}).get("best", 0)
-    finals = frame_of(pooled(study.stage("final")))
+    finals = rows_of(study, "final")
     ran, had = (_counts(part[part["status"] == "ok"]) for part in (rows, finals))
     wanted = {key: min(asked, count) for key, count in ran.items()}
     lacking = sum(max(0, count - had.get(key, 0)) for key, count in wanted.items())
@@ -94,7 +94,14 @@ def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers:
         status = f"unfinished: {lacks} missing" if lacks else "finished"
         remark = f"; {note['remark']}" if "remark" in note else ""
         users = [f"[{name}](../../notebooks/{name}.ipynb)" for name, text in readers.items() if _reads(text, path)]
-        line = [named, about.get("question", ""), _best(study), status + remark, *scope(study).values(), ", ".join(users)]
+        line = [
+            named,
+            about.get("question", ""),
+            _best(study),
+            status + remark,
+            *scope(study).values(),
+            ", ".join(users),
+        ]
         lines.append([*map(one_line, line), about.get("created", "").split(" ")[0]])
     columns = ["study", "question", "best", "status", "regime", "context", "board", "notebook", "date"]
     table = pd.DataFrame(lines, columns=columns).set_index("study")
@@ -111,7 +118,7 @@ def _best(study: Study) -> str:
     if compared:
         return ", ".join(f"{one.speedup:.3f}x {one.against}" for one in compared)
     for stage, where in (("final", ""), ("sweep", " in the sweep")):
-        best = best_row(frame_of(pooled(study.stage(stage))))
+        best = best_row(rows_of(study, stage))
         if best is not None:
             tile = f"{best['tile_m']}x{best['tile_n']}x{16 * best['k_depth']}"
             return f"{interval(best)}{where}, {problem_of(best)} {best['regime']}: {tile}"

@@ -11,6 +11,8 @@ import pandas as pd
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.study.pooling import pooled
+from hopper_gemm.study.reader import Study, frame_of
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.schema import BY_NAME, NAMES, PAIRS
 
@@ -76,6 +78,16 @@ class Group:
 
 
 GROUP = tuple(field.name for field in fields(Group))
+
+
+def rows_of(study: Study, *stages: str) -> pd.DataFrame:
+    """The rows of some stages as a frame, several processes' measurements of a point pooled.
+
+    Args:
+        study: as :func:`hopper_gemm.study.reader.read_study` gives it.
+        stages: of :data:`hopper_gemm.study.schema.STAGES`, such as ``"sweep"`` or ``"final"``.
+    """
+    return frame_of(pooled(study.stage(*stages)))
 
 
 def groups(rows: pd.DataFrame) -> list[tuple[Group, pd.DataFrame]]:
@@ -209,7 +221,9 @@ def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
     if ran.empty:
         return pd.DataFrame()
     records = ran.to_dict("records")
-    named = ran.assign(problem=[str(problem_of(row)) for row in records], config=[str(config_of(row)) for row in records])
+    named = ran.assign(
+        problem=[str(problem_of(row)) for row in records], config=[str(config_of(row)) for row in records]
+    )
     table = named.drop_duplicates(["config", "problem"]).pivot(index="config", columns="problem", values="speedup")
     table = table[list(dict.fromkeys(named["problem"]))].astype(float).dropna()
     worst, mean = table.min(axis=1), np.exp(np.log(table).mean(axis=1))
@@ -236,10 +250,14 @@ def render(table: pd.DataFrame, form: str, corner: str) -> str:
         ResultsError: another form.
     """
     named = table.rename_axis(index=corner, columns=None)
-    forms = {"md": lambda: markdown_table(table, corner) + "\n", "csv": named.to_csv, "html": lambda: named.to_html() + "\n"}
-    if form not in forms:
-        raise ResultsError(f"format must be md, csv or html but got {form!r}")
-    return forms[form]()
+    forms = {
+        "md": lambda: markdown_table(table, corner) + "\n",
+        "csv": named.to_csv,
+        "html": lambda: named.to_html() + "\n",
+    }
+    if form in forms:
+        return forms[form]()
+    raise ResultsError(f"format must be md, csv or html but got {form!r}")
 
 
 def words(status: str) -> str:

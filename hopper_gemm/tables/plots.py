@@ -174,26 +174,26 @@ def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     eight of ten.
 
     Args:
-        runs: records with ``problem``, ``sampler``, and the distances ``low``, ``middle`` and ``high`` after each trial.
+        runs: records with ``place``, ``sampler``, and the distances ``low``, ``middle`` and ``high`` after each trial.
         path: PNG to write.
-        title: above all problems.
+        title: above all places.
     """
-    problems = list(dict.fromkeys(run["problem"] for run in runs))
-    across = min(2, len(problems))
-    down = -(-len(problems) // across)
+    places = list(dict.fromkeys(run["place"] for run in runs))
+    across = min(2, len(places))
+    down = -(-len(places) // across)
     size = (6.4 * across, 4.0 * down)
     figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-    for axis, problem in zip(axes.flat, problems, strict=False):
-        for number, run in enumerate(one for one in runs if one["problem"] == problem):
+    for axis, place in zip(axes.flat, places, strict=False):
+        for number, run in enumerate(one for one in runs if one["place"] == place):
             low, middle, high = (100 * np.maximum(run[name], 1e-4) for name in ("low", "middle", "high"))
             trials = np.arange(1, len(middle) + 1)
             axis.fill_between(trials, low, high, step="post", alpha=0.15, color=f"C{number}")
             axis.step(trials, middle, where="post", color=f"C{number}", label=run["sampler"])
         axis.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
         axis.set(xscale="log", yscale="log", xlabel="trials", ylabel="behind the best, %")
-        axis.set_title(problem, fontsize=10)
+        axis.set_title(place, fontsize=10)
         axis.legend(fontsize=8)
-    for axis in axes.flat[len(problems) :]:
+    for axis in axes.flat[len(places) :]:
         axis.set_visible(False)
     _save(figure, path, title, 90)
 

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import FIELDS
-from hopper_gemm.study.files import write_json, write_whole
-from hopper_gemm.study.reader import Study, frame_of, read_study
+from hopper_gemm.study.files import read_json, write_json, write_whole
+from hopper_gemm.study.reader import Study, read_study
 from hopper_gemm.study.schema import PAIRS
 from hopper_gemm.tables import simulation
 from hopper_gemm.tables.compare import compare_page
 from hopper_gemm.tables.ladder import ladder
-from hopper_gemm.tables.pivot import Group, groups
+from hopper_gemm.tables.pivot import Group, groups, rows_of
 from hopper_gemm.tables.plots import heatmap, ladder_bars, regret_curves, search_plot, small_multiples
 from hopper_gemm.tables.report import report, source_line, spanning, varied
 
@@ -28,7 +28,7 @@ def publish(folder: Path, pictures: bool = True) -> None:
     Rows of a sweep give ``table.md`` and pictures: ``ladder.png`` of a ladder, ``search.png`` of a search, else
     ``heatmap.png``; one picture for each problem, regime and context, such as
     ``heatmap-4096x4096x4096-burst-chained.png``, where a search or a study with facets has several. Rows of a
-    comparison give ``compare.md``.
+    comparison give ``compare.md``, a recorded simulation ``simulation.md`` and its picture.
 
     Args:
         folder: of a study.
@@ -44,26 +44,32 @@ def publish(folder: Path, pictures: bool = True) -> None:
         write_whole(folder / TABLE, report(study))
         if pictures:
             _pictures(study)
+    if (folder / simulation.DATA).is_file():
+        _simulation(folder, folder.name)
 
 
-def publish_simulation(runs: Sequence[Mapping[str, Any]], folder: Path, name: str, default: str) -> None:
-    """Write ``simulation.md``, ``.png`` and ``.json``.
+def publish_simulation(runs: Sequence[Mapping[str, Any]], folder: Path, name: str) -> None:
+    """Write ``simulation.json``, ``.md`` and ``.png``.
 
     Args:
         runs: records as :func:`hopper_gemm.tables.simulation.simulation_page` and
             :func:`hopper_gemm.tables.plots.regret_curves` take them.
         folder: made if need be.
         name: of the study.
-        default: name of the default sampler.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / simulation.PAGE, simulation.simulation_page(runs, default))
     write_json(folder / simulation.DATA, list(runs))
+    _simulation(folder, name)
+
+
+def _simulation(folder: Path, name: str) -> None:
+    runs = simulation.in_terms_of_now(read_json(folder / simulation.DATA))
+    write_whole(folder / simulation.PAGE, simulation.simulation_page(runs))
     regret_curves(runs, folder / simulation.PICTURE, f"{name}: best so far, behind the recorded best")
 
 
 def _pictures(study: Study) -> None:
-    about, rows = study.provenance, frame_of(study.stage("sweep"))
+    about, rows = study.provenance, rows_of(study, "sweep")
     source = source_line(about)
     if not (rows["status"] == "ok").any():
         return
@@ -82,8 +88,8 @@ def _pictures(study: Study) -> None:
 
         def facets(group: Group, part: pd.DataFrame, path: Path) -> None:
             title = f"{about['study']}, {group.title}: speedup over cuBLAS. {source}"
-            names = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
-            small_multiples(part, *names, "speedup", path, title)
+            down, across, x, y = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
+            small_multiples(part, down, across, x, y, "speedup", path, title)
 
         _each(study.path, "heatmap", rows, facets)
     else:
@@ -95,7 +101,9 @@ def _each(folder: Path, name: str, rows: pd.DataFrame, draw: Callable[[Group, pd
     """One picture for each group in which anything ran, named after it where there are several."""
     parts = [(group, part) for group, part in groups(rows) if (part["status"] == "ok").any()]
     for group, part in parts:
-        draw(group, part, folder / (f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png"))
+        draw(
+            group, part, folder / (f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png")
+        )
 
 
 def _sliced(about: Mapping[str, Any], part: pd.DataFrame) -> list[str]:

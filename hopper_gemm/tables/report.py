@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
-from hopper_gemm.study.pooling import pooled
-from hopper_gemm.study.reader import Study, frame_of
+from hopper_gemm.study.reader import Study
 from hopper_gemm.study.schema import ALIASES
 from hopper_gemm.study.version1 import old_label
 from hopper_gemm.tables.ladder import LADDER_LEGEND, ladder, ladder_table
@@ -24,6 +23,7 @@ from hopper_gemm.tables.pivot import (
     interval,
     markdown_table,
     pivot,
+    rows_of,
     serving_all,
     words,
 )
@@ -39,8 +39,7 @@ CONFIGS = f"Configs: {LEGEND}."
 
 def report(study: Study) -> str:
     """The Markdown page of a sweep, a search or a ladder."""
-    about, rows = study.provenance, frame_of(study.stage("sweep"))
-    finals = frame_of(pooled(study.stage("final")))
+    about, rows, finals = study.provenance, rows_of(study, "sweep"), rows_of(study, "final")
     lines = [f"# {about['study']}", "", *source_lines(study), about.get("question", "").strip(), ""]
     lines += [*_protocol_lines(about), ""]
     if about.get("rungs"):
@@ -89,8 +88,9 @@ def scope_line(study: Study) -> str:
 
 
 def spanning(about: Mapping[str, Any], *names: str) -> list[Any]:
-    """Columns that provenance notes under names, by default those that span the study's table; None where it has none."""
-    return [ALIASES.get(about.get(name), about.get(name)) for name in names or ("rows", "cols")]
+    """Columns that provenance notes under names, by default those that span the study's table; None where none is."""
+    noted = [about.get(name) for name in names or ("rows", "cols")]
+    return [name and ALIASES.get(name, name) for name in noted]
 
 
 def corner(*names: str) -> str:
@@ -191,9 +191,10 @@ def _coverage(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
         return f"{told}; {refused} refused and left out: {why}." if skipped else f"{told}."
     copied = int(rows["reason"].str.startswith("same machine code").sum())
     twins = f", {copied} of them by a twin with the same machine code" if copied else ""
+    legal = total - refused
+    why = f" ({why})" if why else ""
     return (
-        f"{told}{twins}; {total} points, {total - refused} of them legal, {refused} refused{f' ({why})' if why else ''}, "
-        f"{total - refused - len(rows)} not tried."
+        f"{told}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {legal - len(rows)} not tried."
     )
 
 

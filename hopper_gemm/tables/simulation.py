@@ -17,24 +17,36 @@ BLIND = "-blind"
 """Suffix of a sampler's name where it runs without the model prior."""
 
 
-def simulation_page(runs: Sequence[Mapping[str, Any]], default: str) -> str:
-    """Markdown: one line for each problem and sampler, then how the default sampler compares with random search.
+DEFAULT = "gp"
+"""The sampler that a search uses where none is named."""
+
+
+def in_terms_of_now(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Recorded simulations with the keys of now; those that name no context searched chained studies."""
+    renamed = [{"place": f"{run['problem']} chained", "runs": run["games"], **run} for run in runs if "problem" in run]
+    return renamed or [dict(run) for run in runs]
+
+
+def simulation_page(runs: Sequence[Mapping[str, Any]], default: str = DEFAULT) -> str:
+    """Markdown: one line for each place and sampler, then how the default sampler compares with random search.
 
     Args:
-        runs: records with ``problem``, ``configs``, ``sampler``, ``games`` (runs with different seeds),
-            ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs within
-            :data:`SHARE` of the space), ``regret`` (median distance from the best there) and ``needed`` (trials of each
-            run, None beyond the budget).
-        default: name of the sampler that is used where none is named.
+        runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (how many, with
+            different seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs
+            that got there within :data:`SHARE` of the space), ``regret`` (median distance from the best there),
+            ``needed`` (trials of each run, None beyond the budget) and ``middle`` (median distance after each trial).
+        default: name of the sampler that the sentences are about.
     """
-    columns = ["problem", "configs", "sampler", "runs", "median", "90 % of runs"]
+    columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
     columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
     lines = [f"Trials until within {WITHIN:.0%} of the recorded best.", ""]
-    lines += ["| " + " | ".join(columns) + " |", "| --- " * len(columns) + "|"]
+    lines += ["| " + " | ".join(columns) + " |", "| " + " | ".join(["---"] * len(columns)) + " |"]
     for run in runs:
-        most = len(run["middle"]) if "middle" in run else "the budget"
-        counts = (f"over {most}" if run[name] is None else f"{run[name]:.0f}" for name in ("median_trials", "trials_90"))
-        about = f"{run['problem']} | {run['configs']} | {run['sampler']} | {run['games']}"
+        counts = (
+            f"over {len(run['middle'])}" if run[name] is None else f"{run[name]:.0f}"
+            for name in ("median_trials", "trials_90")
+        )
+        about = f"{run['place']} | {run['configs']} | {run['sampler']} | {run['runs']}"
         lines.append(f"| {about} | {' | '.join(counts)} | {run['found']:.0%} | {run['regret']:.2%} |")
     return "\n".join([*lines, *_sentences(runs, default), ""])
 
@@ -45,10 +57,10 @@ def _sentences(runs: Sequence[Mapping[str, Any]], default: str) -> list[str]:
     for run in runs:
         if run["sampler"] != default:
             continue
-        others = {one["sampler"]: one for one in runs if one["problem"] == run["problem"]}
+        others = {one["sampler"]: one for one in runs if one["place"] == run["place"]}
         trials = max(1, round(SHARE * run["configs"]))
-        told = f"- {run['problem']}: {default}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
-        told += f"({trials} trials) in {run['found']:.0%} of {run['games']} runs"
+        told = f"- {run['place']}: {default}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
+        told += f"({trials} trials) in {run['found']:.0%} of {run['runs']} runs"
         for name, what in ((default + BLIND, "without the model prior"), ("random", "random search")):
             if name in others:
                 told += f"; {what}, in {others[name]['found']:.0%}"

@@ -9,11 +9,10 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.explain import explain
-from hopper_gemm.study.pooling import pooled
-from hopper_gemm.study.reader import frame_of, read_study
+from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.tables.campaign import Tuned
-from hopper_gemm.tables.pivot import Group, config_of, groups, interval, plain, problem_label
+from hopper_gemm.tables.pivot import Group, config_of, groups, interval, plain, problem_label, rows_of
 from hopper_gemm.tables.report import even_configs
 
 
@@ -112,13 +111,12 @@ def verdict(folder: Path) -> Verdict:
         ResultsError: the folder holds no study, or nothing ran.
     """
     study = read_study(folder)
-    rows = frame_of(study.stage("sweep"))
+    rows = rows_of(study, "sweep")
     ran = rows[rows["status"] == "ok"]
     if ran.empty:
         raise ResultsError(f"nothing ran in {folder}; its rows say why")
     group, trials = groups(ran)[0]
-    finals = frame_of([row for row in pooled(study.stage("final")) if row.ok])
-    finals = group.of(finals).sort_values("speedup", ascending=False)
+    finals = group.of(rows_of(study, "final")).query("status == 'ok'").sort_values("speedup", ascending=False)
     ranked = pd.concat([finals, trials.sort_values("speedup", ascending=False)]) if len(finals) < 2 else finals
     contenders: dict[Any, dict[str, Any]] = {}
     for row in ranked.to_dict("records"):
