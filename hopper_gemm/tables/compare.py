@@ -88,6 +88,18 @@ def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def by_baseline(study: Study, context: str) -> dict[str, pd.DataFrame]:
+    """The cells of one context as a frame for each baseline, with a row for each problem."""
+    frame = pd.DataFrame([record for record in cells(study.stage("compare")) if record["context"] == context])
+    return {str(name): part.set_index("problem") for name, part in frame.groupby("against")}
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean of positive numbers; missing ones are passed over."""
+    known = [log(value) for value in values if value == value]
+    return exp(sum(known) / len(known))
+
+
 def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
     """A mean for each regime, context and baseline that has a figure; isolated, the headline, comes first.
 
@@ -103,7 +115,7 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
         if ok:
             worst = min(ok, key=lambda record: record["speedup"])
             behind = tuple(record["problem"] for record in ok if record["speedup_high"] < 1)
-            mean = exp(sum(log(record["speedup"]) for record in ok) / len(ok))
+            mean = geometric_mean(record["speedup"] for record in ok)
             found.append(Mean(*key, mean, len(ok), len(parts[key]), worst["speedup"], worst["problem"], behind))
     return found
 

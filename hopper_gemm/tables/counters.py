@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import Any
 
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import LEGEND
+from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.footprint import footprint
-from hopper_gemm.model.roofline import best_swizzle, l2_bytes_per_stage, smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+from hopper_gemm.model.roofline import (
+    best_swizzle,
+    l2_bytes_per_stage,
+    output_sides,
+    smem_intensity,
+    smem_reads_per_flop,
+    tile_order,
+    waves,
+)
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.schema import COUNTED
 from hopper_gemm.tables.pivot import config_of, markdown_table, problem_of
@@ -75,6 +85,20 @@ def with_counters(frame: pd.DataFrame, counted: Iterable[Row]) -> pd.DataFrame:
         for name in PROFILED:
             added[f"baseline_{name}"].append(theirs.get(name))
     return frame.assign(**{name: pd.array(values, dtype="Float64") for name, values in added.items()})
+
+
+def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> tuple[float, float]:
+    """Bytes of the distinct panels of A and B that all waves of cluster tiles read, and how many waves there are.
+
+    DRAM reads so much if all clusters of a wave keep step and the L2 keeps nothing from one wave to the next.
+    """
+    m, n = output_sides(config, problem.m, problem.n)
+    height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    tiles = tile_order(ceil(m / height), ceil(n / width), config.raster, config.swizzle, config.serpentine)
+    at_once = sms // (config.cluster_m * config.cluster_n)
+    cut = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
+    sides = sum(height * len({m for m, _ in wave}) + width * len({n for _, n in wave}) for wave in cut)
+    return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
 
 
 def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:

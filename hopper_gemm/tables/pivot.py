@@ -86,8 +86,12 @@ def rows_of(study: Study, *stages: str) -> pd.DataFrame:
     Args:
         study: as :func:`hopper_gemm.study.reader.read_study` gives it.
         stages: of :data:`hopper_gemm.study.schema.STAGES`, such as ``"sweep"`` or ``"final"``.
+
+    Returns:
+        The columns of :func:`hopper_gemm.study.reader.frame_of`, and ``problem``, its label.
     """
-    return frame_of(pooled(study.stage(*stages)))
+    rows = pooled(study.stage(*stages))
+    return frame_of(rows).assign(problem=[problem_label(row.point.problem) for row in rows])
 
 
 def groups(rows: pd.DataFrame) -> list[tuple[Group, pd.DataFrame]]:
@@ -121,6 +125,25 @@ def problem_label(problem: GemmProblem) -> str:
     """
     others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
     return " ".join([str(problem), *others])
+
+
+def short_label(config: GemmConfig) -> str:
+    """Tile, cluster, walk, and the techniques that a config uses: enough to tell the winners of problems apart.
+
+    Example:
+        >>> short_label(GemmConfig(tile_m=256, tile_n=200, cluster_m=2, raster="n", swizzle=4, swap_ab=True, pace=8))
+        '256x200 2x1 n4 swap_ab pace 8'
+    """
+    used = {
+        "pingpong": config.schedule == "pingpong",
+        f"split_k {config.split_k}": config.split_k > 1,
+        "workspace": config.split_k > 1 and config.reduction == "workspace",
+        **{name: getattr(config, name) for name in ("stream_k", "swap_ab", "pdl", "reverse_k", "evict_c")},
+        "alternate": config.multicast == "alternate",
+        f"pace {config.pace}": config.pace > 0,
+    }
+    start = f"{config.tile_m}x{config.tile_n} {config.cluster_m}x{config.cluster_n} {config.raster}{config.swizzle}"
+    return " ".join([start, *(name for name, holds in used.items() if holds)])
 
 
 def pivot(frame: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", value: str = "speedup") -> pd.DataFrame:
