@@ -187,5 +187,5 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
 def _source(about: Mapping[str, Any]) -> str:
     gpu, versions = about["gpu"], about.get("versions", {})
     named = ("torch", "cublaslt", "triton", "quack-kernels")
-    libraries = ", ".join(f"{name} {versions[name]}" for name in named if versions.get(name))
-    return f"Measured on an {gpu['name']}, driver {gpu['driver']}, {about['created']}. {libraries}."
+    libraries = ", ".join(["", *(f"{name} {versions[name]}" for name in named if versions.get(name))])
+    return f"Measured on an {gpu['name']}, driver {gpu['driver']}{libraries}, {about['created']}."

@@ -63,7 +63,7 @@ class Group:
     @property
     def place(self) -> str:
         """Key under which provenance notes figures of the group; also names its picture."""
-        return " ".join([str(self.problem), self.regime, self.context, *self._unusual(data="normal")])
+        return " ".join([problem_label(self.problem), self.regime, self.context, *self._unusual(data="normal")])
 
     def noted(self, about: Mapping[str, Any], name: str) -> Any:
         """The value of provenance's mapping ``name`` for this group; None where there is none."""

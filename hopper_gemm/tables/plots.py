@@ -49,12 +49,13 @@ def png(figure: Figure, dpi: float = DPI) -> bytes:
     return small.getvalue()
 
 
-def show_small(dpi: float = 60) -> None:
+def show_small(dpi: float = 72) -> None:
     """Make the notebook that calls this embed its figures as :func:`png` gives them."""
     from IPython import get_ipython
 
-    plt.rcParams["figure.dpi"] = dpi
-    get_ipython().display_formatter.formatters["image/png"].for_type(Figure, lambda figure: png(figure, dpi))
+    shell = get_ipython()
+    shell.run_line_magic("matplotlib", "inline")  # this module draws without a display, and so do its importers
+    shell.display_formatter.formatters["image/png"].for_type(Figure, lambda figure: png(figure, dpi))
 
 
 def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:

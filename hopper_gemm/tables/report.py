@@ -84,7 +84,8 @@ def scope(study: Study) -> dict[str, str]:
 
 def scope_line(study: Study) -> str:
     """The same in one sentence."""
-    return "; ".join(f"{name}: {values}" for name, values in scope(study).items()).capitalize() + "."
+    told = "; ".join(f"{name}: {values}" for name, values in scope(study).items())
+    return f"{told[0].upper()}{told[1:]}."
 
 
 def spanning(about: Mapping[str, Any], *names: str) -> list[Any]:
