@@ -62,7 +62,7 @@ def _write(path: Path) -> None:
         raise ResultsError("packing needs pyarrow; pip install pyarrow") from None
     text = read_text(path)
     names, *lines = csv.reader(text.splitlines())
-    columns = dict(zip(names, zip(*lines, strict=True), strict=True)) if lines else {name: () for name in names}
+    columns = dict(zip(names, zip(*lines, strict=True), strict=True)) if lines else dict.fromkeys(names, ())
     table = pyarrow.table({name: _typed(name, values) for name, values in columns.items()})
     part = packed(path).with_name(packed(path).name + ".part")
     parquet.write_table(table, part, compression="zstd")
