@@ -95,8 +95,12 @@ class Question(Protocol):
         """A pinned task will not be answered: its board is gone for good."""
         ...
 
+    def left(self, worker: str) -> None:
+        """A worker will not come back."""
+        ...
+
     def tick(self) -> None:
-        """Called twice a second."""
+        """Called twice a second, or more often."""
         ...
 
 
@@ -251,7 +255,9 @@ class Coordinator:
     def _drop_lost_boards(self) -> None:
         """Give back pinned tasks whose board does not return."""
         now = time.monotonic()
-        self._away = {name: (board, since) for name, (board, since) in self._away.items() if now - since < AWAY_SECONDS}
+        for name in [name for name, (_, since) in self._away.items() if now - since > AWAY_SECONDS]:
+            del self._away[name]
+            self._question.left(name)
         boards = {*(board for board, _ in self._away.values()), *(member.board for member in self._members.values())}
         for number, sent in list(self._again):
             if sent.task.pinned and sent.board not in boards:
@@ -283,6 +289,7 @@ class Coordinator:
             self._away[name] = member.board, time.monotonic()
         if left.for_good:
             self._away.pop(name, None)
+            self._question.left(name)
         taken = []
         for number, sent in self._out.pop(name, {}).items():
             for index in [index for index in sent.left if index in sent.begun]:

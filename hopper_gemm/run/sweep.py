@@ -285,6 +285,9 @@ class Sweep:
                 figure = None if best is None else float(best.figures[goal])
                 self._watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
 
+    def left(self, worker: str) -> None:
+        """Its points go to the others."""
+
     def tick(self) -> None:
         """Note now and then how long the search has taken."""
         now = time.monotonic()
