@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
 
-from hopper_gemm.measure.counters import (
-    COUNTERS,
-    FAILED_LOG,
-    CountRequest,
-    count,
-    figures_of,
-    request_dict,
-    request_of,
-    settle,
-    wanted_metrics,
-)
-from hopper_gemm.measure.device import GpuId
-from hopper_gemm.measure.profiler import (
+from hopper_gemm.measure.counters import COUNTERS, FAILED_LOG, count
+from hopper_gemm.measure.counters.counting import point_of, settle
+from hopper_gemm.measure.counters.figures import figures_of, wanted_metrics
+from hopper_gemm.measure.counters.profiler import (
     ProfiledLaunch,
     Profiler,
     ProfilerError,
@@ -32,10 +25,14 @@ from hopper_gemm.measure.profiler import (
     refused_metrics,
     unit_factor,
 )
+from hopper_gemm.measure.counters.waits import FIGURES
+from hopper_gemm.measure.device import GpuId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from tests.measure.fake_ncu import calls, install
+from hopper_gemm.study.schema import CARRIED
+from tests.measure.counters.fake_ncu import calls, install
 
 GPU = GpuId(0, "NVIDIA H200", "GPU-0")
 PROBLEM = GemmProblem(64, 128, 256)
@@ -76,16 +73,16 @@ def config(**fields) -> GemmConfig:
     return resolve(GemmConfig(tile_m=64, tile_n=64, **fields))
 
 
-REQUESTS = [CountRequest(PROBLEM), *(CountRequest(PROBLEM, config(swizzle=swizzle)) for swizzle in (2, 4, 8))]
+POINTS = [Point(PROBLEM, None), *(Point(PROBLEM, config(swizzle=swizzle)) for swizzle in (2, 4, 8))]
 
 
 @pytest.fixture
 def fake(tmp_path):
     """Install a profiler of a mood, and count with it."""
 
-    def counted(*mood, requests=REQUESTS, **options):
+    def counted(*mood, points=POINTS, **options):
         profiler = open_profiler(install(tmp_path, *mood))
-        return count(requests, GPU, profiler, keep=tmp_path / "study", **options)
+        return count(points, GPU, profiler, keep=tmp_path / "study", **options)
 
     return counted
 
@@ -225,7 +222,7 @@ def test_the_command_line_leaves_clocks_alone_flushes_caches_and_counts_the_mark
 
 def test_a_missing_profiler_is_told_with_the_mend(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("hopper_gemm.measure.profiler.PLACES", ("/nowhere/*/ncu",))
+    monkeypatch.setattr("hopper_gemm.measure.counters.profiler.PLACES", ("/nowhere/*/ncu",))
     with pytest.raises(ProfilerError, match=r"no ncu on PATH nor under .*; install it"):
         find_profiler()
 
@@ -236,7 +233,7 @@ def test_the_newest_profiler_is_taken(monkeypatch, tmp_path):
         (tmp_path / version / "ncu").write_text("")
         (tmp_path / version / "ncu").chmod(0o755)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("hopper_gemm.measure.profiler.PLACES", (f"{tmp_path}/*/ncu",))
+    monkeypatch.setattr("hopper_gemm.measure.counters.profiler.PLACES", (f"{tmp_path}/*/ncu",))
     assert find_profiler() == tmp_path / "2025.12.0" / "ncu"
 
 
@@ -261,9 +258,13 @@ def test_complaints_are_told_apart():
     assert refused_metrics(complaint, asked) == {"lts__t_sectors_op_read.sum", "sm__x.avg"}
 
 
-def test_a_request_survives_json():
-    for request in REQUESTS:
-        assert request_of(request_dict(request)) == request
+def test_a_point_survives_json():
+    for point in POINTS:
+        assert point_of(json.loads(json.dumps(asdict(point)))) == point
+
+
+def test_every_figure_is_a_column_of_the_results_schema():
+    assert {counter.name for counter in COUNTERS} | set(FIGURES) <= set(CARRIED)
 
 
 # -- matching -------------------------------------------------------------------------------------
@@ -280,15 +281,15 @@ def stages(*names):
     return {number: (name, "why" if name == "failed" else "") for number, name in enumerate(names)}
 
 
-def test_launches_go_to_requests_by_their_order():
-    found = settle(REQUESTS, stages(*["counted"] * 4), launches("nvjet", "ours", "ours", "ours"))
-    assert [found[request].figures["dram_read_bytes"] for request in REQUESTS] == [1, 2, 3, 4]
+def test_launches_go_to_points_by_their_order():
+    found = settle(POINTS, stages(*["counted"] * 4), launches("nvjet", "ours", "ours", "ours"))
+    assert [found[point].figures["dram_read_bytes"] for point in POINTS] == [1, 2, 3, 4]
 
 
 def test_one_that_failed_takes_no_launch():
-    found = settle(REQUESTS, stages("counted", "failed", "counted", "counted"), launches("nvjet", "ours", "ours"))
-    assert found[REQUESTS[1]].reason == "why"
-    assert [found[request].figures["dram_read_bytes"] for request in (REQUESTS[0], *REQUESTS[2:])] == [1, 2, 3]
+    found = settle(POINTS, stages("counted", "failed", "counted", "counted"), launches("nvjet", "ours", "ours"))
+    assert found[POINTS[1]].reason == "why"
+    assert [found[point].figures["dram_read_bytes"] for point in (POINTS[0], *POINTS[2:])] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -301,21 +302,21 @@ def test_one_that_failed_takes_no_launch():
     ],
 )
 def test_no_launch_is_given_away_where_the_order_is_in_doubt(seen):
-    assert settle(REQUESTS, stages(*["counted"] * 4), launches(*seen)) == {}
+    assert settle(POINTS, stages(*["counted"] * 4), launches(*seen)) == {}
 
 
 def test_the_launch_in_which_the_program_died_may_stand_at_the_end():
     for seen in (("nvjet", "ours"), ("nvjet", "ours", "ours")):
-        found = settle(REQUESTS, stages("counted", "counted", "profiling"), launches(*seen), "died")
-        assert [found[request].reason for request in REQUESTS[:3]] == ["", "", "died"]
-        assert REQUESTS[3] not in found
+        found = settle(POINTS, stages("counted", "counted", "profiling"), launches(*seen), "died")
+        assert [found[point].reason for point in POINTS[:3]] == ["", "", "died"]
+        assert POINTS[3] not in found
 
 
-def test_alone_a_request_takes_all_that_was_seen_if_it_begins_with_its_own():
-    found = settle(REQUESTS[:1], stages("counted"), launches("nvjet", "reduce"))
-    assert (found[REQUESTS[0]].kernel, found[REQUESTS[0]].figures["dram_read_bytes"]) == ("nvjet+reduce", 3)
-    found = settle(REQUESTS[1:2], stages("counted"), launches("nvjet"))
-    assert found[REQUESTS[1]].reason == "the profiler saw another kernel than was launched: nvjet"
+def test_alone_a_point_takes_all_that_was_seen_if_it_begins_with_its_own():
+    found = settle(POINTS[:1], stages("counted"), launches("nvjet", "reduce"))
+    assert (found[POINTS[0]].kernel, found[POINTS[0]].figures["dram_read_bytes"]) == ("nvjet+reduce", 3)
+    found = settle(POINTS[1:2], stages("counted"), launches("nvjet"))
+    assert found[POINTS[1]].reason == "the profiler saw another kernel than was launched: nvjet"
 
 
 # -- whole runs -----------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def test_alone_a_request_takes_all_that_was_seen_if_it_begins_with_its_own():
 def test_one_run_counts_everything(fake, tmp_path):
     answers = fake()
     assert calls(tmp_path) == 1
-    assert [answer.request for answer in answers] == REQUESTS
+    assert [answer.point for answer in answers] == POINTS
     assert [answer.figures["instructions"] for answer in answers] == [1, 3, 5, 9]
     assert answers[0].figures["duration_us"] == pytest.approx(1404.128)
     assert "no l2_load_hit_pct" not in answers[0].note, "all that is unknown was tried, and answered"
@@ -337,15 +338,15 @@ def test_a_wrong_product_is_no_harm_to_the_others(fake, tmp_path):
     assert [bool(answer.figures) for answer in answers] == [True, True, False, True]
 
 
-def test_a_crash_costs_its_own_request_alone(fake, tmp_path):
+def test_a_crash_costs_its_own_point_alone(fake, tmp_path):
     answers = fake("crashes")
     assert calls(tmp_path) == 2
     assert answers[2].reason.startswith("the process died")
     assert [answer.figures.get("instructions") for answer in answers] == [1, 3, None, 9]
 
 
-def test_a_hang_is_killed_with_its_children_and_costs_its_own_request_alone(fake, tmp_path):
-    answers = fake("hangs", request_seconds=0.5, start_seconds=2)
+def test_a_hang_is_killed_with_its_children_and_costs_its_own_point_alone(fake, tmp_path):
+    answers = fake("hangs", point_seconds=0.5, start_seconds=2)
     assert answers[2].reason == "hung; killed"
     assert [answer.figures.get("instructions") for answer in answers] == [1, 3, None, 9]
     pid = int((tmp_path / "pid").read_text())
@@ -357,7 +358,7 @@ def test_a_hang_is_killed_with_its_children_and_costs_its_own_request_alone(fake
 
 
 def test_several_kernels_of_one_call_are_told_apart_by_running_alone(fake, tmp_path):
-    answers = fake("splits", requests=REQUESTS[:2])
+    answers = fake("splits", points=POINTS[:2])
     assert calls(tmp_path) == 3
     assert answers[0].kernel == "nvjet_sm90_tst_256x128+void cublasLt::splitKreduce_kernel<32, 16, int>(float *)"
     assert answers[0].figures["instructions"] == 2

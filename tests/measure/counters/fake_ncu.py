@@ -37,14 +37,14 @@ if "stillborn" in mood:
     sys.exit(1)
 journal = Path(job["journal"]).open("w")
 
-def note(request, stage, reason=""):
-    journal.write(json.dumps({{"request": request, "stage": stage, "reason": reason}}) + "\\n")
+def note(point, stage, reason=""):
+    journal.write(json.dumps({{"point": point, "stage": stage, "reason": reason}}) + "\\n")
     journal.flush()
 
 rows = []
-for number, request in enumerate(job["requests"]):
+for number, point in enumerate(job["points"]):
     note(number, "begun")
-    config = request["config"]
+    config = point["config"]
     swizzle = config["swizzle"] if config else 0
     if swizzle == 4 and "wrong" in mood:
         note(number, "failed", "WrongResultError: 7 of 64 elements were not written")

@@ -1,114 +1,25 @@
-"""Ways into shared memory: TMA, one thread for a whole box, and cp.async, sixteen bytes a thread."""
+"""Loads by cp.async: the producer's threads copy sixteen bytes each, and announce a stage once it has landed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import cutlass
-from cutlass import Boolean, Int16, Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.pipeline import Ring
+from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.kernel.work import Item
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 COPY_BYTES = 16
 """Bytes of one cp.async; the only size that passes by the L1."""
 
-UNROLLED_BOXES = 4
-"""More boxes than this are issued in a loop: unrolled, thirty loads a stage ran the producer out of registers."""
-
-
-@dataclass(frozen=True)
-class OperandLoad:
-    """One operand's way into shared memory, in slices of rows that one TMA instruction can move.
-
-    A tile is cut along its rows into equal slices. In a cluster, CTAs that share the tile load one part of the slices
-    each, or all of them in turn, and multicast them to all that share it.
-
-    Args:
-        atom: the TMA copy of one slice.
-        shared: partitioned shared memory, (element, (slice, box, stage)).
-        source: partitioned global tensor, (element, (slice, box) of the whole matrix).
-        slices: slices of a tile.
-        boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
-        first: the first slice that this CTA loads.
-        count: slices that this CTA loads.
-        turn: of which stages, by their place along k: this CTA's rank among so many that take turns; None: of all.
-        mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
-        descriptor: a TMA descriptor to take instead of the atom's own, or None.
-    """
-
-    atom: cute.CopyAtom
-    shared: cute.Tensor
-    source: cute.Tensor
-    slices: int
-    boxes: int
-    first: Int32 | int
-    count: int
-    turn: tuple[Int32, int] | None
-    mask: Int16 | None
-    descriptor: cute.Pointer | None = None
-
-    @cute.jit
-    def issue(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes, here and
-        wherever they land."""
-        if cutlass.const_expr(self.turn is None):
-            self._copy(tile, k_tile, stage, full)
-        else:
-            rank, ranks = self.turn
-            if k_tile % ranks == rank:
-                self._copy(tile, k_tile, stage, full)
-
-    @cute.jit
-    def _copy(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-        for i in cutlass.range_constexpr(self.count):
-            part = self.first + i
-            for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):
-                cute.copy(
-                    self.atom,
-                    self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)],
-                    self.shared[None, (part, box, stage)],
-                    tma_bar_ptr=full,
-                    mcast_mask=self.mask,
-                    tma_desc_ptr=self.descriptor,
-                )
-
-    @cute.jit
-    def prefetch(self, tile: Int32, k_tile: Int32) -> None:
-        """Ask the same bytes into the L2."""
-        for i in cutlass.range_constexpr(self.count):
-            part = self.first + i
-            for box in cutlass.range(self.boxes, unroll=1):
-                cute.prefetch(self.atom, self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)])
-
-
-@dataclass(frozen=True)
-class Loads:
-    """Both operands' loads of one output tile's stages, by TMA. One warp issues them.
-
-    Args:
-        ring: what they fill.
-        a, b: the operands' ways into shared memory.
-    """
-
-    ring: Ring
-    a: OperandLoad
-    b: OperandLoad
-
-    @cute.jit
-    def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32) -> None:
-        """Start loading one stage into an empty slot."""
-        self.ring.expect(index)
-        self.a.issue(tile_m, k_tile, index, self.ring.full(0) + index)
-        self.b.issue(tile_n, k_tile, index, self.ring.full(1) + index)
-
-    @cute.jit
-    def prefetch(self, tile_m: Int32, tile_n: Int32, k_tile: Int32) -> None:
-        """Ask what a stage needs into the L2."""
-        self.a.prefetch(tile_m, k_tile)
-        self.b.prefetch(tile_n, k_tile)
+COPIES_UNDER_WAY = 3
+"""Stages that cp.async keeps under way, at most: those not yet announced cannot be multiplied. Nor can there be more of
+them than slots which the consumers do not hold back, or both wait for one another."""
 
 
 @dataclass(frozen=True)
@@ -220,3 +131,72 @@ class ThreadLoads:
             else:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(self.ring.full() + index)
+
+
+@dataclass(frozen=True)
+class Copying(Bundle):
+    """Where the producer's threads stand when they copy by themselves: a copy is announced once it has landed.
+
+    Args:
+        state: the next slot to fill.
+        landed: the oldest slot not yet announced.
+        issued: slots filled so far.
+    """
+
+    state: RingState
+    landed: RingState
+    issued: Int32
+
+
+@dataclass(frozen=True)
+class CopyFill:
+    """Filling the ring by cp.async. By all threads of the producer.
+
+    Each stage is one group of copies. A stage is announced ``lag`` stages later, when its group has landed: so that
+    many stages are under way at once.
+
+    Args:
+        loads: of both operands.
+        lag: stages under way.
+        peek: probe the next slot early.
+        landed: the first slot, in the consumers' phase.
+    """
+
+    loads: ThreadLoads
+    lag: int
+    peek: bool
+    landed: RingState
+
+    def start(self, state: RingState) -> Copying:
+        """Before the first tile."""
+        return Copying(state, self.landed, Int32(0))
+
+    @cute.jit
+    def tile(self, at: Copying, tile_m: Int32, tile_n: Int32, item: Item, number: None) -> Copying:
+        """The load role, for one output tile."""
+        ring, state, landed, issued = self.loads.ring, at.state, at.landed, at.issued
+        passed = Boolean(False)
+        for k_tile in cutlass.range(item.k_count, unroll=1):
+            ring.acquire(state.index, state.parity, passed)
+            self.loads.issue(tile_m, tile_n, k_tile, state.index)
+            state = state.next()
+            if cutlass.const_expr(self.peek):
+                passed = ring.peek_empty(state.index, state.parity)
+            cute.arch.cp_async_commit_group()
+            cute.arch.cp_async_wait_group(self.lag)
+            self.loads.announce(landed.index, issued >= self.lag)
+            if issued >= self.lag:
+                landed = landed.next()
+            issued = issued + 1
+        return Copying(state, landed, issued)
+
+    @cute.jit
+    def end(self, at: Copying, number: None, drain: cutlass.Constexpr[bool]) -> None:
+        """Announce what is still under way, after the last tile."""
+        cute.arch.cp_async_wait_group(0)
+        landed = at.landed
+        for i in cutlass.range_constexpr(self.lag):
+            late = at.issued + i >= self.lag
+            self.loads.announce(landed.index, late)
+            if late:
+                landed = landed.next()

@@ -11,11 +11,11 @@ import torch
 
 from hopper_gemm.compiler.child import Reply
 from hopper_gemm.kernel.meter import ROLES, Reading
-from hopper_gemm.measure import waits
-from hopper_gemm.measure.counters import Counted, CountRequest
+from hopper_gemm.measure.counters import Counted, waits
+from hopper_gemm.measure.counters.waits import FIGURES, READING, SIDES, WaitMeter, measure_waits, read_meter, waits_of
 from hopper_gemm.measure.device import GpuId
-from hopper_gemm.measure.waits import FIGURES, READING, SIDES, WaitMeter, measure_waits, read_meter, waits_of
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 
 IDLE = (0, 0, 0, 0)
@@ -112,8 +112,8 @@ def world(monkeypatch):
 
 def test_the_product_is_checked_then_one_launch_warms_up_and_three_count_on_rotating_sets(world):
     rotation = cycle(world.workload.sets)
-    found = measure_waits(GemmConfig(), world.workload, rotation)
-    assert (found.reason, found.request) == ("", CountRequest(PROBLEM, GemmConfig()))
+    found = measure_waits(Point(PROBLEM, GemmConfig()), world.workload, rotation)
+    assert (found.reason, found.point) == ("", Point(PROBLEM, GemmConfig()))
     assert found.figures["consumer_wait_pct"] == pytest.approx((3 + 4 + 5) / 3)
     numbers = [next(i for i, one in enumerate(world.workload.sets) if one.a is a) for a in world.launched]
     assert numbers == [0, 0, 1, 2, 0]
@@ -122,7 +122,7 @@ def test_the_product_is_checked_then_one_launch_warms_up_and_three_count_on_rota
 
 def test_a_wrong_product_has_no_waits(world):
     world.wrong = True
-    found = measure_waits(GemmConfig(), world.workload, cycle(world.workload.sets))
+    found = measure_waits(Point(PROBLEM, GemmConfig()), world.workload, cycle(world.workload.sets))
     assert found.figures == {}
     assert found.reason.startswith("metered, the product is wrong: ")
     assert len(world.launched) == 1
@@ -137,11 +137,11 @@ def test_each_launch_has_readings_of_its_own(world):
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (Reply("answer", Counted(CountRequest(PROBLEM, GemmConfig()), figures={"consumer_wait_pct": 1.0})), ""),
+        (Reply("answer", Counted(Point(PROBLEM, GemmConfig()), figures={"consumer_wait_pct": 1.0})), ""),
         (Reply("died", error="the process died with signal SIGABRT"), "metered: the process died with signal SIGABRT"),
         (Reply("timeout", error="no answer within 60 s; killed"), "metered: no answer within 60 s; killed"),
     ],
 )
 def test_a_child_that_dies_or_hangs_is_a_reason_and_no_error(monkeypatch, reply, reason):
-    monkeypatch.setattr(waits.Child, "ask", lambda self, request, timeout: reply)
-    assert WaitMeter(GpuId(0, "NVIDIA H200", "GPU-0")).measure(CountRequest(PROBLEM, GemmConfig())).reason == reason
+    monkeypatch.setattr(waits.Child, "ask", lambda self, point, timeout: reply)
+    assert WaitMeter(GpuId(0, "NVIDIA H200", "GPU-0")).measure(Point(PROBLEM, GemmConfig())).reason == reason

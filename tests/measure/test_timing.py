@@ -1,10 +1,25 @@
-"""The host time of a launch, by a clock that calls move."""
+"""The clocks: what the SMs and the host counted, and how the rest is kept."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from hopper_gemm.measure.host import host_times
+from hopper_gemm.measure.timing import host_times, mhz_of, rest_of
+
+
+def test_the_clock_is_the_median_of_the_sms_that_were_read_both_times():
+    start = np.array([[1000, 50_000], [2000, 50_000], [500, 50_000], [0, 0], [9, 50_000]])
+    end = np.array([[18_000, 60_000], [19_000, 60_000], [21_500, 60_000], [77, 60_000], [0, 0]])
+    assert mhz_of(np.stack((start, end))) == pytest.approx(1700)
+    assert np.isnan(mhz_of(np.zeros((2, 132, 2), dtype=np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("idle_since", "left"), [(None, 0.01), (100.0, 0.01), (99.996, 0.006), (99.99, 0.0), (50.0, 0.0)]
+)
+def test_what_the_host_prepares_meanwhile_is_part_of_the_rest(idle_since, left):
+    assert rest_of(0.01, idle_since, now=100.0) == pytest.approx(left, abs=1e-9)
 
 
 class Host:
@@ -32,7 +47,7 @@ def test_a_call_costs_what_it_takes_and_waiting_for_the_gpu_is_not_counted():
     assert times == pytest.approx({"slow": 8.0, "fast": 0.5})
 
 
-def test_calls_take_turns_in_alternating_order_and_warm_up_first():
+def test_calls_alternate_in_alternating_order_and_warm_up_first():
     host = Host()
     calls = {name: host.call(name, 1) for name in "ab"}
     host_times(calls, host.synchronise, block=1, blocks=2, clock=lambda: host.now)

@@ -1,4 +1,4 @@
-"""The roles along k: loading stages, and multiplying them."""
+"""The consumer: multiplying stages as they become full, and releasing them a few wgmma groups late."""
 
 from __future__ import annotations
 
@@ -7,169 +7,17 @@ from dataclasses import dataclass
 import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
-from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 
-from hopper_gemm.kernel.loads import Loads, ThreadLoads
-from hopper_gemm.kernel.meter import Meter
-from hopper_gemm.kernel.pace import Pace
-from hopper_gemm.kernel.pipeline import PackedState, Ring, RingState
+from hopper_gemm.kernel.ladder.multistage import Ahead
+from hopper_gemm.kernel.meter import Meter, Trace
+from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.model import hopper
-
-State = RingState | PackedState
 
 UNIFORM_WGMMA = 8
 """wgmma between two looks at the slot's index. Each wants four uniform registers of 63 for its descriptors; with more
 than this in sight the compiler may compute all of them in vector registers and move each over, three instructions for
 every wgmma: 173 a stage instead of 114 for 320x128, 155 instead of 95 for 256x128 at k_depth 8.
 """
-
-
-@cute.jit
-def load_tile(
-    loads: Loads,
-    state: State,
-    tile_m: Int32,
-    tile_n: Int32,
-    k_first: Int32 | int,
-    k_tiles: Int32,
-    peek: cutlass.Constexpr[bool],
-    unroll: cutlass.Constexpr[int],
-    meter: Meter,
-    backwards: Int32 | None = None,
-    pace: Pace | None = None,
-) -> tuple[State, Meter]:
-    """The load role, for one output tile: fill k_tiles stages, from ``k_first`` on. By one warp.
-
-    Where ``backwards`` is given and not 0, the same stages from the last one back. With ``pace``, in step with others.
-
-    Returns:
-        The state after the last stage, for the next tile, and the meter: the ring runs on across tiles, so that the
-        loads of the next tile overlap the epilogue of this one.
-    """
-    ring = loads.ring
-    passed = Boolean(False)
-    start, step = k_first, 1
-    if cutlass.const_expr(backwards is not None):
-        start = cutlass.select_(backwards != 0, k_first + k_tiles - 1, Int32(k_first))
-        step = cutlass.select_(backwards != 0, Int32(-1), Int32(1))
-    for k_tile in cutlass.range(k_tiles, unroll=unroll):
-        asked = meter.ask()
-        ring.acquire(state.index, state.parity, passed)
-        meter = meter.got(asked, passed)
-        loads.issue(tile_m, tile_n, start + k_tile * step, state.index)
-        state = state.next()
-        if cutlass.const_expr(pace is not None):
-            pace.keep(k_tile + 1)
-        if cutlass.const_expr(peek):
-            passed = ring.peek_empty(state.index, state.parity)
-    return state, meter
-
-
-@dataclass(frozen=True)
-class Copying:
-    """Where the producer's threads stand when they copy by themselves: a copy is announced once it has landed.
-
-    Args:
-        state: the next slot to fill.
-        landed: the oldest slot not yet announced.
-        issued: slots filled so far.
-    """
-
-    state: State
-    landed: State
-    issued: Int32
-
-    def __extract_mlir_values__(self) -> list:
-        return [*extract_mlir_values(self.state), *extract_mlir_values(self.landed), *extract_mlir_values(self.issued)]
-
-    def __new_from_mlir_values__(self, values: list) -> Copying:
-        width = len(extract_mlir_values(self.state))
-        return Copying(
-            new_from_mlir_values(self.state, values[:width]),
-            new_from_mlir_values(self.landed, values[width : 2 * width]),
-            new_from_mlir_values(self.issued, values[2 * width :]),
-        )
-
-
-@cute.jit
-def copy_tile(
-    loads: ThreadLoads,
-    at: Copying,
-    tile_m: Int32,
-    tile_n: Int32,
-    k_tiles: Int32,
-    lag: cutlass.Constexpr[int],
-    peek: cutlass.Constexpr[bool],
-) -> Copying:
-    """The load role by cp.async, for one output tile. By all threads of the producer.
-
-    Each stage is one group of copies. A stage is announced ``lag`` stages later, when its group has landed: so that
-    many stages are under way at once. The last ones are announced by :func:`copies_landed`.
-    """
-    ring, state, landed, issued = loads.ring, at.state, at.landed, at.issued
-    passed = Boolean(False)
-    for k_tile in cutlass.range(k_tiles, unroll=1):
-        ring.acquire(state.index, state.parity, passed)
-        loads.issue(tile_m, tile_n, k_tile, state.index)
-        state = state.next()
-        if cutlass.const_expr(peek):
-            passed = ring.peek_empty(state.index, state.parity)
-        cute.arch.cp_async_commit_group()
-        cute.arch.cp_async_wait_group(lag)
-        loads.announce(landed.index, issued >= lag)
-        if issued >= lag:
-            landed = landed.next()
-        issued = issued + 1
-    return Copying(state, landed, issued)
-
-
-@cute.jit
-def copies_landed(loads: ThreadLoads, at: Copying, lag: cutlass.Constexpr[int]) -> None:
-    """Announce what is still under way, after the last tile."""
-    cute.arch.cp_async_wait_group(0)
-    landed = at.landed
-    for i in cutlass.range_constexpr(lag):
-        late = at.issued + i >= lag
-        loads.announce(landed.index, late)
-        if late:
-            landed = landed.next()
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Loads that a multiplying warp issues for itself, some stages ahead of its math: no producer.
-
-    Args:
-        loads: of both operands.
-        tile_m, tile_n: the output tile.
-        count: stages ahead. The slot must have been released by then, so ``stages - 1 - stagger`` at most.
-        mine: true in the warp that issues them.
-    """
-
-    loads: Loads
-    tile_m: Int32
-    tile_n: Int32
-    count: int
-    mine: Boolean
-
-    @cute.jit
-    def fill(self, state: State, k_tiles: Int32) -> None:
-        """Before the main loop: the first ``count`` stages."""
-        for i in cutlass.range_constexpr(self.count):
-            if self.mine & (k_tiles > i):
-                self._load(state.ahead(i), Int32(i))
-
-    @cute.jit
-    def step(self, state: State, k_tile: Int32, k_tiles: Int32) -> None:
-        """In the main loop, before stage ``k_tile`` is waited for."""
-        if self.mine & (k_tile + self.count < k_tiles):
-            self._load(state.ahead(self.count), k_tile + self.count)
-
-    @cute.jit
-    def _load(self, slot: State, k_tile: Int32) -> None:
-        """The slot's parity is a consumer's: what the producer waits for is the phase before."""
-        self.loads.ring.acquire(slot.index, slot.parity ^ 1)
-        self.loads.issue(self.tile_m, self.tile_n, k_tile, slot.index)
 
 
 @dataclass(frozen=True)
@@ -231,7 +79,7 @@ class Share:
 @cute.jit
 def multiply_tile(
     ring: Ring,
-    state: State,
+    state: RingState,
     share: Share,
     k_tiles: Int32,
     stagger: cutlass.Constexpr[int],
@@ -240,7 +88,8 @@ def multiply_tile(
     ahead: Ahead | None,
     turn: Turn | None,
     meter: Meter,
-) -> tuple[State, Meter]:
+    trace: Trace | None,
+) -> tuple[RingState, Meter]:
     """The MMA role, for one share of one output tile: accumulators = sum over k_tiles of A @ B.
 
     Each stage is one wgmma group. After issuing stage i the warp waits until at most ``stagger`` groups are in
@@ -258,6 +107,7 @@ def multiply_tile(
         ahead: the loads that this warpgroup sees to itself, or None where a producer does.
         turn: taken before the first stage and given after the last is fed, or None where all work at once.
         meter: of this role.
+        trace: where to note moments, or None.
 
     Returns:
         The state after the last stage, and the meter. No group is in flight and every stage has been released.
@@ -274,8 +124,10 @@ def multiply_tile(
         if cutlass.const_expr(ahead is not None):
             ahead.step(state, k_tile, k_tiles)
         asked = meter.ask()
+        _note(trace, k_tile, "asked")
         ring.wait(state.index, state.parity, passed)
         meter = meter.got(asked, passed)
+        _note(trace, k_tile, "had")
         warpgroup.fence()
         atom = cute.make_mma_atom(share.mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0)
@@ -287,11 +139,13 @@ def multiply_tile(
             cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
             atom.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
+        _note(trace, k_tile, "issued")
         state = state.next()
         if cutlass.const_expr(peek):
             passed = ring.peek_full(state.index, state.parity)
         warpgroup.wait_group(stagger)
         share.release(ring, released.index, k_tile >= stagger if stagger else None)
+        _note(trace, k_tile, "released")
         released = released.next()
     if cutlass.const_expr(turn is not None):
         turn.give()
@@ -300,3 +154,8 @@ def multiply_tile(
         share.release(ring, released.index, k_tiles + i >= stagger)
         released = released.next()
     return state, meter
+
+
+def _note(trace: Trace | None, k_tile: Int32, moment: str) -> None:
+    if trace is not None:
+        trace.stage(k_tile, moment)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 
-from hopper_gemm.measure import counted
-from hopper_gemm.measure.counters import CountRequest, request_dict
+from hopper_gemm.measure.counters import program
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 
 PROBLEMS = GemmProblem(64, 64, 64), GemmProblem(128, 64, 64)
-REQUESTS = [CountRequest(problem, config) for problem in PROBLEMS for config in (None, GemmConfig(swizzle=4))]
+POINTS = [Point(problem, config) for problem in PROBLEMS for config in (None, GemmConfig(swizzle=4))]
 
 
 @pytest.fixture
@@ -33,30 +34,30 @@ def world(monkeypatch):
         if state.dead:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def matrices(request, seed):
-        log.append(f"{request.problem}")
-        return SimpleNamespace(problem=request.problem, sets=("first", "second"))
+    def matrices(point, seed):
+        log.append(f"{point.problem}")
+        return SimpleNamespace(problem=point.problem, sets=("first", "second"))
 
-    def checked(request, workload, store):
-        if request.config is not None and request.config.swizzle == state.broken:
-            raise counted.WrongResultError("7 of 64 elements were not written\nand more")
+    def checked(point, workload, store):
+        if point.config is not None and point.config.swizzle == state.broken:
+            raise program.WrongResultError("7 of 64 elements were not written\nand more")
         return log.append
 
     for name, fake in (("_matrices", matrices), ("_checked", checked)):
-        monkeypatch.setattr(counted, name, fake)
-    monkeypatch.setattr(counted.torch.cuda, "synchronize", synchronize)
-    monkeypatch.setattr(counted.torch.cuda.profiler, "profile", profiled)
+        monkeypatch.setattr(program, name, fake)
+    monkeypatch.setattr(program.torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(program.torch.cuda.profiler, "profile", profiled)
     return state
 
 
 def stages(tmp_path):
-    job = {"store": None, "seed": 0, "journal": str(tmp_path / "j"), "requests": list(map(request_dict, REQUESTS))}
+    job = {"store": None, "seed": 0, "journal": str(tmp_path / "j"), "points": list(map(asdict, POINTS))}
     (tmp_path / "job").write_text(json.dumps(job))
     try:
-        counted.main(tmp_path / "job")
+        program.main(tmp_path / "job")
     finally:
         lines = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]
-        written = [(line["request"], line["stage"]) for line in lines]
+        written = [(line["point"], line["stage"]) for line in lines]
     return written, [line["reason"] for line in lines if line["reason"]]
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from hopper_gemm.compiler.child import Child, Handler
-from hopper_gemm.measure.counters import Counted, CountRequest
+from hopper_gemm.measure.counters.counting import Counted
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.model.config import GemmConfig, Side
+from hopper_gemm.model.point import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ WARM_UP, LAUNCHES = 1, 3
 PROTOCOL = {"warm_up": WARM_UP, "launches": LAUNCHES, "data": "normal"}
 """What shapes the figures; it stands in the provenance."""
 
-REQUEST_SECONDS = 60.0
+POINT_SECONDS = 60.0
 """Allowance for a kernel: its matrices, its check, its launches."""
 
 
@@ -93,35 +94,34 @@ def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[Operands])
     return readings.cpu().numpy()
 
 
-def measure_waits(
-    config: GemmConfig, workload: Workload, rotation: Iterator[Operands], store: Path | None = None
-) -> Counted:
+def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands], store: Path | None = None) -> Counted:
     """Check the metered kernel's product once, warm up, and take the mean of some launches.
 
     Args:
-        config: a legal config.
-        workload: normal matrices of the problem.
-        rotation: its sets in turn, for ever: what was used last comes last, so that every launch finds the L2 cold.
+        point: its config is legal.
+        workload: normal matrices of its problem.
+        rotation: its sets one after the other, for ever: what was used last comes last, so that every launch finds the
+            L2 cold.
         store: folder of compiled kernels, or None for the default.
     """
     from hopper_gemm.compiler.loader import load
     from hopper_gemm.measure.correctness import check, poison
 
+    assert point.config is not None
     problem, first = workload.problem, workload.sets[0]
-    request = CountRequest(problem, config)
-    kernel = load(config, problem, store, metered=True)
+    kernel = load(point.config, problem, store, metered=True)
     poison(first.ours)
     read_meter(kernel, problem, [first])
     found = check(first.ours, workload.reference, problem.k)
     if not found.ok:
-        return Counted(request, reason=f"metered, the product is wrong: {found.reason}")
+        return Counted(point, reason=f"metered, the product is wrong: {found.reason}")
     readings = read_meter(kernel, problem, [next(rotation) for _ in range(WARM_UP + LAUNCHES)])
     figures = waits_of(readings[WARM_UP:], kernel.config)
-    return Counted(request, figures=figures, reason="" if figures else "metered, it counted nothing")
+    return Counted(point, figures=figures, reason="" if figures else "metered, it counted nothing")
 
 
 class WaitMeter:
-    """A process that measures waits, without a profiler; it may die, and the next request meets a new one.
+    """A process that measures waits, without a profiler; it may die, and the next point meets a new one.
 
     Args:
         gpu: where.
@@ -132,22 +132,18 @@ class WaitMeter:
     def __init__(self, gpu: GpuId, store: Path | None = None, seed: int = 0) -> None:
         self._child = Child(_metering, store, seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
 
-    def measure(self, request: CountRequest) -> Counted:
-        """Measure one of our configs.
-
-        Args:
-            request: of a config, legal on its problem.
-        """
-        reply = self._child.ask(request, REQUEST_SECONDS)
-        return reply.value if reply.kind == "answer" else Counted(request, reason=f"metered: {reply.error}")
+    def measure(self, point: Point) -> Counted:
+        """Measure one of our configs, legal on its problem."""
+        reply = self._child.ask(point, POINT_SECONDS)
+        return reply.value if reply.kind == "answer" else Counted(point, reason=f"metered: {reply.error}")
 
     def close(self) -> None:
-        """Give the GPU back; a later request takes it again."""
+        """Give the GPU back; a later point takes it again."""
         self._child.close()
 
 
 def _metering(store: Path | None, seed: int) -> Handler:
-    """The child's handler: keeps the matrices of a problem from request to request."""
+    """The child's handler: keeps the matrices of a problem from point to point."""
     import torch
 
     from hopper_gemm.measure.device import describe_current
@@ -156,14 +152,13 @@ def _metering(store: Path | None, seed: int) -> Handler:
     l2_bytes = describe_current().l2_bytes
     kept: list[Any] = []
 
-    def handle(request: CountRequest) -> Counted:
-        assert request.config is not None
-        if not kept or kept[0].problem != request.problem:
+    def handle(point: Point) -> Counted:
+        if not kept or kept[0].problem != point.problem:
             kept.clear()
             torch.cuda.empty_cache()
-            made = make_workload(request.problem, l2_bytes, seed)
+            made = make_workload(point.problem, l2_bytes, seed)
             kept[:] = made, cycle(made.sets)
         workload, rotation = kept
-        return measure_waits(request.config, workload, rotation, store)
+        return measure_waits(point, workload, rotation, store)
 
     return handle
