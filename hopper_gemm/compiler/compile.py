@@ -10,8 +10,8 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from hopper_gemm.kernel.gemm import HopperGemm, MeteredGemm, WorkspaceGemm
-from hopper_gemm.kernel.meter import ROLES, Reading
+from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.kernel.meter import ROLES, ROLES_TRACED, TRACE_WORDS, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
@@ -32,7 +32,9 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered: bool = False) -> Compiled:
+def compile_kernel(
+    config: GemmConfig, dtype: str, layouts: str = "kk", metered: bool = False, traced: bool = False
+) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
@@ -53,18 +55,18 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
         strides = (1, pitch) if by_rows else (pitch, 1)
         return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
-    kind, more = HopperGemm, ()
-    if metered:
-        shape = (cute.sym_int(), len(ROLES), len(Reading._fields))
+    sums, words, readings = None, None, None
+    if config.has_workspace:
+        sums, words = (make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32))
+    if metered or traced:
+        width = TRACE_WORDS if traced else len(Reading._fields)
+        shape = (cute.sym_int(), ROLES_TRACED if traced else len(ROLES), width)
         strides = (shape[1] * shape[2], shape[2], 1)
-        kind, more = MeteredGemm, (make_fake_tensor(Int32, shape, strides, assumed_align=16),)
-    elif config.has_workspace:
-        vectors = [make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32)]
-        kind, more = WorkspaceGemm, tuple(vectors)
+        readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            kind(footprint(config), element, layouts, out),
+            HopperGemm(footprint(config), element, layouts, out, metered, traced),
             matrix(element, m, k, layouts[0] != "k"),
             matrix(element, n, k, layouts[1] != "k"),
             matrix(out, m, n),
@@ -73,7 +75,9 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
             Int32(0),
             Int32(0),
             make_fake_stream(use_tvm_ffi_env_stream=True),
-            *more,
+            sums,
+            words,
+            readings,
             options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
         )
         path = Path(scratch) / "kernel.o"

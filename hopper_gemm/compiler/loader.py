@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.compiler.workspace import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import reasons
@@ -19,6 +20,9 @@ from hopper_gemm.model.roofline import tiles_across, work_items
 if TYPE_CHECKING:
     import torch
 
+
+FIXED_WORDS = 4
+"""Words of a workspace before the ledgers: where producers meet, what hands out work."""
 
 UNBOUNDED = 2**30
 """Clusters of a launch that is not persistent: the kernel takes as many as there are tiles."""
@@ -37,15 +41,12 @@ class LoadedKernel:
         report: what the compiler made of it.
         launcher: the compiled host function.
         clusters: clusters that can be resident at once on this GPU.
-        workspaces: for sums, one for each stream on which it was launched, where launches take turns, and each number
-            of tiles that it must hold.
     """
 
     config: GemmConfig
     report: CubinReport
     launcher: Any
     clusters: int
-    workspaces: dict[tuple[int, int], tuple[torch.Tensor, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None
@@ -60,26 +61,12 @@ class LoadedKernel:
                 (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.
         """
         config = self.config
-        more = self._workspace(out) if config.has_workspace else () if readings is None else (readings,)
-        self.launcher(a, b, out, self._clusters, config.raster == "m", config.swizzle, config.serpentine, *more)
-
-    def _workspace(self, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Sums and flags for a launch on the current stream: in stream-K a tile for each resident CTA, where k is
-        divided one for each part of each tile of the output. With pace a flag more, on which producers meet."""
-        import torch
-
-        config = self.config
-        assert isinstance(config.consumers, int)
-        tiles = self.clusters if config.stream_k else tiles_across(config, out.shape[0], out.shape[1])
-        key = torch.cuda.current_stream(out.device).cuda_stream, tiles
-        found = self.workspaces.get(key)
-        if found is None:  # kept for good: a captured graph may write to it
-            ctas = tiles * config.cluster_size if config.leaves_sums else 0
-            each = config.tile_m * config.tile_n * config.work_items
-            sums = torch.empty(max(1, ctas * each), dtype=torch.float32, device=out.device)
-            flags = torch.zeros(ctas * config.consumers + (config.pace > 0), dtype=torch.int32, device=out.device)
-            found = self.workspaces[key] = sums, flags
-        return found
+        sums = words = None
+        if config.has_workspace:
+            needs = workspace_size(config, *out.shape, self.clusters)
+            sums, words = WORKSPACES.get(out.get_device(), *needs)
+        raster = config.raster == "m", config.swizzle, config.serpentine
+        self.launcher(a, b, out, self._clusters, *raster, sums, words, readings)
 
     def ctas(self, problem: GemmProblem) -> int:
         """CTAs of a launch."""
@@ -88,6 +75,25 @@ class LoadedKernel:
     @property
     def _clusters(self) -> int:
         return self.clusters if self.config.persistent else UNBOUNDED
+
+
+@lru_cache(maxsize=4096)
+def workspace_size(config: GemmConfig, m: int, n: int, clusters: int) -> tuple[int, int]:
+    """Floats and 32-bit words that a launch needs; see :mod:`hopper_gemm.kernel.workspace`.
+
+    Args:
+        config: resolved.
+        m, n: of the output.
+        clusters: that can be resident at once.
+    """
+    assert isinstance(config.consumers, int)
+    tile, shares = config.tile_m * config.tile_n * config.cluster_size, config.cluster_size * config.consumers
+    if config.stream_k:
+        return 2 * clusters * tile, FIXED_WORDS + clusters * shares
+    if config.work_items > 1:
+        tiles = tiles_across(config, m, n)
+        return tiles * config.split_k * tile, FIXED_WORDS + tiles * shares
+    return 0, FIXED_WORDS
 
 
 def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
@@ -120,15 +126,8 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
     found = reasons(config, problem)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
-    if metered and config.has_workspace:
-        raise IllegalConfigError("a kernel with a workspace has no meter; meter the config without one")
     config = resolve(config)
     clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
-    if config.work_items > clusters:
-        raise IllegalConfigError(
-            f"split_k: {config.split_k} parts must be under way at once and this GPU holds {clusters} clusters of "
-            f"{config.cluster_size}; lower split_k"
-        )
     kernels = KernelStore(store or default_store())
     kernel = KernelId.of(config, problem, metered)
     report = compile_into(kernels, kernel)

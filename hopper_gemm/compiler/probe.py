@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from hopper_gemm.kernel.probes import SPACER_CYCLES, clock_probe, spacer
+from hopper_gemm.kernel.probes import SPACER_CYCLES, SPACER_THREADS, clock_probe, spacer
 from hopper_gemm.model import hopper
 
 
@@ -18,6 +18,11 @@ from hopper_gemm.model import hopper
 def load_clock_probe() -> Callable[[Any, int], None]:
     """A launcher ``probe(readings, blocks)``; see :func:`hopper_gemm.kernel.probes.clock_probe`."""
     return compile_clock_probe()
+
+
+def spacer_elements(blocks: int) -> int:
+    """The most elements that a launch of the spacer rewrites."""
+    return blocks * SPACER_THREADS
 
 
 @cache

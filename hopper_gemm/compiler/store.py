@@ -7,7 +7,8 @@ another Python load the same file.
 
 An entry is machine code that will run with the rights of who loads it. Its report holds the SHA-256 of the object file
 and the name of the kernel that it is of, both checked at every look-up; an entry that does not agree with itself counts
-as missing, and is compiled again. Folders are made 0700; what another user owns (root excepted) or may write is refused.
+as missing, and is compiled again. Folders are made 0700; what another user owns (root excepted) or may write is
+refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Accumulators to global memory: registers -> shared memory -> TMA store, in chunks; or straight from registers.
+"""Accumulators to global memory: registers -> shared memory -> TMA store, in chunks.
 
 Through shared memory a consumer's share leaves in chunks of 64 rows by a few columns, one after the other through its
 own small set of buffers; no other consumer is waited for. Converting and storing chunk j + 1 overlaps the copy engine's
@@ -11,15 +11,120 @@ from dataclasses import dataclass
 
 import cutlass
 from cutlass import Boolean, Int32, Int64, cute
-from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, warp
 
-from hopper_gemm.kernel.dealing import own_chunks, slots_of
-from hopper_gemm.kernel.gathering import Gathering
-from hopper_gemm.kernel.reduction import Reduction
+from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, plain_layout, smem_layout
+from hopper_gemm.kernel.reduction import ClusterSum, WorkspaceSum, own_chunks, slots_of
 from hopper_gemm.model import hopper
+from hopper_gemm.model.footprint import Footprint
 
 EVICT_FIRST = 0x12F0000000000000
 """What ``createpolicy.fractional.L2::evict_first`` makes: lines of which the L2 lets go before any other."""
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The shape of an epilogue's chunks, and how they lie in shared memory.
+
+    Args:
+        footprint: of the config.
+        dtype: element type of C.
+    """
+
+    footprint: Footprint
+    dtype: type[cutlass.Numeric]
+
+    @property
+    def n(self) -> int:
+        """Columns of a chunk."""
+        return self.footprint.chunk_columns(self.dtype.width // 8)
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Rows and columns of the box in which TMA stores a chunk, or a part of it."""
+        return self.footprint.box_rows(self.dtype.width // 8), self.n
+
+    @property
+    def transposed(self) -> bool:
+        """Whether rows of the tile are columns of C."""
+        return self.footprint.config.swap_ab
+
+    @property
+    def _kind(self) -> Kind:
+        return BY_ROWS[128] if self.transposed else BY_DEPTH[min(128, self.dtype.width // 8 * self.n)]
+
+    def layout(self, buffers: int) -> cute.ComposedLayout:
+        """Of chunk buffers in shared memory: (rows, columns, buffer). The boxes of a chunk lie one after the other."""
+        shape = hopper.WGMMA_M, self.n, buffers
+        if not self.footprint.chunk_swizzled:
+            return plain_layout(*shape)
+        return smem_layout(self.dtype, self._kind, shape, self.box[0] == hopper.WGMMA_M)
+
+    def box_layout(self) -> cute.ComposedLayout:
+        """Of one box of a chunk: (rows, columns)."""
+        if not self.footprint.chunk_swizzled:
+            return cute.slice_(plain_layout(*self.box), (None, None, 0))
+        return smem_layout(self.dtype, self._kind, self.box)
+
+    def store_atom(self, c: cute.Tensor) -> cpasync.TmaInfo:
+        """The TMA store of one box. On the host."""
+        return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, self.box_layout(), self.box)
+
+    def copy(self, mma: cute.TiledMma) -> cute.TiledCopy:
+        """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider ones by plain
+        stores, the two adjacent columns that a thread holds at once unless the chunk is transposed.
+
+        Args:
+            mma: a wgmma as wide as a chunk.
+        """
+        if self.dtype.width > 16:
+            bits = self.dtype.width * (1 if self.transposed else 2)
+            atom = cute.make_copy_atom(CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
+        else:
+            op = warp.StMatrix8x8x16bOp(transpose=self.transposed, num_matrices=4 if self.n % 16 == 0 else 2)
+            atom = cute.make_copy_atom(op, self.dtype)
+        return cute.make_tiled_copy_C(atom, mma)
+
+    def epilogue(
+        self,
+        atom: cute.CopyAtom,
+        shared: cute.Tensor,
+        target: cute.Tensor,
+        mma: cute.TiledMma,
+        consumer: Int32,
+        thread: Int32,
+    ) -> Epilogue:
+        """The store role of one consumer.
+
+        Args:
+            atom: the TMA store.
+            shared: buffers of all consumers.
+            target: C, as TMA sees it.
+            mma: a wgmma as wide as a chunk.
+            consumer: number of the warpgroup among the consumers.
+            thread: within the warpgroup.
+        """
+        config = self.footprint.config
+        copy, buffers = self.copy(mma), config.epi_buffers
+        assert isinstance(buffers, int)
+        own = cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
+        thread_copy = copy.get_slice(thread)
+        boxes, global_boxes = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.zipped_divide(own, self.box), cute.zipped_divide(target, self.box)
+        )
+        return Epilogue(
+            atom,
+            copy,
+            cute.shape(thread_copy.partition_S(own))[:3],
+            thread_copy.partition_D(own),
+            boxes,
+            global_boxes,
+            hopper.WGMMA_M // self.box[0],
+            buffers,
+            consumer + 1,
+            thread // hopper.WARP_THREADS == 0,
+            EVICT_FIRST if config.evict_c else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +175,7 @@ class Epilogue:
         columns: cutlass.Constexpr[int],
         row: Int32,
         column: Int32,
-        reduction: Reduction | Gathering | None = None,
+        reduction: ClusterSum | WorkspaceSum | None = None,
     ) -> None:
         """Store one share.
 
@@ -136,72 +241,3 @@ class Epilogue:
         if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
             self.wait_reads(0)
             self.sync()
-
-
-@dataclass(frozen=True)
-class DirectEpilogue:
-    """The store role of one consumer warpgroup without shared memory: each thread stores its pairs of columns.
-
-    A warp's store covers 8 rows by 16 bytes of a 16-bit output: 8 sectors of 32 bytes, each half used; of fp32, whole.
-
-    Args:
-        target: global address of C's first element.
-        pitch: bytes from row to row of C.
-        m, n: of C.
-        row, column: this thread's first row and column within 64 rows of the share.
-        width: columns of the share.
-        dtype: element type of C.
-    """
-
-    target: Int64
-    pitch: Int64
-    m: Int32
-    n: Int32
-    row: Int32
-    column: Int32
-    width: int
-    dtype: type[cutlass.Numeric]
-
-    @staticmethod
-    def of(thread: Int32, matrix: cute.Tensor, width: int, dtype: type[cutlass.Numeric]) -> DirectEpilogue:
-        """The part of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
-        warp, lane = thread // hopper.WARP_THREADS, thread % hopper.WARP_THREADS
-        pitch = Int64(matrix.stride[0]) * (dtype.width // 8)
-        m, n = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
-        return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, warp * 16 + lane // 4, lane % 4 * 2, width, dtype)
-
-    def wait_reads(self, pending: int) -> None:
-        """Nothing is read later."""
-
-    @cute.jit
-    def store_tile(
-        self,
-        accumulators: cute.Tensor,
-        rows: cutlass.Constexpr[int],
-        columns: cutlass.Constexpr[int],
-        row: Int32,
-        column: Int32,
-        reduction: None = None,
-    ) -> None:
-        """Store one share; arguments as :meth:`Epilogue.store_tile`, a chunk being as wide as the share."""
-        groups = self.width // 8
-        parts = cute.make_tensor(accumulators.iterator, cute.make_layout((4, groups, rows)))
-        first_column = column * self.width + self.column
-        for i in cutlass.range_constexpr(rows):
-            for j in cutlass.range_constexpr(groups):
-                packed = cute.make_rmem_tensor(4, self.dtype)
-                packed.store(parts[None, j, i].load().to(self.dtype))
-                words = cute.recast_tensor(packed, Int32)
-                at_column = first_column + j * 8
-                for half in cutlass.range_constexpr(2):
-                    at_row = (row + i) * hopper.WGMMA_M + self.row + half * 8
-                    at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * (self.dtype.width // 8)
-                    inside = Boolean((at_row < self.m) & (at_column < self.n))
-                    if cutlass.const_expr(self.dtype.width == 16):
-                        inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[at, words[half]], predicate=inside)
-                    else:
-                        inline_ptx(
-                            "st.global.v2.b32 [{$r0}], {{$r1}, {$r2}};",
-                            read_only_args=[at, words[half * 2], words[half * 2 + 1]],
-                            predicate=inside,
-                        )

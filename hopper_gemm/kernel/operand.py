@@ -1,19 +1,40 @@
-"""One operand between global memory, the ring and wgmma: contiguous axis, swizzle, boxes, and their loads."""
+"""One operand between global memory, the ring and wgmma: contiguous axis, swizzle, boxes, descriptors, TMA loads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Int16, Int32, Int64, cute
+from cutlass._mlir.dialects import cute as cute_ir
+from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass.experimental.cuda.tensor_map import (
+    TensorMap,
+    TensorMapL2Promotion,
+    TensorMapSwizzle,
+    create_tensor_map_tiled,
+)
 
-from hopper_gemm.kernel.descriptor import descriptor_pointer, load_descriptor
-from hopper_gemm.kernel.loads import OperandLoad
+from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import DEFAULTS
 from hopper_gemm.model.footprint import swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES
+
+UNROLLED_BOXES = 4
+"""More boxes than this are issued in a loop: unrolled, thirty loads a stage ran the producer out of registers."""
+
+PROMOTIONS = {
+    0: TensorMapL2Promotion.none,
+    64: TensorMapL2Promotion.l2_64b,
+    128: TensorMapL2Promotion.l2_128b,
+    256: TensorMapL2Promotion.l2_256b,
+}
+SWIZZLES = {128: TensorMapSwizzle.s128b, 64: TensorMapSwizzle.s64b, 32: TensorMapSwizzle.s32b}
+ALIGN = 64
+"""Bytes; of a descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
+
 
 Kind = warpgroup.SmemLayoutAtomKind
 BY_DEPTH = {128: Kind.K_SW128, 64: Kind.K_SW64, 32: Kind.K_SW32, 16: Kind.K_INTER}
@@ -34,6 +55,99 @@ def plain_layout(rows: int, columns: int, buffers: int = 1) -> cute.ComposedLayo
     """
     layout = cute.make_layout((rows, columns, buffers), stride=(columns, 1, rows * columns))
     return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, layout)
+
+
+@dataclass(frozen=True)
+class OperandLoad:
+    """One operand's way into shared memory, in slices of rows that one TMA instruction can move.
+
+    A tile is cut along its rows into equal slices. In a cluster, CTAs that share the tile load one part of the slices
+    each, or all of them on alternate stages, and multicast them to all that share it.
+
+    Args:
+        atom: the TMA copy of one slice.
+        shared: partitioned shared memory, (element, (slice, box, stage)).
+        source: partitioned global tensor, (element, (slice, box) of the whole matrix).
+        slices: slices of a tile.
+        boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
+        first: the first slice that this CTA loads.
+        count: slices that this CTA loads.
+        turn: alternating multicast: this CTA's rank among so many, which load the stages k = rank, rank + so many ...;
+            None: of all stages.
+        mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
+        descriptor: a TMA descriptor to take instead of the atom's own, or None.
+    """
+
+    atom: cute.CopyAtom
+    shared: cute.Tensor
+    source: cute.Tensor
+    slices: int
+    boxes: int
+    first: Int32 | int
+    count: int
+    turn: tuple[Int32, int] | None
+    mask: Int16 | None
+    descriptor: cute.Pointer | None = None
+
+    @cute.jit
+    def issue(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
+        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes, here and
+        wherever they land."""
+        if cutlass.const_expr(self.turn is None):
+            self._copy(tile, k_tile, stage, full)
+        else:
+            rank, ranks = self.turn
+            if k_tile % ranks == rank:
+                self._copy(tile, k_tile, stage, full)
+
+    @cute.jit
+    def _copy(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
+        for i in cutlass.range_constexpr(self.count):
+            part = self.first + i
+            for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):
+                cute.copy(
+                    self.atom,
+                    self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)],
+                    self.shared[None, (part, box, stage)],
+                    tma_bar_ptr=full,
+                    mcast_mask=self.mask,
+                    tma_desc_ptr=self.descriptor,
+                )
+
+    @cute.jit
+    def prefetch(self, tile: Int32, k_tile: Int32) -> None:
+        """Ask the same bytes into the L2."""
+        for i in cutlass.range_constexpr(self.count):
+            part = self.first + i
+            for box in cutlass.range(self.boxes, unroll=1):
+                cute.prefetch(self.atom, self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)])
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Both operands' loads of one output tile's stages, by TMA. One warp issues them.
+
+    Args:
+        ring: what they fill.
+        a, b: the operands' ways into shared memory.
+    """
+
+    ring: Ring
+    a: OperandLoad
+    b: OperandLoad
+
+    @cute.jit
+    def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32, tag: Int32 | None = None) -> None:
+        """Start loading one stage into an empty slot; a number may go with it."""
+        self.ring.expect(index, tag)
+        self.a.issue(tile_m, k_tile, index, self.ring.full(0) + index)
+        self.b.issue(tile_n, k_tile, index, self.ring.full(1) + index)
+
+    @cute.jit
+    def prefetch(self, tile_m: Int32, tile_n: Int32, k_tile: Int32) -> None:
+        """Ask what a stage needs into the L2."""
+        self.a.prefetch(tile_m, k_tile)
+        self.b.prefetch(tile_n, k_tile)
 
 
 @dataclass(frozen=True)
@@ -131,3 +245,31 @@ class Operand:
         pointer = None if descriptor is None else descriptor_pointer(descriptor)
         boxes = self.tile_k // box[1]
         return OperandLoad(atom, parts, global_parts, self.slices, boxes, first, count, turn, mask, pointer)
+
+
+def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], by_rows: bool, l2_promotion: int) -> TensorMap:
+    """The descriptor of a load of boxes of a matrix, with a chosen L2 promotion. On the host.
+
+    Args:
+        matrix: (rows, depth) in global memory.
+        box: rows and columns of a box; its contiguous side is a row of the swizzle.
+        by_rows: whether rows are contiguous, and not depth.
+        l2_promotion: bytes, a key of :data:`PROMOTIONS`.
+    """
+    inner, outer = (0, 1) if by_rows else (1, 0)
+    return create_tensor_map_tiled(
+        matrix.iterator.toint(),
+        matrix.element_type,
+        [cute.size(matrix, mode=[inner]), cute.size(matrix, mode=[outer])],
+        [Int64(matrix.stride[outer]) * ELEMENT_BYTES // hopper.TMA_ALIGN_BYTES],
+        [box[inner], box[outer]],
+        swizzle=SWIZZLES[box[inner] * ELEMENT_BYTES],
+        l2_promotion=PROMOTIONS[l2_promotion],
+    )
+
+
+def descriptor_pointer(descriptor: TensorMap) -> cute.Pointer:
+    """A descriptor's address as a TMA copy takes it. On the device, the descriptor being a grid constant."""
+    address = cute_ir.assume(cute_ir.ConstrainedIntType.get(ALIGN, 64), Int64(descriptor.get_ptr().toint()).ir_value())
+    kind = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, ALIGN)
+    return cute_ir.inttoptr(kind, address)

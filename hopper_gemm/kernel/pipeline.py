@@ -31,8 +31,12 @@ Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``
 each of them separately; no warp speaks for another. wgmma's reads and TMA's writes both belong to the async proxy, and
 the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed.
 
-:mod:`hopper_gemm.model.protocol.ring` writes the same protocol out as values, and its tests run it in every order: nothing is
-overwritten while read, nothing deadlocks, and releasing one group too early is found.
+A number may travel with a slot (:meth:`Ring.tag`): the thread that announces the slot's bytes writes it before it
+arrives, consumers read it once they have found the slot full and before they release it, so it needs no barrier of its
+own. :class:`hopper_gemm.kernel.work.Handed` hands out work so.
+
+:mod:`hopper_gemm.model.protocol.ring` writes the same protocol out as values, and its tests run it in every order:
+nothing is overwritten while read, nothing deadlocks, and releasing one group too early is found.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 
 from hopper_gemm.model import hopper
+
+TAG_BYTES = 4
 
 
 class RingState:
@@ -130,63 +136,6 @@ class RingState:
         )
 
 
-class PackedState:
-    """The same place in one integer, a step count: index = value % stages, parity = value // stages % 2.
-
-    One register less to carry and one addition a step; a division by a constant, a multiplication and a shift, to read
-    it. With one stage the value is the parity alone, a single xor.
-
-    Args:
-        stages: slots of the ring.
-        value: steps taken since slot 0 of an even round.
-    """
-
-    def __init__(self, stages: int, value: Int32) -> None:
-        self.stages = stages
-        self.value = value
-
-    @staticmethod
-    def first(stages: int, phase: int) -> PackedState:
-        """The first slot."""
-        return PackedState(stages, Int32(phase * stages))
-
-    @property
-    def index(self) -> Int32:
-        """Slot."""
-        return self.value % self.stages if self.stages > 1 else self.value >> 31
-
-    @property
-    def parity(self) -> Int32:
-        """The phase parity to wait for."""
-        return self.value // self.stages & 1 if self.stages > 1 else self.value
-
-    def next(self) -> PackedState:
-        """The slot after this one."""
-        return PackedState(self.stages, self.value + 1 if self.stages > 1 else self.value ^ 1)
-
-    def advance(self, count: Int32) -> PackedState:
-        """The slot ``count`` places on."""
-        return PackedState(self.stages, self.value + count if self.stages > 1 else (self.value + count) & 1)
-
-    def ahead(self, count: int) -> PackedState:
-        """The slot ``count`` places on."""
-        return self.advance(Int32(count)) if count else self
-
-    def behind(self, count: int) -> PackedState:
-        """The slot ``count`` places before this one; its phase is not kept before the first round."""
-        return PackedState(self.stages, self.value + (self.stages - count)) if count else self
-
-    def __extract_mlir_values__(self) -> list:
-        return extract_mlir_values(self.value)
-
-    def __new_from_mlir_values__(self, values: list) -> PackedState:
-        return PackedState(self.stages, new_from_mlir_values(self.value, values))
-
-
-STATES = {"index_phase": RingState, "packed": PackedState}
-"""Ways to keep a place in the ring, by the name of the config's ``ring_state``."""
-
-
 @dataclass(frozen=True)
 class Ring:
     """The barriers of the ring and what each role does with them.
@@ -200,6 +149,7 @@ class Ring:
         reading_warps: consumer warps of one CTA that arrive on an empty barrier in one round.
         every: whether every thread of those warps arrives, or one lane of each.
         cluster: CTAs of the cluster along m and along n.
+        tags: shared memory for a number that travels with each slot, or None; see :meth:`tag`.
     """
 
     barriers: cute.Pointer
@@ -209,6 +159,7 @@ class Ring:
     reading_warps: int
     every: bool
     cluster: tuple[int, int]
+    tags: cute.Pointer | None = None
 
     def full(self, load: int = 0) -> cute.Pointer:
         """The first full barrier of a load: 0 for A, 1 for B; they are the same where A and B share one."""
@@ -224,14 +175,19 @@ class Ring:
         """CTAs that must have read a slot before it is loaded anew."""
         return self.cluster[0] + self.cluster[1] - 1
 
+    @cute.jit
     def init(self) -> None:
-        """Set the arrival counts. By one thread, before a barrier of the whole cluster."""
+        """Set the arrival counts. By one warp, before any other thread of the cluster uses a barrier."""
         each = hopper.WARP_THREADS if self.every else 1
-        for stage in range(self.stages):
-            for load in range(len(self.load_bytes)):
-                cute.arch.mbarrier_init(self.full(load) + stage, self.loading_warps * each)
-            cute.arch.mbarrier_init(self.empty + stage, self.reading_warps * each * self.readers)
+        lane = cute.arch.lane_idx()
+        for first in range(0, self.stages, hopper.WARP_THREADS):
+            slot = lane + first
+            if slot < self.stages:
+                for load in cutlass.range_constexpr(len(self.load_bytes)):
+                    cute.arch.mbarrier_init(self.full(load) + slot, self.loading_warps * each)
+                cute.arch.mbarrier_init(self.empty + slot, self.reading_warps * each * self.readers)
         cute.arch.mbarrier_init_fence()
+        cute.arch.sync_warp()
 
     # Producer ------------------------------------------------------------------------------
 
@@ -242,13 +198,19 @@ class Ring:
             cute.arch.mbarrier_wait(self.empty + index, parity)
 
     @cute.jit
-    def expect(self, index: Int32) -> None:
+    def expect(self, index: Int32, tag: Int32 | None = None) -> None:
         """Announce the bytes of the slot's loads on its full barriers, before the first of them is issued. By one warp.
 
         Several loads may complete one barrier: it waits for the sum of their bytes.
+
+        Args:
+            index: the slot.
+            tag: number that goes with it, or None.
         """
         if cutlass.const_expr(self.every):
             lane = cute.arch.lane_idx()
+            if lane == 0:
+                self._put(index, tag)
             for load in cutlass.range_constexpr(len(self.load_bytes)):
                 if lane == 0:
                     cute.arch.mbarrier_arrive_and_expect_tx(self.full(load) + index, self.load_bytes[load])
@@ -256,8 +218,31 @@ class Ring:
                     cute.arch.mbarrier_arrive(self.full(load) + index)
         else:
             with cute.arch.elect_one():
+                self._put(index, tag)
                 for load in cutlass.range_constexpr(len(self.load_bytes)):
                     cute.arch.mbarrier_arrive_and_expect_tx(self.full(load) + index, self.load_bytes[load])
+
+    @cute.jit
+    def finish(self, index: Int32, tag: Int32) -> None:
+        """Fill a slot with its number alone. By one warp; the slot must be empty."""
+        with cute.arch.elect_one():
+            self._put(index, tag)
+            for load in cutlass.range_constexpr(len(self.load_bytes)):
+                cute.arch.mbarrier_arrive(self.full(load) + index)
+
+    def _put(self, index: Int32, tag: Int32 | None) -> None:
+        if tag is not None:
+            assert self.tags is not None
+            at = self.tags.toint() + index * TAG_BYTES
+            inline_ptx("st.shared.b32 [{$r0}], {$r1};", read_only_args=[at, tag])
+
+    @cute.jit
+    def drain(self, state: RingState) -> None:
+        """Wait until every slot has been given back. By the producer, at its end: a CTA may not leave while a peer will
+        still arrive on its barriers; what peers multicast here has landed, since it was read."""
+        for i in cutlass.range_constexpr(self.stages):
+            slot = state.ahead(i)
+            cute.arch.mbarrier_wait(self.empty + slot.index, slot.parity)
 
     def peek_empty(self, index: Int32, parity: Int32) -> Boolean:
         """Whether the slot is already empty; never blocks for long."""
@@ -278,6 +263,15 @@ class Ring:
         for load in range(1, len(self.load_bytes)):
             passed = passed & cute.arch.mbarrier_test_wait(self.full(load) + index, parity)
         return passed
+
+    def tag(self, index: Int32) -> Int32:
+        """The number that came with a slot. By a thread that has found it full and not released it."""
+        assert self.tags is not None
+        return inline_ptx(
+            "ld.shared.b32 {$w0}, [{$r0}];",
+            write_only_types=[Int32],
+            read_only_args=[self.tags.toint() + index * TAG_BYTES],
+        )
 
     def release(self, index: Int32, target: Int32, arrives: Boolean | None) -> None:
         """Give a slot back. By every lane of a consumer warp; the lanes for which ``arrives`` is true do it, or all.

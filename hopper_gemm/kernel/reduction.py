@@ -1,12 +1,15 @@
-"""Adding up the parts of a tile that the CTAs of a cluster computed, each over its own stretch of k.
+"""Adding up the parts of a tile that several CTAs computed, each over its own stretch of k.
 
-Every chunk of the tile has an owner, see :mod:`hopper_gemm.kernel.dealing`. Each CTA sends the parts of the chunks that
-it does not own into their owners' shared memory, over the ring, which by then is empty everywhere. The
-owner adds in the order of the CTAs whatever the order of arrival, so the sum has the same bits in every run, and stores
-the chunk as any other. Thread t of a consumer sends to thread t of the same consumer: both hold the same elements.
+Split-K deals a tile's chunks out among its parts: of a consumer's, part p owns p, p + parts, ... Each part sends away
+what it does not own and adds up what it does, so that all share the work. Which chunks a part owns is known only as it
+runs, but registers cannot be indexed then: its own are picked out first, after which the accumulators are free to hold
+what the others sent. Thread t of a consumer sends to thread t of the same consumer, which holds the same elements, so
+that registers are written as they come. Sums are added in the order of the parts whatever the order of arrival: the
+result has the same bits in every run.
 
-The cluster meets three times for each tile: before the first part is sent (nobody reads a ring any more), before the
-first is added (all parts have landed), and before the ring is loaded again (all parts have been read).
+    ClusterSum    the parts are the CTAs of a cluster, and meet in the shared memory of the ring, which by then is empty
+    WorkspaceSum  the parts meet in a workspace in global memory, any number of them, each from any cluster
+    StreamSum     stream-K: pieces of a tile, of any length; the cluster that begins the tile adds the others' sums
 """
 
 from __future__ import annotations
@@ -14,14 +17,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import cutlass
-from cutlass import Float32, Int32, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.dealing import add_in_order, of_others
+from hopper_gemm.kernel.work import Item, StreamWalk
+from hopper_gemm.kernel.workspace import (
+    LEDGERS,
+    ROW_BYTES,
+    VECTOR,
+    VECTOR_BYTES,
+    WORD_BYTES,
+    Ledger,
+    Workspace,
+    gather,
+    leave_vector,
+    take_vector,
+)
 from hopper_gemm.model import hopper
 
-VECTOR = 4
-"""Floats that one thread sends or reads at a time."""
+UNDER_WAY = 24
+"""Vectors that a thread reads at a time: a read takes as long as one of many. They take the registers that the
+accumulators leave."""
 
 
 def meet() -> None:
@@ -30,9 +46,45 @@ def meet() -> None:
     cute.arch.cluster_wait()
 
 
+def slots_of(chunks: int, parts: int) -> int:
+    """Chunks that a part owns, at most."""
+    return -(-chunks // parts)
+
+
+@cute.jit
+def own_chunks(accumulators: cute.Tensor, size: cutlass.Constexpr[int], parts: int, rank: Int32) -> cute.Tensor:
+    """The chunks that a part owns, of ``size`` registers each: (size, slots). Past the last chunk it holds nothing of
+    use."""
+    chunks = cute.size(accumulators) // size
+    slots = slots_of(chunks, parts)
+    flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, chunks)))
+    own = cute.make_rmem_tensor((size, slots), Float32)
+    for slot in cutlass.range_constexpr(slots):
+        for i in cutlass.range_constexpr(size):
+            value = flat[i, slot * parts]
+            for other in cutlass.range_constexpr(1, min(parts, chunks - slot * parts)):
+                value = cutlass.select_(rank == other, flat[i, slot * parts + other], value)
+            own[i, slot] = value
+    return own
+
+
+def of_others(number: int, rank: Int32) -> Int32:
+    """The rank of the ``number``-th of the other parts, in their order."""
+    return Int32(number) + Int32(rank <= number)
+
+
+def add_in_order(total: Float32, own: Float32, own_first: Boolean, other: Float32) -> Float32:
+    """One step of a sum in the order of the parts: add what another part sent, one's own value before it if it is its
+    turn."""
+    return cutlass.select_(own_first, total + own, total) + other
+
+
 @dataclass(frozen=True)
-class Reduction:
-    """One consumer thread's part in adding up.
+class ClusterSum:
+    """One consumer thread's part in adding up within a cluster.
+
+    The cluster meets three times for each tile: before the first part is sent (nobody reads a ring any more), before
+    the first is added (all parts have landed), and before the ring is loaded again (all parts have been read).
 
     Args:
         landing: shared address, in every CTA the same, of this thread's first vector of its consumer's first part.
@@ -49,18 +101,17 @@ class Reduction:
     @staticmethod
     def of(ring: cute.Pointer, parts: int, rank: Int32, consumer: Int32, thread: Int32, size: int, chunk: int):
         """The part of a consumer's thread; ``size`` is its accumulators, ``chunk`` those of one chunk."""
-        vector = VECTOR * Float32.width // 8
         own = consumer * (size * hopper.WARPGROUP_THREADS * Float32.width // 8)
-        return Reduction(ring.toint() + own + thread * vector, parts, rank, chunk)
+        return ClusterSum(ring.toint() + own + thread * VECTOR_BYTES, parts, rank, chunk)
 
     def _offset(self, slot: int, source: int | Int32, vector: int) -> int | Int32:
         """Bytes from ``landing`` to a vector of the part that a CTA sent of the owner's chunk ``slot``."""
-        row = hopper.WARPGROUP_THREADS * VECTOR * Float32.width // 8
-        return ((slot * self.parts + source) * (self.chunk // VECTOR) + vector) * row
+        return ((slot * self.parts + source) * (self.chunk // VECTOR) + vector) * ROW_BYTES
 
     @cute.jit
     def send(self, accumulators: cute.Tensor) -> None:
-        """Send every chunk that another CTA owns."""
+        """Send every chunk that another CTA owns, once nobody reads a ring, and wait until all have landed."""
+        meet()
         chunks = cute.size(accumulators) // self.chunk
         flat = cute.make_tensor(accumulators.iterator, cute.make_layout((self.chunk, chunks)))
         for j in cutlass.range_constexpr(chunks):
@@ -77,6 +128,7 @@ class Reduction:
                         "st.shared::cluster.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
                         read_only_args=[at, *(flat[vector * VECTOR + i, j] for i in range(VECTOR))],
                     )
+        meet()
 
     @cute.jit
     def add(self, own: cute.Tensor, slot: cutlass.Constexpr[int]) -> None:
@@ -96,3 +148,202 @@ class Reduction:
                 for number in cutlass.range_constexpr(self.parts - 1):
                     total = add_in_order(total, own[at], self.rank == number, parts[number][i])
                 own[at] = cutlass.select_(self.rank == self.parts - 1, total + own[at], total)
+
+    @staticmethod
+    def leave() -> None:
+        """Let the ring be loaded again, once all parts have been read everywhere."""
+        cute.arch.fence_proxy("async.shared", space="cta")
+        meet()
+
+
+@dataclass(frozen=True)
+class WorkspaceSum:
+    """One consumer thread's part in adding up one tile through a workspace.
+
+    Args:
+        sums: global address of this thread's first vector of the tile's first part.
+        ledger: on which the parts of this consumer's share meet.
+        step: bytes from part to part in ``sums``.
+        parts: into which k is divided.
+        rank: of this part.
+        chunk: accumulator registers of a chunk.
+    """
+
+    sums: Int64
+    ledger: Ledger
+    step: int
+    parts: int
+    rank: Int32
+    chunk: int
+
+    @staticmethod
+    def of(
+        workspace: Workspace,
+        item: Item,
+        parts: int,
+        share: Int32,
+        shares: int,
+        size: int,
+        chunk: int,
+        thread: Int32,
+        barrier: Int32,
+    ) -> WorkspaceSum:
+        """The part of a thread. ``workspace.sums`` is (cluster tiles, parts, shares, accumulators / 4, 128 threads, 4).
+
+        Args:
+            workspace: of the launch.
+            item: the part of a tile at hand.
+            parts, chunk: as above.
+            share: number of its consumer among the ``shares`` of a cluster.
+            size: its accumulators.
+            thread: within its warpgroup.
+            barrier: id of the named barrier of this consumer's 128 threads.
+        """
+        each = size // VECTOR * ROW_BYTES
+        step = shares * each
+        own = Int64(item.tile) * (parts * step) + Int64(share) * each + Int64(thread) * VECTOR_BYTES
+        word = workspace.word(item.tile * shares + share + LEDGERS)
+        ledger = Ledger(word, parts, thread == 0, barrier)
+        return WorkspaceSum(workspace.sum(0) + own, ledger, step, parts, item.part, chunk)
+
+    def _offset(self, chunk: int, vector: int) -> int:
+        """Bytes from a part's first vector to one of a chunk."""
+        return (chunk * (self.chunk // VECTOR) + vector) * ROW_BYTES
+
+    @cute.jit
+    def _leave(self, accumulators: cute.Tensor, own: cutlass.Constexpr[bool]) -> None:
+        """Leave the chunks that this part owns, or all others."""
+        base = self.sums + Int64(self.rank) * self.step
+        for j in cutlass.range_constexpr(cute.size(accumulators) // self.chunk):
+            if (self.rank == j % self.parts) == own:
+                for vector in cutlass.range_constexpr(self.chunk // VECTOR):
+                    leave_vector(base + self._offset(j, vector), accumulators, j * self.chunk + vector * VECTOR)
+
+    @cute.jit
+    def send(self, accumulators: cute.Tensor) -> Boolean:
+        """Leave every chunk that another part owns; whether the parts add up together."""
+        self._leave(accumulators, False)
+        return self.ledger.arrive()
+
+    @cute.jit
+    def finish_alone(self, accumulators: cute.Tensor) -> Boolean:
+        """Leave the rest too; whether this part is the last, whose accumulators then hold the sum of all."""
+        self._leave(accumulators, True)
+        last = self.ledger.file()
+        if last:
+            accumulators.fill(0.0)
+            gather(accumulators, self.sums, self.step, 0, self.parts)
+        return last
+
+    @cute.jit
+    def add(self, own: cute.Tensor, slot: cutlass.Constexpr[int]) -> None:
+        """Turn this part of the chunk that it owns in a slot into the sum of all parts, in place.
+
+        As many of the other parts are read at a time as make up :data:`UNDER_WAY` vectors. The compiler must not know
+        how often, or it reads them all at once and runs out of registers.
+        """
+        vectors, others = self.chunk // VECTOR, self.parts - 1
+        at_once = -(-others // -(-vectors * others // UNDER_WAY))
+        times = Int32(-(-others // at_once)) + (self.rank >> 31)
+        first = self.sums + Int64(self.rank + slot * self.parts) * self._offset(1, 0)
+        total = cute.make_rmem_tensor(self.chunk, Float32)
+        total.fill(0.0)
+        for block in cutlass.range(times, unroll=1):
+            numbers = [block * at_once + i for i in range(at_once)]
+            sent = [self._sent(first, cutlass.min(number, others - 1), vectors) for number in numbers]
+            for number, values in zip(numbers, sent, strict=True):
+                there = number < others
+                own_first = there & (self.rank == number)
+                for i in cutlass.range_constexpr(self.chunk):
+                    value = cutlass.select_(there, values[i], Float32(0.0))
+                    total[i] = add_in_order(total[i], own[i], own_first, value)
+        for i in cutlass.range_constexpr(self.chunk):
+            own[i] = cutlass.select_(self.rank == others, total[i] + own[i], total[i])
+
+    def _sent(self, first: Int64, number: Int32, vectors: int) -> list[Float32]:
+        """What the ``number``-th of the other parts left of a chunk."""
+        base = first + Int64(of_others(number, self.rank)) * self.step
+        return [value for vector in range(vectors) for value in take_vector(base + self._offset(0, vector))]
+
+
+@dataclass(frozen=True)
+class StreamSum:
+    """One consumer thread's part in adding up the pieces into which stream-K cuts a tile.
+
+    The cluster that begins a tile owns it: the others leave their sums, and it adds them in the order of k. A piece
+    that is left for another is the first thing its cluster does in the string, a tile that is finished the last. A
+    cluster leaves sums twice at most: of the piece with which its stretch begins, and, where it does not wait for the
+    others, of the piece with which it ends.
+
+    Args:
+        sums: global address of this thread's first vector of cluster 0.
+        step: bytes from cluster to cluster in ``sums``, two pieces.
+        piece: bytes of a piece.
+        words: address of this consumer's ledger of the first tile of the string.
+        word_step: bytes from tile to tile in ``words``.
+        walk: says who has which piece.
+        first: true in the thread that speaks for the warpgroup.
+        barrier: id of the named barrier of this consumer's 128 threads.
+    """
+
+    sums: Int64
+    step: int
+    piece: int
+    words: Int64
+    word_step: int
+    walk: StreamWalk
+    first: Boolean
+    barrier: Int32
+
+    @staticmethod
+    def of(
+        workspace: Workspace, walk: StreamWalk, size: int, share: Int32, shares: int, thread: Int32, barrier: Int32
+    ) -> StreamSum:
+        """The part of a thread. ``workspace.sums`` is (clusters, shares, 2, accumulators / 4, 128 threads, 4).
+
+        Args:
+            workspace: of the launch.
+            walk: of this cluster.
+            size: accumulators of a thread.
+            share: number of its consumer among the ``shares`` of a cluster.
+            thread: within its warpgroup.
+            barrier: id of the named barrier of this consumer's 128 threads.
+        """
+        piece = size // VECTOR * ROW_BYTES
+        own = workspace.sum(0) + Int64(share) * (2 * piece) + Int64(thread) * VECTOR_BYTES
+        words = workspace.word(share + LEDGERS)
+        return StreamSum(own, shares * 2 * piece, piece, words, shares * WORD_BYTES, walk, thread == 0, barrier)
+
+    @cute.jit
+    def settle(self, accumulators: cute.Tensor, item: Item) -> Boolean:
+        """Bring the pieces of a tile together; whether this cluster stores it, its accumulators holding the whole.
+
+        The owner counts as arrived once its own sums matter to nobody else: it waits a while for the others, and where
+        they do not come it files its sums as well, for the last of them to add up.
+        """
+        stores = Boolean(True)
+        if item.k_count < self.walk.k_tiles:
+            head, pieces = self.walk.pieces(item.tile)
+            word = self.words + Int64(item.tile - self.walk.whole) * self.word_step
+            ledger = Ledger(word, pieces, self.first, self.barrier)
+            begin = Int32(1)
+            offset = Int64(self.walk.cluster) * self.step
+            if item.k_first > 0:
+                self._leave(accumulators, offset)
+                stores = ledger.file_piece()
+                if stores:
+                    accumulators.fill(0.0)
+                    begin = Int32(0)
+            else:
+                stores = ledger.wait_pieces()
+                if not stores:
+                    self._leave(accumulators, offset + self.piece)
+                    stores = ledger.give_up()
+            if stores:
+                gather(accumulators, self.sums + Int64(head) * self.step, self.step, begin, pieces, self.piece)
+        return stores
+
+    @cute.jit
+    def _leave(self, accumulators: cute.Tensor, offset: Int64) -> None:
+        for i in cutlass.range_constexpr(cute.size(accumulators) // VECTOR):
+            leave_vector(self.sums + offset + i * ROW_BYTES, accumulators, i * VECTOR)

@@ -93,7 +93,9 @@ class GemmConfig:
     tile_m: int = _integer(256, "rows of the output tile of one CTA", host=True)
     tile_n: int = _integer(128, "columns of the output tile of one CTA", host=True)
     k_depth: int = _integer(4, "wgmma k-blocks of 16 per stage: tile_k = 16 * k_depth", host=True)
-    stages: int | Literal["max"] = _integer("max", "slots of the shared-memory ring; max: as many as fit", "max", least=0)
+    stages: int | Literal["max"] = _integer(
+        "max", "slots of the shared-memory ring; max: as many as fit", "max", least=0
+    )
     stagger: int = _integer(1, "wgmma groups (one per stage) in flight when an older stage is released", least=0)
     consumers: int | Literal["auto"] = _integer("auto", "warpgroups that share the tile's math", "auto")
     split: Axis | Literal["auto"] = _word("auto", "side of the tile that the consumers divide", "m", "n", "auto")
@@ -110,32 +112,49 @@ class GemmConfig:
     swizzle: int = _integer(
         8, "cluster tiles of the other axis that advance together before the walk takes a step", launch=True
     )
-    serpentine: bool = _flag(True, "walk every other swizzle group in reverse, starting where the last ended", launch=True)
+    serpentine: bool = _flag(
+        True, "walk every other swizzle group in reverse, starting where the last ended", launch=True
+    )
     peek: bool | Side = _flag(
-        True, "probe the next stage's barrier early and block only if the probe failed: true, false, or one side", *SIDES
+        True,
+        "probe the next stage's barrier early and block only if the probe failed: true, false, or one side",
+        *SIDES,
     )
     epi_n: int | Literal["auto", "wide"] = _integer(
         "auto",
         "columns of an epilogue chunk: at most 8, 16, 32 or 64, or an odd multiple of 8 from 24 that divides a "
         "consumer's columns; auto: 64 where they fit beside the ring, else 32, or what divides the share; wide: the "
-        "same, but rather an odd multiple of 8 than fewer than 32; half as many for an fp32 output; 0 with direct stores",
+        "same, but an odd multiple of 8 rather than fewer than 32; half as many for fp32 output; 0 with direct stores",
         "auto",
         "wide",
         least=0,
     )
     epi_buffers: int | Literal["max"] = _integer(
-        "max", "chunk buffers of each consumer; max: up to four of what the ring leaves; 0 with direct stores", "max", least=0
+        "max",
+        "chunk buffers of each consumer; max: up to four of what the ring leaves; 0 with direct stores",
+        "max",
+        least=0,
     )
-    persistent: bool = _flag(True, "as many CTAs as fit at once, each walking over tiles; else one CTA a tile", launch=True)
+    persistent: bool = _flag(
+        True, "as many CTAs as fit at once, each walking over tiles; else one CTA a tile", launch=True
+    )
     loads: Literal["tma", "cp_async"] = _word(
         "tma", "what fills the ring; cp_async: the producer's threads, 16 bytes each", "tma", "cp_async", tier="ladder"
     )
     stores: Literal["tma", "direct"] = _word(
-        "tma", "how a tile leaves: through shared memory by TMA, or straight from registers", "tma", "direct", tier="ladder"
+        "tma",
+        "how a tile leaves: through shared memory by TMA, or straight from registers",
+        "tma",
+        "direct",
+        tier="ladder",
     )
     unroll: bool = _flag(False, "unroll the main loop by the number of stages", tier="ladder")
     ring_state: Literal["index_phase", "packed"] = _word(
-        "index_phase", "how a role keeps its place in the ring: two integers, or one", "index_phase", "packed", tier="ladder"
+        "index_phase",
+        "how a role keeps its place in the ring: two integers, or one",
+        "index_phase",
+        "packed",
+        tier="ladder",
     )
     arrivals: Literal["warp", "thread"] = _word(
         "warp", "who arrives on a barrier: one lane of each warp, or every thread", "warp", "thread", tier="ladder"
@@ -147,8 +166,8 @@ class GemmConfig:
     split_k: int = _integer(1, "parts into which k is divided (split-K), summed in a fixed order")
     swap_ab: bool = _flag(
         False,
-        "compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, so that few "
-        "rows of C ride on wgmma's n",
+        "compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, so that "
+        "few rows of C ride on wgmma's n",
     )
     stream_k: bool = _flag(False, "stream-K: cut the tiles of the last, partly filled wave along k")
     pdl: bool = _flag(
@@ -163,13 +182,15 @@ class GemmConfig:
         "workspace",
     )
     prefetch: int = _integer(
-        0, "with pdl: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead", least=0
+        0,
+        "with pdl: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead",
+        least=0,
     )
     ctas_per_sm: int = _integer(1, "CTAs that share an SM, its memory and its registers", host=True)
     multicast: Literal["split", "alternate"] = _word(
         "split",
-        "how the CTAs of a cluster divide the loading of a shared tile: each a slice of its rows, or one CTA all of it, "
-        "alternating stage by stage",
+        "how the CTAs of a cluster divide the loading of a shared tile: each a slice of its rows, or one CTA all of "
+        "it, alternating stage by stage",
         "split",
         "alternate",
         renamed={"rows": "split", "turns": "alternate"},
@@ -182,11 +203,26 @@ class GemmConfig:
     )
     pace: int = _integer(
         0,
-        "stages between two meetings of all producers, or 0: CTAs that share panels drift apart and read them from DRAM "
-        "again; a producer waits a bounded time at a meeting, so nothing depends on it",
+        "stages between two meetings of all producers, or 0: CTAs that share panels drift apart and read them from "
+        "DRAM again; a producer waits a bounded time at a meeting, so nothing depends on it",
         least=0,
     )
     evict_c: bool = _flag(False, "the L2 is told to drop C first")
+    scheduler: Literal["static", "dynamic"] = _word(
+        "static",
+        "which tiles a cluster computes: every so many of the order; or the next one whenever it is free (dynamic), so "
+        "that an SM that is late or busy holds nobody up",
+        "static",
+        "dynamic",
+        since=2,
+    )
+    skew: int = _integer(
+        0,
+        "stages by which each consumer starts behind the one before it, so that the epilogue of one runs under the "
+        "wgmma of the other",
+        least=0,
+        since=2,
+    )
 
     def __post_init__(self) -> None:
         for name, parameter in PARAMETERS.items():
@@ -231,7 +267,7 @@ class GemmConfig:
     @property
     def has_workspace(self) -> bool:
         """Whether a launch needs a workspace in global memory."""
-        return self.leaves_sums or self.pace > 0
+        return self.leaves_sums or self.pace > 0 or self.scheduler == "dynamic"
 
     @property
     def specialised(self) -> bool:
@@ -259,8 +295,8 @@ class GemmConfig:
 
 
 LEGEND = (
-    "tile_m x tile_n x tile_k, stages, stagger, consumers and the side they split, schedule, cluster m x n, raster axis "
-    "and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every other parameter that "
+    "tile_m x tile_n x tile_k, stages, stagger, consumers and the side they split, schedule, cluster m x n, raster "
+    "axis and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every parameter that "
     "differs from its default"
 )
 """What stands in a config's label, in order."""

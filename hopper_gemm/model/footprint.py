@@ -36,6 +36,10 @@ roomier split is taken where it would be as close as the margin."""
 GATHER_REGISTERS = 32
 """Parts that are read back from a workspace take so many more."""
 
+MAILBOX_BYTES, TAG_BYTES = 48, 4
+"""Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each
+stage."""
+
 SMEM_SLACK = 1024
 """Bytes kept back for the barriers and for the alignment of the buffers."""
 
@@ -203,7 +207,12 @@ class Footprint:
             "barriers": (1 + self.config.full_barriers) * hopper.MBARRIER_BYTES * self.config.stages,
         }
         order = ("C", "A", "B") if self.parts_meet else ("A", "C", "B")
-        return {name: sizes[name] for name in (*order, "barriers")}
+        hands_out = self.config.scheduler == "dynamic"
+        if hands_out and self.config.cluster_size > 1:
+            sizes["mailbox"] = MAILBOX_BYTES
+        if hands_out:
+            sizes["tags"] = TAG_BYTES * self.config.stages
+        return {name: sizes[name] for name in (*order, "barriers", "mailbox", "tags") if name in sizes}
 
     @property
     def smem_bytes(self) -> int:

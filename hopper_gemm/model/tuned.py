@@ -78,7 +78,9 @@ def read_tuned(path: Path) -> list[TunedEntry]:
     except (OSError, ValueError) as error:
         raise TunedTableError(f"{path} cannot be read as JSON ({error}); restore the file or tune again") from None
     if not isinstance(entries, list):
-        raise TunedTableError(f"{path} must hold a list of entries but holds {type(entries).__name__}; restore the file")
+        raise TunedTableError(
+            f"{path} must hold a list of entries but holds {type(entries).__name__}; restore the file"
+        )
     found = []
     for number, raw in enumerate(entries):
         try:
@@ -129,9 +131,7 @@ class Pick:
         return "" if self.entry is None else f"{self.entry.problem} {self.entry.regime} {self.entry.context}"
 
 
-def pick(
-    entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst", context: str = "isolated"
-) -> Pick:
+def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
     """The config to run where none is named: the best entry of this very problem, else the model's choice.
 
     An entry of the same context is preferred to one of the same regime. One that exists only chained serves isolated

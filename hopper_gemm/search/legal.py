@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class LegalSpace:
         self.number = {config: i for i, config in enumerate(self.configs)}
         self.names, self.categories, codes = _kept(self.configs)
         self._codes = codes
+        self._places = {name: {str(v): i for i, v in enumerate(self.categories[name])} for name in self.names}
         self._by_code = {tuple(row): i for i, row in enumerate(codes.tolist())}
         self._scaled = [_coordinates(self.categories[name]) for name in self.names]
         parts = [scaled[codes[:, j]] for j, scaled in enumerate(self._scaled)]
@@ -39,7 +41,7 @@ class LegalSpace:
     def __len__(self) -> int:
         return len(self.configs)
 
-    @property
+    @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
         """Categories of text (a journal turns tuples into lists, and flags have no order)."""
         return {name: CategoricalDistribution([str(value) for value in self.categories[name]]) for name in self.names}
@@ -88,9 +90,7 @@ class LegalSpace:
         return np.concatenate(parts) if parts else np.zeros(1)
 
     def _code(self, parameters: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(
-            [str(value) for value in self.categories[name]].index(str(parameters[name])) for name in self.names
-        )
+        return tuple(self._places[name][str(parameters[name])] for name in self.names)
 
 
 def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[Any]], np.ndarray]:

@@ -40,6 +40,7 @@ class Search:
         earlier: rows of other studies: told to the sampler, but measured anew if they are proposed.
         spent: seconds that earlier runs have searched.
         most: propose so many points now, leaving the rest for later.
+        owed: rows by place that a finished search has lost: so many are proposed though its time is up.
         clock: seconds.
     """
 
@@ -52,10 +53,11 @@ class Search:
         earlier: Iterable[Row] = (),
         spent: float = 0.0,
         most: int | None = None,
+        owed: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._spec, self._clock, self._most = spec, clock, most
+        self._spec, self._clock, self._most, self._owed = spec, clock, most, dict(owed or {})
         self._left = None if spec.budget.seconds is None else max(0.0, spec.budget.seconds - spent)
         self._answered = {row.point: row for row in rows}
         self._earlier = list(earlier)
@@ -80,7 +82,9 @@ class Search:
     @property
     def finished(self) -> bool:
         """Whether the budget is used up or everything was measured; false where ``most`` cut it short."""
-        return not self._waiting and all(place.closed or (not place.room and not place.trials) for place in self._places)
+        return not self._waiting and all(
+            place.closed or (not place.room and not place.trials) for place in self._places
+        )
 
     def propose(self) -> Point | None:
         """A point to measure; None where there is none, or none now."""
@@ -92,6 +96,7 @@ class Search:
                 self._close(place)
                 self._at += 1
                 continue
+            self._owed[place.name] = self._owed.get(place.name, 0) - 1
             number = self._opened(place).ask()
             self._waiting.extend(point for point in place.points[number] if point not in self._answered)
         if not self._waiting:
@@ -136,7 +141,7 @@ class Search:
         return found
 
     def _over(self, place: _Place) -> bool:
-        if self._left is None:
+        if self._left is None or self._owed.get(place.name, 0) > 0:
             return False
         share = self._left / (len(self._places) - self._at)
         return (0.0 if place.started is None else self._clock() - place.started) >= share

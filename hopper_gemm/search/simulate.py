@@ -235,9 +235,7 @@ def _of_the_default(curves: Sequence[Curve]) -> list[str]:
         others = {one.sampler: one for one in curves if one.place == curve.place}
         chance = f"; random search, in {others['random'].found():.0%}" if "random" in others else ""
         blind = (
-            f"; without the model prior, in {others[DEFAULT + BLIND].found():.0%}"
-            if DEFAULT + BLIND in others
-            else ""
+            f"; without the model prior, in {others[DEFAULT + BLIND].found():.0%}" if DEFAULT + BLIND in others else ""
         )
         alone = f"; the model alone needs {_counted(others['prior'].needed[0])}" if "prior" in others else ""
         lines.append(

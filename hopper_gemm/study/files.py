@@ -1,4 +1,4 @@
-"""Files that people may edit and processes may tear: read with the place of each mistake, written whole, held by one."""
+"""Files that people may edit and processes may tear: read with the place of each mistake, written whole, locked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise ResultsError(f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; restore the file") from None
+        raise ResultsError(
+            f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; restore the file"
+        ) from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, ResultsError):
             raise
@@ -74,7 +76,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             part.unlink()
-        raise ResultsError(f"{path} cannot be written ({error.strerror}); free the disk, or name another folder") from None
+        raise ResultsError(
+            f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
+        ) from None
     sync_folder(path.parent)
 
 

@@ -66,8 +66,8 @@ class StudyFolder:
         if self.about is None:
             return
         mine = identity_of(self.about)
-        for name in GUARDED:
-            if name in identity and mine[name] != identity[name]:
+        for name in (name for name in GUARDED if name in mine):
+            if identity.get(name, mine[name]) != mine[name]:
                 told = "" if name == "question" else f" ({mine[name]}, now {identity[name]})"
                 raise ResultsError(f"{self.path} was begun with another {name}{told}; {ELSEWHERE}")
 
@@ -139,9 +139,15 @@ class StudyFolder:
         self.about = {name: value for name, value in about.items() if value is not None or name in _NULL}
         write_json(self.path / PROVENANCE, self.about)
 
-    def finish(self, **changed: Any) -> None:
-        """Note that nothing is left to do, and which rows there are."""
-        self.note(finished={"rows": len(self.rows), "digest": digest_of(self.path / ROWS)}, **changed)
+    def finish(self, finished: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Note that nothing is left to do, and which rows there are.
+
+        Args:
+            finished: what else to note of the end, such as the budget.
+            about: other keys to change.
+        """
+        rows = {"rows": len(self.rows), "digest": digest_of(self.path / ROWS)}
+        self.note(**{**about, "finished": {**rows, **finished}})
 
     @property
     def finished(self) -> bool:
@@ -202,12 +208,13 @@ _NULL = ("facet_rows", "facet_cols", "commit")
 
 def identity_of(about: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same for a folder to go on, by the names of :data:`GUARDED`."""
+    measured = about["source"] == "measured"
     return {
         "question": about.get("spec_digest"),
         "source": about["source"],
-        "GPU": about["gpu"].get("name"),
-        "kernel": about.get("kernel") if about["source"] == "measured" else None,
-        "record": about.get("record"),
+        **({"GPU": about["gpu"]["name"]} if about["gpu"].get("name") else {}),
+        "kernel": about.get("kernel") if measured else None,
+        "record": None if measured else about.get("record"),
     }
 
 

@@ -66,7 +66,9 @@ def _check(
         if name not in found:
             raise ResultsError(f"{path}: the key {prefix}{name} is missing; restore the file")
     for name, kind in types.items():
-        if name in found and (not isinstance(found[name], kind) or (isinstance(found[name], bool) and kind is not bool)):
+        if name in found and (
+            not isinstance(found[name], kind) or (isinstance(found[name], bool) and kind is not bool)
+        ):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             wanted = " or ".join(_WORDS[one] for one in kinds)
             got = type(found[name]).__name__

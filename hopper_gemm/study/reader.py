@@ -83,7 +83,9 @@ def read_rows(folder: Path) -> list[Row]:
     """
     path = folder / ROWS
     if not there(path):
-        return version1.read_rows({name: records(folder / name) for name in version1.READ if there(folder / name)}, folder)
+        return version1.read_rows(
+            {name: records(folder / name) for name in version1.READ if there(folder / name)}, folder
+        )
     found: dict[RowKey, str] = {}
     rows: list[Row] = []
     parser: RowParser | None = None
@@ -121,7 +123,9 @@ def records(path: Path) -> Iterator[tuple[str, list[str]]]:
     for number, values in enumerate(zip(*columns, strict=True), 1):
         line = list(values)
         if names[-1] == SUM and summed(line[:-1])[-8:] != line[-1]:
-            raise ResultsError(f"{packed(path)}, row {number}: the row was changed since it was written; restore the file")
+            raise ResultsError(
+                f"{packed(path)}, row {number}: the row was changed since it was written; restore the file"
+            )
         yield f"row {number}", line
 
 

@@ -12,6 +12,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.places import suite_file
 from hopper_gemm.study.spec import ProblemSection, SpecError, lines_of, read_toml
 
+
 class ShapeSection(ProblemSection):
     """One problem of a list; as in a sweep, and whether it belongs to the steady regime too."""
 

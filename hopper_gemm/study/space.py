@@ -86,7 +86,7 @@ def points(spec: SweepSpec) -> dict[Point, str]:
     """
     if count(spec) > MOST:
         raise SpecError(
-            f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give its parameters fewer values"
+            f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give parameters fewer values"
         )
     refusals = _refusals(spec)
     ruled = {section.problem(): _of_problem(spec, refusals, section.problem()) for section in spec.problems}

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from hopper_gemm.model.config import FIELDS, GemmConfig, current
+from hopper_gemm.model.config import GemmConfig, current
 from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.study.files import read_text
 from hopper_gemm.study.row import ResultsError

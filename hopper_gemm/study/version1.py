@@ -1,4 +1,4 @@
-"""Studies of version 1 of the schema, read in the terms of now: rows in several files, samples in files of their own."""
+"""Studies of version 1 of the schema in the terms of now: rows in several files, samples in files of their own."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hopper_gemm.compiler import loader
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
@@ -84,45 +85,32 @@ def test_only_a_metered_kernel_is_given_readings():
     kernel = LoadedKernel(GemmConfig(swizzle=4), REPORT, lambda *arguments: calls.append(arguments), 132)
     kernel("a", "b", "out")
     kernel("a", "b", "out", "readings")
-    plain = ("a", "b", "out", 132, True, 4, True)
-    assert calls == [plain, (*plain, "readings")]
+    plain = ("a", "b", "out", 132, True, 4, True, None, None)
+    assert calls == [(*plain, None), (*plain, "readings")]
 
 
 @pytest.mark.parametrize(
-    ("config", "sizes"),
+    "config",
     [
-        (GemmConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2), {512: (66 * 2, 1), 1000: (66 * 2, 1)}),
-        (GemmConfig(tile_m=128, split_k=3, reduction="workspace", consumers=2), {512: (4 * 4, 3), 1000: (8 * 8, 3)}),
-        (GemmConfig(tile_m=64, split_k=3, reduction="workspace", consumers=1, cluster_m=2), {1000: (16 * 8, 3)}),
+        GemmConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2),
+        GemmConfig(tile_m=128, split_k=3, reduction="workspace", consumers=2),
     ],
     ids=str,
 )
-def test_a_workspace_has_room_for_every_cta_or_every_part_of_every_tile(config, sizes, monkeypatch):
-    """And stays where it is while others come: a captured graph has its address."""
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    given = []
-    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[-2:]), 132 // config.cluster_size)
-    for size, (ctas, parts) in sizes.items():
+def test_a_kernel_that_meets_in_memory_is_given_a_workspace_of_the_size_it_needs(config, monkeypatch):
+    asked, given = [], []
+
+    def get(device, sums, words):
+        asked.append((sums, words))
+        return "sums", "words"
+
+    monkeypatch.setattr(loader, "WORKSPACES", SimpleNamespace(get=get))
+    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[-3:]), 132 // config.cluster_size)
+    for size in (512, 1000):
         out = torch.zeros(size, size)
         kernel(out, out, out)
-        sums, flags = given[-1]
-        assert (sums.dtype, sums.numel()) == (torch.float32, ctas * parts * config.tile_m * config.tile_n)
-        assert (flags.dtype, flags.numel()) == (torch.int32, ctas * config.consumers)
-        assert not flags.any()
-        kernel(out, out, out)
-        assert given[-1][0] is sums
-    first = torch.zeros(next(iter(sizes)), next(iter(sizes)))
-    kernel(first, first, first)
-    assert given[-1][0] is given[0][0]
-
-
-def test_parts_that_the_gpu_does_not_hold_at_once_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("hopper_gemm.compiler.loader.resident_clusters", lambda size: 8)
-    config = GemmConfig(tile_m=128, split_k=16, reduction="workspace")
-    with pytest.raises(
-        IllegalConfigError, match="16 parts must be under way at once and this GPU holds 8 clusters of 1"
-    ):
-        load(config, GemmProblem(512, 512, 65536), tmp_path)
+    assert given == [("sums", "words", None)] * 2
+    assert asked == [loader.workspace_size(config, size, size, kernel.clusters) for size in (512, 1000)]
 
 
 @pytest.fixture
@@ -228,7 +216,7 @@ def test_what_somebody_else_owns_or_may_write_is_refused_with_the_fix(entry, mon
 
 
 def test_folder_and_files_are_for_their_owner_alone(entry):
-    store, kernel = entry
+    store, _ = entry
     assert store.root.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in store.root.iterdir()} == {0o600}
 
@@ -365,5 +353,5 @@ def test_a_compiled_kernel_loads_as_a_function(tmp_path, monkeypatch):
     assert callable(kernel.launcher)
     assert kernel.clusters == 66
     assert kernel.report.spills is False
-    with pytest.raises(TypeError, match="Expects 7 parameters"):  # those that a call passes
+    with pytest.raises(TypeError, match="Expects 10 parameters"):  # those that a call passes
         kernel.launcher()

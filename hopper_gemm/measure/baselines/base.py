@@ -1,4 +1,4 @@
-"""What a kernel of ours is held against: one interface for every library that multiplies matrices."""
+"""What a kernel of ours is compared with: one interface for every library that multiplies matrices."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ class Candidate:
         label: what tells it from the baseline's others, in the baseline's own words; empty where it has only one.
         recipe: makes it again in another process, by :meth:`Baseline.restore`; picklable.
         product: where the last launch on a set has left its product.
+        seeded: whether it is timed to the end, however it does in the first rounds.
+        variants: others like it, to be tried where it is near the fastest.
     """
 
     launch: Launch
     label: str = ""
     recipe: Any = None
     product: Callable[[Operands], torch.Tensor] = written
+    seeded: bool = False
+    variants: Callable[[], Sequence[Candidate]] = tuple
 
 
 class Baseline(Protocol):
@@ -52,7 +56,7 @@ class Baseline(Protocol):
     """Allowance for making the candidates of a problem and choosing among them."""
 
     def missing(self) -> str | None:
-        """Why it cannot be asked here, with the mend; None where it can."""
+        """Why it cannot be asked here, with the fix; None where it can."""
         ...
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:

@@ -237,6 +237,36 @@ def _staging(shares: Footprint) -> str | None:
     )
 
 
+def _scheduler(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.scheduler == "static":
+        return None
+    if config.schedule != "cooperative" or config.loads != "tma" or not config.persistent:
+        return (
+            'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
+            "cooperative, loads tma, persistent"
+        )
+    if config.stream_k or shares.parts_meet:
+        return 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
+    if config.prefetch:
+        return 'scheduler "dynamic" does not know its first tile before the kernel ahead has ended; take prefetch 0'
+    return None
+
+
+def _skew(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.skew == 0:
+        return None
+    assert isinstance(config.stages, int)
+    assert isinstance(config.consumers, int)
+    if config.schedule != "cooperative" or config.consumers == 1 or shares.parts_meet or config.loads != "tma":
+        return "skew is between consumers that share a tile: take schedule cooperative, 2 or 3 consumers, loads tma"
+    most = (config.stages - 1 - config.stagger) // (config.consumers - 1)
+    if config.skew <= most:
+        return None
+    return f"skew must be 0 to {most} with {config.stages} stages but got {config.skew}: the ring holds no more"
+
+
 TECHNIQUE_RULES = (
     Rule("swizzle", "a wider group than the GPU has clusters abreast is another raster", _swizzle),
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
@@ -246,6 +276,8 @@ TECHNIQUE_RULES = (
     Rule("prefetch", "operands can be asked into the L2 while another kernel writes them, not read", _prefetch),
     Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
     Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
+    Rule("scheduler", "the number of a tile goes from the producer to the consumers through the ring", _scheduler),
+    Rule("skew", "a consumer behind the other holds stages that cannot be loaded meanwhile", _skew),
     Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
     Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),

@@ -1,0 +1,85 @@
+"""Workspaces of launches: memory through which CTAs meet, one for each stream, and for each stream of a captured graph.
+
+Launches of one stream take turns, and every kernel leaves the words of a workspace zero, so that all kernels that run
+on a stream share one. A captured graph may be replayed on any stream, beside any other graph: it has a workspace of its
+own, from its own memory pool, whose words it clears itself when a replay begins. So a graph needs nothing that happened
+when another was captured, and nothing outlives it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+LEAST_SUMS, LEAST_WORDS = 4, 1024
+"""Sizes, in elements, below which no workspace is made."""
+
+Pair = tuple["torch.Tensor", "torch.Tensor"]
+
+
+class Workspaces:
+    """The workspaces of this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of_streams: dict[tuple[int, int], Pair] = {}
+        self._of_captures: dict[tuple[int, int, int], Pair] = {}
+
+    def get(self, device: int, sums: int, words: int) -> Pair:
+        """A workspace for a launch on the current stream of a device.
+
+        Args:
+            device: index; it must be the current one.
+            sums: floats that are needed at least.
+            words: 32-bit words that are needed at least.
+
+        Returns:
+            fp32 and int32 tensors, the words zero when the launch begins.
+        """
+        import torch
+
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        if torch.cuda.is_current_stream_capturing():
+            return self._captured(device, stream, sums, words)
+        found = self._of_streams.get((device, stream))
+        if found is None or found[0].numel() < sums or found[1].numel() < words:
+            with self._lock:
+                found = self._of_streams[device, stream] = _made(device, sums, words, found)
+        return found
+
+    def _captured(self, device: int, stream: int, sums: int, words: int) -> Pair:
+        capture = capture_of(stream)
+        with self._lock:
+            for key in list(self._of_captures):
+                if capture_of(key[1]) != key[2]:  # that capture has ended: the graph's pool may use the memory again
+                    del self._of_captures[key]
+            found = self._of_captures.get((device, stream, capture))
+            if found is None or found[0].numel() < sums or found[1].numel() < words:
+                found = self._of_captures[device, stream, capture] = _made(device, sums, words, found)
+        return found
+
+
+def capture_of(stream: int) -> int:
+    """Number of the capture under way on a stream; 0 where there is none."""
+    from cuda.bindings import runtime
+
+    error, status, number, *_ = runtime.cudaStreamGetCaptureInfo(stream)
+    active = runtime.cudaStreamCaptureStatus.cudaStreamCaptureStatusActive
+    return int(number) if not int(error) and status == active else 0
+
+
+def _made(device: int, sums: int, words: int, before: Pair | None) -> Pair:
+    """A workspace at least as large as the one before, for launches of the current stream from here on."""
+    import torch
+
+    least = (LEAST_SUMS, LEAST_WORDS) if before is None else (before[0].numel(), before[1].numel())
+    place = torch.device("cuda", device)
+    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=place)
+    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=place)
+
+
+WORKSPACES = Workspaces()
+"""Those of this process."""

@@ -1,0 +1,202 @@
+"""Loads by cp.async: the producer's threads copy sixteen bytes each, and announce a stage once it has landed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+from cutlass import Boolean, Int32, Int64, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+
+from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.kernel.work import Item
+from hopper_gemm.model import hopper
+from hopper_gemm.model.problem import ELEMENT_BYTES
+
+COPY_BYTES = 16
+"""Bytes of one cp.async; the only size that passes by the L1."""
+
+COPIES_UNDER_WAY = 3
+"""Stages that cp.async keeps under way, at most: those not yet announced cannot be multiplied. Nor can there be more of
+them than slots which the consumers do not hold back, or both wait for one another."""
+
+
+@dataclass(frozen=True)
+class ThreadLoad:
+    """One operand's way into shared memory by cp.async: what one of the producer's 128 threads copies.
+
+    The threads lie side by side over the swizzle's rows, a pass being as many rows as they cover. Where a row or a
+    column lies outside the matrix, zeros are written: nothing is read there.
+
+    Args:
+        source: global address of this thread's first 16 bytes in the matrix's first tile.
+        pitch: bytes from row to row.
+        rows, depth: of the matrix.
+        shared: shared address of this thread's first 16 bytes in stage 0, swizzled.
+        row, column: this thread's place in a pass.
+        tile_rows, tile_k: of a tile.
+        span: elements of a row of the swizzle.
+    """
+
+    source: Int64
+    pitch: Int64
+    rows: Int32
+    depth: Int32
+    shared: Int32
+    row: Int32
+    column: Int32
+    tile_rows: int
+    tile_k: int
+    span: int
+
+    @staticmethod
+    def of(
+        thread: Int32, matrix: cute.Tensor, shared: cute.Pointer, tile_rows: int, tile_k: int, span: int
+    ) -> ThreadLoad:
+        """The part of one of the producer's threads. ``matrix`` is (rows, depth), depth contiguous, 16-bit."""
+        across = span * ELEMENT_BYTES // COPY_BYTES
+        row, chunk = thread // across, thread % across
+        pitch = Int64(matrix.stride[0]) * ELEMENT_BYTES
+        offset = row * span * ELEMENT_BYTES + chunk * COPY_BYTES
+        swizzled = offset ^ ((offset >> 3) & ((across - 1) * COPY_BYTES))
+        column = chunk * (COPY_BYTES // ELEMENT_BYTES)
+        source = matrix.iterator.toint() + Int64(row) * pitch + Int64(chunk) * COPY_BYTES
+        rows, depth = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
+        at = shared.toint() + swizzled
+        return ThreadLoad(source, pitch, rows, depth, at, row, column, tile_rows, tile_k, span)
+
+    @cute.jit
+    def issue(self, tile: Int32, k_tile: Int32, index: Int32) -> None:
+        """Start this thread's copies of one tile into one stage."""
+        pass_rows = hopper.WARPGROUP_THREADS * COPY_BYTES // (self.span * ELEMENT_BYTES)
+        row_bytes = self.span * ELEMENT_BYTES
+        stage = self.shared + index * (self.tile_rows * self.tile_k * ELEMENT_BYTES)
+        row = tile * self.tile_rows + self.row
+        source = self.source + Int64(tile * self.tile_rows) * self.pitch + Int64(k_tile) * (self.tile_k * ELEMENT_BYTES)
+        for box in cutlass.range(self.tile_k // self.span, unroll=1):
+            within = k_tile * self.tile_k + box * self.span + self.column < self.depth
+            for step in cutlass.range_constexpr(-(-self.tile_rows // pass_rows)):
+                inside = within & (row + step * pass_rows < self.rows)
+                at = stage + box * (self.tile_rows * row_bytes) + step * pass_rows * row_bytes
+                read = source + box * row_bytes + self.pitch * (step * pass_rows)
+                inline_ptx(
+                    "cp.async.cg.shared.global.L2::128B [{$r0}], [{$r1}], 16, {$r2};",
+                    read_only_args=[
+                        at,
+                        cutlass.select_(inside, read, self.source),
+                        cutlass.select_(inside, Int32(COPY_BYTES), Int32(0)),
+                    ],
+                    predicate=self._within_tile(step, pass_rows),
+                )
+
+    def _within_tile(self, step: int, pass_rows: int) -> Boolean | None:
+        """Whether this thread's row of a pass belongs to the tile; None where that is so for every thread."""
+        if (step + 1) * pass_rows <= self.tile_rows:
+            return None
+        return Boolean(self.row + step * pass_rows < self.tile_rows)
+
+
+@dataclass(frozen=True)
+class ThreadLoads:
+    """Both operands' copies of one output tile's stages, by the producer's threads.
+
+    Args:
+        ring: what they fill.
+        a, b: the operands' ways into shared memory.
+    """
+
+    ring: Ring
+    a: ThreadLoad
+    b: ThreadLoad
+
+    @cute.jit
+    def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32) -> None:
+        """Start copying one stage into an empty slot."""
+        self.a.issue(tile_m, k_tile, index)
+        self.b.issue(tile_n, k_tile, index)
+
+    @cute.jit
+    def announce(self, index: Int32, ready: Boolean) -> None:
+        """Tell the consumers that this warp's copies of a stage have landed.
+
+        Copies by threads are writes of the generic proxy and wgmma reads by the async proxy: each thread fences its
+        own writes before anyone arrives for it.
+        """
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        if ready:
+            if cutlass.const_expr(self.ring.every):
+                cute.arch.mbarrier_arrive(self.ring.full() + index)
+            else:
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(self.ring.full() + index)
+
+
+@dataclass(frozen=True)
+class Copying(Bundle):
+    """Where the producer's threads stand when they copy by themselves: a copy is announced once it has landed.
+
+    Args:
+        state: the next slot to fill.
+        landed: the oldest slot not yet announced.
+        issued: slots filled so far.
+    """
+
+    state: RingState
+    landed: RingState
+    issued: Int32
+
+
+@dataclass(frozen=True)
+class CopyFill:
+    """Filling the ring by cp.async. By all threads of the producer.
+
+    Each stage is one group of copies. A stage is announced ``lag`` stages later, when its group has landed: so that
+    many stages are under way at once.
+
+    Args:
+        loads: of both operands.
+        lag: stages under way.
+        peek: probe the next slot early.
+        landed: the first slot, in the consumers' phase.
+    """
+
+    loads: ThreadLoads
+    lag: int
+    peek: bool
+    landed: RingState
+
+    def start(self, state: RingState) -> Copying:
+        """Before the first tile."""
+        return Copying(state, self.landed, Int32(0))
+
+    @cute.jit
+    def tile(self, at: Copying, tile_m: Int32, tile_n: Int32, item: Item, number: None) -> Copying:
+        """The load role, for one output tile."""
+        ring, state, landed, issued = self.loads.ring, at.state, at.landed, at.issued
+        passed = Boolean(False)
+        for k_tile in cutlass.range(item.k_count, unroll=1):
+            ring.acquire(state.index, state.parity, passed)
+            self.loads.issue(tile_m, tile_n, k_tile, state.index)
+            state = state.next()
+            if cutlass.const_expr(self.peek):
+                passed = ring.peek_empty(state.index, state.parity)
+            cute.arch.cp_async_commit_group()
+            cute.arch.cp_async_wait_group(self.lag)
+            self.loads.announce(landed.index, issued >= self.lag)
+            if issued >= self.lag:
+                landed = landed.next()
+            issued = issued + 1
+        return Copying(state, landed, issued)
+
+    @cute.jit
+    def end(self, at: Copying, number: None, drain: cutlass.Constexpr[bool]) -> None:
+        """Announce what is still under way, after the last tile."""
+        cute.arch.cp_async_wait_group(0)
+        landed = at.landed
+        for i in cutlass.range_constexpr(self.lag):
+            late = at.issued + i >= self.lag
+            self.loads.announce(landed.index, late)
+            if late:
+                landed = landed.next()

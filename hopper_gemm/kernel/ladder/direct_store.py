@@ -1,0 +1,80 @@
+"""Accumulators straight from registers to global memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+from cutlass import Boolean, Int32, Int64, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+
+from hopper_gemm.model import hopper
+
+
+@dataclass(frozen=True)
+class DirectEpilogue:
+    """The store role of one consumer warpgroup without shared memory: each thread stores its pairs of columns.
+
+    A warp's store covers 8 rows by 16 bytes of a 16-bit output: 8 sectors of 32 bytes, each half used; of fp32, whole.
+
+    Args:
+        target: global address of C's first element.
+        pitch: bytes from row to row of C.
+        m, n: of C.
+        row, column: this thread's first row and column within 64 rows of the share.
+        width: columns of the share.
+        dtype: element type of C.
+    """
+
+    target: Int64
+    pitch: Int64
+    m: Int32
+    n: Int32
+    row: Int32
+    column: Int32
+    width: int
+    dtype: type[cutlass.Numeric]
+
+    @staticmethod
+    def of(thread: Int32, matrix: cute.Tensor, width: int, dtype: type[cutlass.Numeric]) -> DirectEpilogue:
+        """The part of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
+        warp, lane = thread // hopper.WARP_THREADS, thread % hopper.WARP_THREADS
+        pitch = Int64(matrix.stride[0]) * (dtype.width // 8)
+        m, n = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
+        return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, warp * 16 + lane // 4, lane % 4 * 2, width, dtype)
+
+    def wait_reads(self, pending: int) -> None:
+        """Nothing is read later."""
+
+    @cute.jit
+    def store_tile(
+        self,
+        accumulators: cute.Tensor,
+        rows: cutlass.Constexpr[int],
+        columns: cutlass.Constexpr[int],
+        row: Int32,
+        column: Int32,
+        reduction: None = None,
+    ) -> None:
+        """Store one share; arguments as :meth:`Epilogue.store_tile`, a chunk being as wide as the share."""
+        groups = self.width // 8
+        parts = cute.make_tensor(accumulators.iterator, cute.make_layout((4, groups, rows)))
+        first_column = column * self.width + self.column
+        for i in cutlass.range_constexpr(rows):
+            for j in cutlass.range_constexpr(groups):
+                packed = cute.make_rmem_tensor(4, self.dtype)
+                packed.store(parts[None, j, i].load().to(self.dtype))
+                words = cute.recast_tensor(packed, Int32)
+                at_column = first_column + j * 8
+                for half in cutlass.range_constexpr(2):
+                    at_row = (row + i) * hopper.WGMMA_M + self.row + half * 8
+                    at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * (self.dtype.width // 8)
+                    inside = Boolean((at_row < self.m) & (at_column < self.n))
+                    if cutlass.const_expr(self.dtype.width == 16):
+                        inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[at, words[half]], predicate=inside)
+                    else:
+                        inline_ptx(
+                            "st.global.v2.b32 [{$r0}], {{$r1}, {$r2}};",
+                            read_only_args=[at, words[half * 2], words[half * 2 + 1]],
+                            predicate=inside,
+                        )

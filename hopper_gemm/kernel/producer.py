@@ -1,0 +1,196 @@
+"""The producer: filling the ring, tile after tile, and keeping in step with the producers of other CTAs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cutlass
+from cutlass import Boolean, Int32, Int64, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+
+from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.meter import Meter, Trace
+from hopper_gemm.kernel.operand import Loads
+from hopper_gemm.kernel.pipeline import RingState
+from hopper_gemm.kernel.work import Item, Raster
+from hopper_gemm.kernel.workspace import LOOKS, put
+
+
+@dataclass(frozen=True)
+class Patience(Bundle):
+    """What a producer remembers of its meetings.
+
+    Args:
+        attended: how many.
+        looks: that it may still take at the counter; 0 once a meeting has failed.
+    """
+
+    attended: Int32
+    looks: Int32
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Keeping CTAs that share panels together, so that what one of them reads from DRAM the others find in the L2.
+
+    CTAs of a persistent launch begin together and then go as fast as each can. After dozens of tiles they are so far
+    apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was
+    read two and a half times. So producers meet at a counter every so many stages of a tile: each says that it is here,
+    and waits until all have come to the meeting before this one, while its consumers multiply what the ring holds. A
+    producer less than one interval ahead does not wait; it reads the counter once.
+
+    Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks
+    no more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever
+    adds the last sets it back to zero.
+
+    Args:
+        word: address of the counter.
+        every: stages from meeting to meeting.
+        ctas: of the launch.
+        meetings: that lie within the tiles that every CTA has: none waits at a later one.
+        total: that CTAs attend in all.
+    """
+
+    word: Int64
+    every: int
+    ctas: Int32
+    meetings: Int32
+    total: Int32
+
+    @staticmethod
+    def of(word: Int64, every: int, raster: Raster, cluster_size: int, k_tiles: Int32) -> Pace:
+        """For a launch whose tiles have so many stages."""
+        each = k_tiles // every
+        return Pace(
+            word,
+            every,
+            raster.clusters * cluster_size,
+            raster.tiles // raster.clusters * each,
+            raster.tiles * cluster_size * each,
+        )
+
+    @cute.jit
+    def keep(self, loaded: Int32, patience: Patience) -> Patience:
+        """With so many stages of the tile asked for: if it is time to meet, wait a while for those behind. By a
+        warp."""
+        attended, looks = patience.attended, patience.looks
+        if loaded % self.every == 0:
+            lane = cute.arch.lane_idx()
+            before = inline_ptx(
+                "atom.relaxed.gpu.global.add.s32 {$w0}, [{$r0}], 1;",
+                write_only_types=[Int32],
+                read_only_args=[self.word],
+                predicate=Boolean(lane == 0),
+            )
+            if (lane == 0) & (before + 1 == self.total):
+                put(self.word, Int32(0))
+            seen = cute.arch.shuffle_sync(before, Int32(0)) + 1
+            came = attended * self.ctas
+            attended = attended + 1
+            if attended <= self.meetings:
+                while (seen < came) & (looks > 0):
+                    seen = inline_ptx(
+                        "ld.relaxed.gpu.global.b32 {$w0}, [{$r0}];",
+                        write_only_types=[Int32],
+                        read_only_args=[self.word],
+                    )
+                    looks = looks - 1
+                if seen >= came:
+                    looks = cutlass.select_(looks > 0, Int32(LOOKS), looks)
+        return Patience(attended, looks)
+
+
+@dataclass(frozen=True)
+class Filling(Bundle):
+    """Where a producer stands.
+
+    Args:
+        state: the next slot to fill.
+        meter: of this role.
+        walked: tiles behind it, where anything depends on their number.
+        patience: with other producers, or None.
+    """
+
+    state: RingState
+    meter: Meter
+    walked: Int32 | int
+    patience: Patience | None
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Filling the ring by TMA. By one warp.
+
+    Args:
+        loads: of both operands.
+        peek: probe the next slot while this one loads, and block only if the probe failed.
+        unroll: iterations of the loop to lay out one after the other.
+        reverse: load every other tile from the end of k.
+        pace: with whom to keep in step, or None.
+        metered: whether to count waits.
+        tagged: whether the number of an item goes with its first stage.
+        trace: where to note moments, or None.
+    """
+
+    loads: Loads
+    peek: bool
+    unroll: int
+    reverse: bool
+    pace: Pace | None
+    metered: bool
+    tagged: bool
+    trace: Trace | None
+
+    def start(self, state: RingState) -> Filling:
+        """Before the first tile."""
+        counted = self.reverse
+        patience = None if self.pace is None else Patience(Int32(0), Int32(LOOKS))
+        return Filling(state, Meter.start(self.metered), Int32(0) if counted else 0, patience)
+
+    @cute.jit
+    def tile(self, at: Filling, tile_m: Int32, tile_n: Int32, item: Item, number: Any) -> Filling:
+        """The load role, for one output tile: fill as many stages as the item has.
+
+        Returns:
+            Where the producer stands after the last stage: the ring runs on across tiles, so that the loads of the next
+            tile overlap the epilogue of this one.
+        """
+        ring = self.loads.ring
+        state, meter, patience = at.state, at.meter, at.patience
+        passed = Boolean(False)
+        start, step = item.k_first, 1
+        if cutlass.const_expr(self.reverse):
+            back = at.walked & 1
+            start = cutlass.select_(back != 0, item.k_first + item.k_count - 1, Int32(item.k_first))
+            step = cutlass.select_(back != 0, Int32(-1), Int32(1))
+        for k_tile in cutlass.range(item.k_count, unroll=self.unroll):
+            asked = meter.ask()
+            self._note(k_tile, "asked")
+            ring.acquire(state.index, state.parity, passed)
+            meter = meter.got(asked, passed)
+            self._note(k_tile, "had")
+            self.loads.issue(tile_m, tile_n, start + k_tile * step, state.index, number if self.tagged else None)
+            self._note(k_tile, "issued")
+            state = state.next()
+            if cutlass.const_expr(self.pace is not None):
+                patience = self.pace.keep(k_tile + 1, patience)
+            if cutlass.const_expr(self.peek):
+                passed = ring.peek_empty(state.index, state.parity)
+        walked = at.walked + 1 if cutlass.const_expr(self.reverse) else at.walked
+        return replace(at, state=state, meter=meter, patience=patience, walked=walked)
+
+    def _note(self, k_tile: Int32, moment: str) -> None:
+        if self.trace is not None:
+            self.trace.stage(k_tile, moment)
+
+    @cute.jit
+    def end(self, at: Filling, number: Int32 | None, drain: cutlass.Constexpr[bool]) -> None:
+        """After the last tile: hand on a number that says so, and wait until all slots have come back."""
+        ring, state = self.loads.ring, at.state
+        if cutlass.const_expr(number is not None):
+            ring.acquire(state.index, state.parity)
+            ring.finish(state.index, number)
+            state = state.next()
+        if cutlass.const_expr(drain):
+            ring.drain(state)

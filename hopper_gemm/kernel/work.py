@@ -1,0 +1,468 @@
+"""Which piece of work next: the order of the tiles, and the walks over them that all roles of a CTA share.
+
+A *cluster tile* is the block of output tiles that one cluster computes together. The raster puts the cluster tiles in
+an order: it walks along one axis, ``swizzle`` tiles of the other axis abreast. With raster m and swizzle 2, on 3 x 5
+cluster tiles (rows m, columns n) the order is::
+
+    0  1 |  6  7 | 12
+    2  3 |  8  9 | 13
+    4  5 | 10 11 | 14
+
+The last group is narrower where the width does not divide. Neighbours in the order run at the same time and share
+their panels of A and B in L2. A serpentine walk takes every other group in reverse (6 and 7 below, 10 and 11 above), so
+that a group starts on the panels with which the last one ended. All of this is launch-time values: changing them
+recompiles nothing.
+
+An *item* is what a cluster takes at a time: a tile, a split-K part of one, or a stretch of one along k. Three walks say
+which items a cluster takes:
+
+    Walk        cluster c of C takes items c, c + C, c + 2C ...; every role works this out by itself
+    StreamWalk  the same over the whole waves, then an equal stretch of the tiles that remain (stream-K)
+    Counter     the producer takes the next number from a counter in global memory (dynamic scheduler), and hands it
+    Handed      to the consumers through the ring, with the first stage of its item
+
+All share an interface: ``start`` gives a place, ``more`` says whether it holds an item, ``item`` which one, ``ask``
+asks for the item after it where somebody must be asked, ``next`` gives the place after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Boolean, Int32, Int64, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+
+from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.model import hopper
+
+LEAST_STAGES = 8
+"""A stretch of stream-K is at least this long, if need be for fewer clusters: shorter ones cost more to add up than
+they save."""
+
+SLOTS = 2
+NUMBER_BYTES = 4
+"""Numbers that a mailbox holds, and the bytes of one."""
+
+NO_MORE = -1
+"""What stands in the ring instead of an item's number when there is none left."""
+
+
+@dataclass(frozen=True)
+class Raster(Bundle):
+    """The order of the cluster tiles, fixed for a launch. Made on the host; divisions on the device are by precomputed
+    multipliers.
+
+    Args:
+        tiles: cluster tiles of the problem.
+        clusters: clusters of the launch, the stride of each one's walk. A launch argument costs no register; read from
+            the grid's size it would live in one from end to end, and that one was spilled by the fullest shares.
+        along_m: 1 to walk along m, 0 to walk along n.
+        groups: swizzle groups of full width.
+        width: of a group, in tiles.
+        last: the last step of a group, for the turn of a serpentine walk; -1 not to turn.
+        by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
+        parts: split-K parts of a tile that clusters take one by one.
+    """
+
+    tiles: Int32
+    clusters: Int32
+    along_m: Int32
+    groups: Int32
+    width: Int32
+    last: Int32
+    by_group: Any
+    by_width: Any
+    by_rest: Any
+    parts: int
+
+    @staticmethod
+    def of(
+        tiles_m: Int32,
+        tiles_n: Int32,
+        along_m: Int32,
+        swizzle: Int32,
+        serpentine: Int32,
+        clusters: Int32,
+        parts: int = 1,
+        cut: bool = False,
+    ) -> Raster:
+        """The order for a launch.
+
+        Args:
+            tiles_m, tiles_n: cluster tiles along m and n.
+            along_m: 1 to walk along m, 0 to walk along n.
+            swizzle: tiles of the other axis that advance together.
+            serpentine: 1 to walk every other group in reverse, 0 not to.
+            clusters: the most clusters that can be resident at once.
+            parts: split-K parts of a tile that clusters take one by one.
+            cut: whether tiles are cut along k as it comes, so that clusters without a tile of their own have work too.
+        """
+        walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
+        across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
+        width = cutlass.select_(swizzle < across, swizzle, across)
+        groups = across // width
+        rest = across - groups * width
+        return Raster(
+            tiles_m * tiles_n,
+            clusters if cut else cutlass.min(clusters, tiles_m * tiles_n * parts),
+            along_m,
+            groups,
+            width,
+            cutlass.select_(serpentine != 0, walk - 1, Int32(-1)),
+            cute.FastDivmodDivisorV2(walk * width),
+            cute.FastDivmodDivisorV2(width),
+            cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
+            parts,
+        )
+
+    @property
+    def items(self) -> Int32:
+        """Cluster tiles, or split-K parts of them, those of a tile one after the other."""
+        return self.tiles * self.parts if self.parts > 1 else self.tiles
+
+    @cute.jit
+    def tile(self, index: Int32) -> tuple[Int32, Int32]:
+        """The cluster tile (m, n) at a place of the order; the place must be below :attr:`tiles`."""
+        group, within = divmod(index, self.by_group)
+        step, offset = divmod(within, self.by_width)
+        rest_step, rest_offset = divmod(within, self.by_rest)
+        in_rest = group == self.groups
+        walked = cutlass.select_(in_rest, rest_step, step)
+        walked = cutlass.select_((self.last >= 0) & (group % 2 == 1), self.last - walked, walked)
+        crossed = group * self.width + cutlass.select_(in_rest, rest_offset, offset)
+        return (
+            cutlass.select_(self.along_m != 0, walked, crossed),
+            cutlass.select_(self.along_m != 0, crossed, walked),
+        )
+
+
+@dataclass(frozen=True)
+class Item(Bundle):
+    """One piece of work.
+
+    Args:
+        tile: place of its cluster tile in the raster's order.
+        part: split-K part; 0 where k is not divided among items.
+        k_first: first stage along k.
+        k_count: stages.
+    """
+
+    tile: Int32
+    part: Int32 | int
+    k_first: Int32 | int
+    k_count: Int32
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Cluster c of C takes items c, c + C, c + 2C ...
+
+    Args:
+        raster: the order.
+        k_first, k_tiles: stages of every tile that this CTA sees; those of its part where a cluster divides k.
+        first: of this cluster, or of a pingpong consumer.
+        stride: from item to item.
+    """
+
+    raster: Raster
+    k_first: Int32 | int
+    k_tiles: Int32
+    first: Int32
+    stride: Int32
+
+    def start(self, state: RingState) -> Int32:
+        """The first place."""
+        return Int32(self.first)
+
+    def more(self, at: Int32) -> Boolean:
+        """Whether there is an item at a place."""
+        return at < self.raster.items
+
+    def item(self, at: Int32) -> Item:
+        """The item at a place."""
+        return numbered(self.raster, at, self.k_first, self.k_tiles)
+
+    def ask(self, at: Int32) -> Int32:
+        """Nobody is asked."""
+        return at
+
+    def next(self, at: Int32, state: RingState) -> Int32:
+        """The place after it."""
+        return at + self.stride
+
+
+def numbered(raster: Raster, index: Int32, k_first: Int32 | int, k_tiles: Int32) -> Item:
+    """The item of a number below :attr:`Raster.items`."""
+    if raster.parts == 1:
+        return Item(index, 0, k_first, k_tiles)
+    part = index % raster.parts
+    return Item(index // raster.parts, part, *stretch(part, raster.parts, k_tiles))
+
+
+def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
+    """First stage and number of stages of a split-K part; the first parts get one more where they differ."""
+    each, over = k_tiles // parts, k_tiles % parts
+    return part * each + cutlass.min(part, over), each + Int32(part < over)
+
+
+@dataclass(frozen=True)
+class StreamPlace(Bundle):
+    """Where a cluster stands in stream-K: the next tile of whole waves, the next stage of its stretch, and its end."""
+
+    index: Int32
+    at: Int32
+    end: Int32
+
+
+@dataclass(frozen=True)
+class StreamWalk:
+    """Stream-K: whole waves are walked as ever; there may be none. The tiles that remain are strung together, stage
+    after stage, and the string is cut into equal stretches, one for each cluster; a stretch may end one tile and begin
+    the next.
+
+    Args:
+        raster: the order.
+        k_tiles: stages of a tile.
+        cluster: this one.
+        whole: tiles of whole waves, which lie before the string in the raster's order.
+        clusters: among which the string is cut.
+        each, over: stages of a stretch; the first ``over`` stretches have one more.
+    """
+
+    raster: Raster
+    k_tiles: Int32
+    cluster: Int32
+    whole: Int32
+    clusters: Int32
+    each: Int32
+    over: Int32
+
+    @staticmethod
+    def of(raster: Raster, k_tiles: Int32, cluster: Int32) -> StreamWalk:
+        """The walk of one cluster."""
+        rest = raster.tiles % raster.clusters
+        length = rest * k_tiles
+        clusters = cutlass.min(raster.clusters, cutlass.max(length // LEAST_STAGES, 1))
+        whole = raster.tiles - rest
+        return StreamWalk(raster, k_tiles, cluster, whole, clusters, length // clusters, length % clusters)
+
+    def begin(self, cluster: Int32) -> Int32:
+        """Where a cluster's stretch begins; the one before ends there. Clusters without a stretch begin at the end."""
+        most = cutlass.min(cluster, self.clusters)
+        return most * self.each + cutlass.min(most, self.over)
+
+    def start(self, state: RingState) -> StreamPlace:
+        """The first place."""
+        return StreamPlace(Int32(self.cluster), self.begin(self.cluster), self.begin(self.cluster + 1))
+
+    def more(self, place: StreamPlace) -> Boolean:
+        """Whether there is an item at a place."""
+        return (place.index < self.whole) | (place.at < place.end)
+
+    def item(self, place: StreamPlace) -> Item:
+        """The item at a place: a whole tile, then the piece of a tile with which the rest of the stretch begins."""
+        before = place.index < self.whole
+        first = place.at % self.k_tiles
+        count = cutlass.min(self.k_tiles - first, place.end - place.at)
+        return Item(
+            cutlass.select_(before, place.index, self.whole + place.at // self.k_tiles),
+            0,
+            cutlass.select_(before, Int32(0), first),
+            cutlass.select_(before, self.k_tiles, count),
+        )
+
+    def ask(self, place: StreamPlace) -> StreamPlace:
+        """Nobody is asked."""
+        return place
+
+    def next(self, place: StreamPlace, state: RingState) -> StreamPlace:
+        """The place after it."""
+        at = cutlass.select_(place.index < self.whole, place.at, place.at + self.item(place).k_count)
+        return StreamPlace(place.index + self.raster.clusters, at, place.end)
+
+    def pieces(self, tile: Int32) -> tuple[Int32, Int32]:
+        """The cluster that begins a tile of the string, and how many clusters have a piece of it."""
+        first = (tile - self.whole) * self.k_tiles
+        head, tail = self._owner(first), self._owner(first + self.k_tiles - 1)
+        return head, tail - head + 1
+
+    def _owner(self, stage: Int32) -> Int32:
+        """The cluster to whose stretch a stage of the string belongs."""
+        longer = self.over * (self.each + 1)
+        in_longer = stage < longer
+        each = cutlass.select_(in_longer, self.each + 1, self.each)
+        return (
+            cutlass.select_(in_longer, Int32(0), self.over) + cutlass.select_(in_longer, stage, stage - longer) // each
+        )
+
+
+@dataclass(frozen=True)
+class Asked(Bundle):
+    """Where a producer stands that takes numbers from a counter.
+
+    Args:
+        index: number of the item at hand.
+        taken: what the counter said last; of one lane, and not looked at before it is needed.
+        turn: numbers that passed between the CTAs of the cluster so far.
+    """
+
+    index: Int32
+    taken: Int32
+    turn: Int32
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The dynamic scheduler: a CTA that is late, since its SM was busy or is slow, takes fewer items.
+
+    The producer of a cluster's first CTA takes numbers from a counter in global memory, one ahead: the number of the
+    next item is asked for before the loads of this one, so that its way to the L2 and back costs nothing. Producers of
+    the other CTAs get it through a mailbox in shared memory. All items are taken so, the first too: with a number of
+    its own for each CTA, one that starts late would hold up the launch with its first item.
+
+    Every cluster takes numbers until one is beyond the items, so that items + clusters numbers are taken in all, and
+    whoever takes the last of them sets the counter back to zero for the next launch.
+
+    Args:
+        raster: the order.
+        k_first, k_tiles: stages of every tile.
+        word: address of the counter.
+        lane: within the producer's warp.
+        rank: of the CTA in its cluster.
+        size: CTAs of the cluster.
+        mailbox: shared memory, or None without a cluster: :data:`SLOTS` numbers, then barriers that say that a slot is
+            full, then (used in the first CTA) that it is empty.
+    """
+
+    raster: Raster
+    k_first: Int32 | int
+    k_tiles: Int32
+    word: Int64
+    lane: Int32
+    rank: Int32
+    size: int
+    mailbox: cute.Pointer | None
+
+    def start(self, state: RingState) -> Asked:
+        """Ask for the first item, and wait for it."""
+        return self.next(self.ask(Asked(Int32(0), Int32(0), Int32(0))), state)
+
+    def more(self, at: Asked) -> Boolean:
+        """Whether there is an item."""
+        return at.index < self.raster.items
+
+    def item(self, at: Asked) -> Item:
+        """The item."""
+        return numbered(self.raster, at.index, self.k_first, self.k_tiles)
+
+    def ask(self, at: Asked) -> Asked:
+        """Ask for the next number. By a warp."""
+        taken = inline_ptx(
+            "atom.relaxed.gpu.global.add.s32 {$w0}, [{$r0}], 1;",
+            write_only_types=[Int32],
+            read_only_args=[self.word],
+            predicate=Boolean((self.lane == 0) & (self.rank == 0)),
+        )
+        return Asked(at.index, taken, at.turn)
+
+    @cute.jit
+    def next(self, at: Asked, state: RingState) -> Asked:
+        """Wait for the number that was asked for, and pass it on. By a warp."""
+        index = cute.arch.shuffle_sync(at.taken, Int32(0))
+        if (self.lane == 0) & (self.rank == 0) & (index == self.raster.items + self.raster.clusters - 1):
+            inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[self.word, Int32(0)])
+        turn = at.turn
+        if cutlass.const_expr(self.size > 1):
+            slot, parity = turn % SLOTS, turn // SLOTS & 1
+            full, empty = self._full + slot, self._empty + slot
+            if self.rank == 0:
+                cute.arch.mbarrier_wait(empty, parity ^ 1)
+                if (self.lane > 0) & (self.lane < self.size):
+                    cute.arch.store_async_dsmem(self._slot(slot), index, full, self.lane)
+            else:
+                if self.lane == 0:
+                    cute.arch.mbarrier_arrive_and_expect_tx(full, NUMBER_BYTES)
+                cute.arch.mbarrier_wait(full, parity)
+                index = inline_ptx(
+                    "ld.shared.b32 {$w0}, [{$r0}];",
+                    write_only_types=[Int32],
+                    read_only_args=[self._slot(slot).toint()],
+                )
+                cute.arch.sync_warp()
+                if self.lane == 0:
+                    cute.arch.mbarrier_arrive(empty, peer_cta_rank_in_cluster=Int32(0))
+            turn = turn + 1
+        return Asked(index, at.taken, turn)
+
+    @cute.jit
+    def leave(self, at: Asked) -> None:
+        """Wait until every number has been taken out of the mailbox: nobody arrives here once this CTA has left."""
+        if cutlass.const_expr(self.size > 1):
+            if self.rank == 0:
+                for i in cutlass.range_constexpr(SLOTS):
+                    turn = at.turn + i
+                    cute.arch.mbarrier_wait(self._empty + turn % SLOTS, (turn // SLOTS & 1) ^ 1)
+
+    @staticmethod
+    def init(mailbox: cute.Pointer, size: int) -> None:
+        """Set the arrival counts of a mailbox. By one thread, before any other thread of the cluster uses it."""
+        barriers = _barriers(mailbox)
+        for slot in range(SLOTS):
+            cute.arch.mbarrier_init(barriers + slot, 1)
+            cute.arch.mbarrier_init(barriers + SLOTS + slot, size - 1)
+        cute.arch.mbarrier_init_fence()
+
+    def _slot(self, slot: Int32) -> cute.Pointer:
+        return cute.recast_ptr(self.mailbox, dtype=Int32) + slot
+
+    @property
+    def _full(self) -> cute.Pointer:
+        return _barriers(self.mailbox)
+
+    @property
+    def _empty(self) -> cute.Pointer:
+        return _barriers(self.mailbox) + SLOTS
+
+
+def _barriers(mailbox: cute.Pointer) -> cute.Pointer:
+    return mailbox + SLOTS * NUMBER_BYTES // hopper.MBARRIER_BYTES
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The consumer's side of :class:`Counter`: an item's number stands in the ring beside its first stage.
+
+    Args:
+        raster: the order.
+        k_first, k_tiles: stages of every tile.
+        ring: of stages.
+    """
+
+    raster: Raster
+    k_first: Int32 | int
+    k_tiles: Int32
+    ring: Ring
+
+    def start(self, state: RingState) -> Int32:
+        """Wait for the first item."""
+        return self.next(Int32(0), state)
+
+    def more(self, at: Int32) -> Boolean:
+        """Whether there is an item."""
+        return at != NO_MORE
+
+    def item(self, at: Int32) -> Item:
+        """The item."""
+        return numbered(self.raster, at, self.k_first, self.k_tiles)
+
+    def ask(self, at: Int32) -> Int32:
+        """The producer asks."""
+        return at
+
+    def next(self, at: Int32, state: RingState) -> Int32:
+        """Wait for the stage that comes next, and see which item it belongs to."""
+        self.ring.wait(state.index, state.parity)
+        return self.ring.tag(state.index)

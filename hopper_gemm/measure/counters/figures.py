@@ -1,0 +1,200 @@
+"""The figures of a launch that hardware counters give: what each counts, and which metric is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hopper_gemm.measure.counters.profiler import ProfiledLaunch, Profiler
+
+SECTOR_BYTES = 32
+"""The grain of the L2 and of device memory."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A metric that a figure may come from.
+
+    Args:
+        metric: full name.
+        factor: from seconds, bytes, hertz, percent or a plain number to the figure's unit.
+        over: a second metric by which the first is divided.
+    """
+
+    metric: str
+    factor: float = 1.0
+    over: str | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All metrics that it takes."""
+        return (self.metric,) if self.over is None else (self.metric, self.over)
+
+    def value(self, values: dict[str, float]) -> float | None:
+        """The figure, or None where a metric is not there."""
+        if not all(name in values for name in self.metrics):
+            return None
+        below = 1.0 if self.over is None else values[self.over]
+        return self.factor * values[self.metric] / below if below else None
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A figure of a launch.
+
+    Args:
+        name: as in results.
+        unit: of the figure.
+        meaning: what it counts.
+        sources: metrics it may come from, the best first.
+        adds: whether the figures of several kernels add up; otherwise the longest kernel's stands for all.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    sources: tuple[Source, ...]
+    adds: bool = True
+
+    def value(self, values: dict[str, float]) -> tuple[float | None, Source | None]:
+        """The figure and where it is from. A source that counted nothing gives way to one that did: a metric can be
+        there and not know the instruction."""
+        known = [(value, source) for source in self.sources if (value := source.value(values)) is not None]
+        return next((pair for pair in known if pair[0] > 0), known[0] if known else (None, None))
+
+
+def _active(unit: str) -> Source:
+    return Source(f"{unit}.avg.pct_of_peak_sustained_active")
+
+
+COUNTERS = (
+    Counter(
+        "tensor_active_hw",
+        "%",
+        "cycles in which the tensor cores compute, of those in which an SM has work; wgmma counts as hmma",
+        (
+            _active("sm__pipe_tensor_op_hmma_cycles_active"),
+            _active("sm__pipe_tensor_cycles_active"),
+            _active("sm__pipe_tensor_op_gmma_cycles_active"),
+            _active("sm__inst_executed_pipe_tensor_op_gmma"),
+        ),
+        adds=False,
+    ),
+    Counter(
+        "sm_ghz",
+        "GHz",
+        "mean SM clock during the launch",
+        tuple(Source(f"{unit}__cycles_elapsed.avg.per_second", 1e-9) for unit in ("sm", "smsp", "gpc")),
+        adds=False,
+    ),
+    Counter(
+        "duration_us",
+        "us",
+        "time of the replay in which it was taken, from a cold start; no substitute for a timing",
+        (Source("gpu__time_duration.sum", 1e6),),
+    ),
+    Counter(
+        "dram_read_bytes",
+        "B",
+        "bytes read from device memory",
+        (Source("dram__bytes_read.sum"), Source("dram__sectors_read.sum", SECTOR_BYTES)),
+    ),
+    Counter(
+        "dram_write_bytes",
+        "B",
+        "bytes written to device memory; what is still in the L2 at the end is not among them",
+        (Source("dram__bytes_write.sum"), Source("dram__sectors_write.sum", SECTOR_BYTES)),
+    ),
+    Counter(
+        "l2_read_sectors",
+        "sectors",
+        "sectors of 32 bytes read in the L2",
+        (Source("lts__t_sectors_op_read.sum"),),
+    ),
+    Counter(
+        "l2_hit_pct",
+        "%",
+        "sectors found in the L2, of all that were looked up, reads and writes",
+        (
+            Source("lts__t_sector_hit_rate.pct"),
+            Source("lts__t_sectors_lookup_hit.sum", 100, over="lts__t_sectors.sum"),
+        ),
+        adds=False,
+    ),
+    Counter(
+        "l2_read_hit_pct",
+        "%",
+        "the same of reads alone",
+        (
+            Source("lts__t_sector_op_read_hit_rate.pct"),
+            Source("lts__t_sectors_op_read_lookup_hit.sum", 100, over="lts__t_sectors_op_read.sum"),
+        ),
+        adds=False,
+    ),
+    Counter(
+        "l2_load_hit_pct",
+        "%",
+        "the same of reads that SMs asked for: in these kernels TMA loads, which no metric of the L2 tells apart",
+        (
+            Source(
+                "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum", 100, over="lts__t_sectors_srcunit_tex_op_read.sum"
+            ),
+        ),
+        adds=False,
+    ),
+    Counter(
+        "tma_load_bytes",
+        "B",
+        "bytes that TMA loads brought into the SMs",
+        (
+            Source("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum"),
+            Source("l1tex__m_xbar2l1tex_read_bytes_pipe_tma.sum"),
+        ),
+    ),
+    Counter(
+        "shared_bank_reads",
+        "reads",
+        "reads of a 4-byte bank of shared memory (of the L1 data array, to be exact), wgmma's operands above all",
+        (Source("l1tex__data_bank_reads.sum"),),
+    ),
+    Counter(
+        "instructions",
+        "",
+        "warp instructions executed, spinning and waiting included",
+        (Source("smsp__inst_executed.sum"), Source("sm__inst_executed.sum")),
+    ),
+)
+"""The figures, in the order in which tables show them. Metrics: Nsight Compute, ``--query-metrics --chips gh100``."""
+
+
+def wanted_metrics(profiler: Profiler) -> list[str]:
+    """The metrics to ask for: those that the profiler knows, and for a figure of which it knows none, all of them."""
+    wanted: list[str] = []
+    for counter in COUNTERS:
+        known = [source for source in counter.sources if all(map(profiler.knows, source.metrics))]
+        for source in known or counter.sources:
+            wanted += source.metrics
+    return list(dict.fromkeys(wanted))
+
+
+def figures_of(launches: Sequence[ProfiledLaunch]) -> tuple[dict[str, float], str]:
+    """The figures of a request's launches, and the note on what is missing or second-best.
+
+    Args:
+        launches: one; or the several kernels that one call started.
+    """
+    longest = max(launches, key=lambda launch: launch.values.get("gpu__time_duration.sum", 0.0))
+    figures, remarks = {}, []
+    for counter in COUNTERS:
+        values = [counter.value(launch.values) for launch in (launches if counter.adds else [longest])]
+        numbers = [value for value, _ in values if value is not None]
+        if len(numbers) < len(values):
+            remarks.append(f"no {counter.name}")
+            continue
+        figures[counter.name] = sum(numbers)
+        source = values[0][1]
+        if source is not None and source != counter.sources[0]:
+            remarks.append(f"{counter.name} from {source.metric}")
+    if len(launches) > 1:
+        remarks.append(f"{len(launches)} kernels")
+    return figures, "; ".join(remarks)
