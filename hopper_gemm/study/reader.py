@@ -19,6 +19,8 @@ from hopper_gemm.study.row import SUM, ResultsError, Row, RowKey, RowParser, as_
 from hopper_gemm.study.schema import ALIASES, BY_NAME, NAMES, PAIRS
 
 ROWS = "rows.csv"
+SHARED = "studies-"
+"""What the names of files that the studies of a list share begin with."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def records(path: Path) -> Iterator[tuple[str, list[str]]]:
     if path.is_file():
         yield from _lines(path)
         return
-    found = read_parquet(packed(path))
+    found = read_parquet(*_parquet(path))
     names = list(found)
     yield "row 0", _checked_names(packed(path), "row 0", names)
     columns = [[as_text(value) for value in values] for values in found.values()]
@@ -164,13 +166,26 @@ def packed(path: Path) -> Path:
     return path.with_suffix(".parquet")
 
 
+def shared(path: Path) -> Path:
+    """Where a file's rows lie once the studies of a list are packed together: in a Parquet beside their folders, whose
+    column ``study`` names the folder."""
+    return path.parent.parent / f"{SHARED}{path.stem}.parquet"
+
+
 def there(path: Path) -> bool:
-    """Whether a file is there, or its Parquet instead."""
-    return path.is_file() or packed(path).is_file()
+    """Whether a file is there, or its Parquet, or its part of a shared Parquet."""
+    if path.is_file() or packed(path).is_file():
+        return True
+    return shared(path).is_file() and bool(read_parquet(shared(path), path.parent.name)["study"])
 
 
-def read_parquet(path: Path) -> dict[str, list[Any]]:
-    """The columns of a packed file.
+def _parquet(path: Path) -> tuple[Path, str | None]:
+    """The Parquet that holds a file's rows, and the study to choose where it is shared."""
+    return (packed(path), None) if packed(path).is_file() else (shared(path), path.parent.name)
+
+
+def read_parquet(path: Path, study: str | None = None) -> dict[str, list[Any]]:
+    """The columns of a packed file; of a shared one the rows of one study.
 
     Raises:
         ResultsError: it is not Parquet, or there is nothing to read it with.
@@ -180,7 +195,7 @@ def read_parquet(path: Path) -> dict[str, list[Any]]:
     except ImportError:
         raise ResultsError(f"{path} needs pyarrow to be read; pip install pyarrow") from None
     try:
-        table = parquet.read_table(path)
+        table = parquet.read_table(path, filters=None if study is None else [("study", "==", study)])
         return {name: table.column(name).to_pylist() for name in table.column_names}
     except (OSError, ValueError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
