@@ -11,7 +11,7 @@ from hopper_gemm.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.measure.statistics import Ratio, noise_floor
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import TunedEntry
-from hopper_gemm.run.coordinator import Member, Taken
+from hopper_gemm.run.coordinator import Idle, Member, Taken
 from hopper_gemm.run.task import Answer, Task, ratio_of
 
 MARGIN = 0.02
@@ -41,7 +41,7 @@ class Checked:
         return {**asked, "config": str(entry.config), "status": self.status, "message": self.message}
 
 
-class Check:
+class Check(Idle):
     """Measures every entry anew, its noise floor first.
 
     Args:
@@ -53,13 +53,6 @@ class Check:
         self._entries: dict[Point, TunedEntry] = {}
         self._control: dict[Point, Answer] = {}
         self.checked: list[Checked] = []
-
-    def joined(self, member: Member) -> None:
-        """Any Hopper GPU will do."""
-
-    def room(self, workers: int) -> int:
-        """One entry under way, and some that compile."""
-        return 4
 
     def next(self, member: Member) -> Task | None:
         """The next entry."""
@@ -81,15 +74,6 @@ class Check:
                 entry = self._entries[ours]
                 status, message = _decided(entry, self._control[ours], one.answer)
                 self.checked.append(Checked(entry, status, message))
-
-    def dropped(self, task: Task, board: str) -> None:
-        """Nothing here is for one board."""
-
-    def left(self, worker: str) -> None:
-        """Its entries go to the others."""
-
-    def tick(self) -> None:
-        """Nothing depends on time."""
 
 
 Decision = tuple[Literal["held", "fallen", "skipped"], str]

@@ -1,8 +1,8 @@
 """The executor for many hosts, on Dask.distributed: transport, liveness and restarts are Dask's; which point is open,
 sent again or done is the coordinator's alone.
 
-The scheduler lives in the coordinator's process. Hosts join by ``hopper-gemm worker``: a nanny for each GPU, and in each
-Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask's is a
+The scheduler lives in the coordinator's process. Hosts join by ``hopper-gemm worker``: a nanny for each GPU, and in
+each Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask is a
 batch of ours, for one Dask worker and never retried by Dask; answers stream back as events, and come once more with the
 task's result. Connections are encrypted by a certificate that is made at the start and thrown away at the end: an open
 scheduler would run anybody's code.
@@ -362,8 +362,8 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
         ]
         try:
             await asyncio.wait_for(asyncio.gather(*nannies), 60)
-        except (OSError, TimeoutError, asyncio.TimeoutError) as error:
-            raise ValueError(f"nobody listens at {address} ({error or type(error).__name__}); start the sweep") from None
+        except (OSError, TimeoutError) as error:
+            raise ValueError(f"nobody listens at {address} ({error or type(error).__name__}); start a sweep") from None
         await asyncio.gather(*(nanny.finished() for nanny in nannies))
 
     asyncio.run(run())

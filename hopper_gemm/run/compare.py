@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.store import source_digest
+from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.measure.statistics import noise_floor
 from hopper_gemm.model.legality import reasons
@@ -16,7 +17,7 @@ from hopper_gemm.model.point import CONTEXTS, REGIMES, Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import Pick, TunedEntry, pick, read_tuned, recorded_tables, untuned
-from hopper_gemm.run.coordinator import Member, RefusedError, Taken
+from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
 from hopper_gemm.run.task import Task, ratio_of
 from hopper_gemm.study.folder import StudyFolder
 from hopper_gemm.study.provenance import fresh, versions
@@ -37,7 +38,7 @@ LIBRARIES = ("torch", "nvidia-cublas")
 """A folder holds figures of one version of each."""
 
 
-class Comparison:
+class Comparison(Idle):
     """See the module. Made, it only looks; the first worker that joins opens the folder.
 
     Args:
@@ -192,9 +193,6 @@ class Comparison:
         """The others may have its problems; what it measured stays."""
         self._home = {}
 
-    def tick(self) -> None:
-        """Nothing depends on time."""
-
     def close(self) -> None:
         """Note whether everything was measured, and let the folder go."""
         if self._folder.about is not None and self._folder.rows:
@@ -300,3 +298,33 @@ def entries_of(recorded: Path | None, kind: str) -> list[TunedEntry]:
     tables = recorded_tables()
     paths = [tables[kind]] if kind in tables else list(tables.values())
     return [entry for path in paths for entry in read_tuned(path)]
+
+
+HOST_PROBLEM = GemmProblem(64, 64, 64)
+"""Done before the next launch comes, so that the host alone is timed."""
+
+
+class HostTimes(Idle):
+    """The host time of a launch, as a question: ``times`` in microseconds by what launches."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self.times: dict[str, float] = {}
+
+    def next(self, member: Member) -> Task | None:
+        """One measurement."""
+        if self._asked:
+            return None
+        self._asked = True
+        return Task((Point(HOST_PROBLEM, None),), "host", stage="host")
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Keep it.
+
+        Raises:
+            NoHopperError: it could not be taken.
+        """
+        for one in answers:
+            if one.answer.status != "ok":
+                raise NoHopperError(f"the host time of a launch could not be measured: {one.answer.reason}")
+            self.times = dict(one.answer.figures)

@@ -1,4 +1,4 @@
-"""Counting a study, as a question: what the profiler counts of each kernel, and the waits that our kernel counts itself.
+"""Counting a study, as a question: what the profiler counts of each kernel, and the waits that ours counts itself.
 
 The two are rows of their own, of process 0 and process 1: one kind that fails, or is left for later, does not keep back
 the other. Readers put them together.
@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.coordinator import Member, RefusedError, Taken
+from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
 from hopper_gemm.run.task import Task
 from hopper_gemm.study.folder import StudyFolder, identity_of
+from hopper_gemm.study.places import local_root
 from hopper_gemm.study.provenance import fresh
-from hopper_gemm.study.reader import read_study
+from hopper_gemm.study.reader import ROWS, read_study
 from hopper_gemm.study.row import ResultsError, Row, RowKey, figures_of
 from hopper_gemm.study.space import points
 from hopper_gemm.study.spec import read_spec
@@ -29,7 +30,7 @@ KINDS: tuple[Literal["profile", "meter"], ...] = ("profile", "meter")
 """Number of the process by its place."""
 
 
-class Counting:
+class Counting(Idle):
     """See the module.
 
     Args:
@@ -90,10 +91,6 @@ class Counting:
         elif member.gpu["name"] != self._fresh["gpu"]["name"]:
             raise RefusedError(f"{member.name} is an {member.gpu['name']}; it is left out")
 
-    def room(self, workers: int) -> int:
-        """One chunk under way, and one that compiles."""
-        return 2
-
     def next(self, member: Member) -> Task | None:
         """A chunk of one kind."""
         for kind in KINDS:
@@ -118,15 +115,6 @@ class Counting:
             rows.append(Row(point, "ok", answer.reason, *told, study=self._fresh["study"], gpu=gpu, board=board))
         self._folder.append(rows)
         self.written += len(rows)
-
-    def dropped(self, task: Task, board: str) -> None:
-        """Nothing here is for one board."""
-
-    def left(self, worker: str) -> None:
-        """Its chunks go to the others."""
-
-    def tick(self) -> None:
-        """Nothing depends on time."""
 
     def close(self) -> None:
         """Let the folder go."""
@@ -166,4 +154,16 @@ def _with_baselines(launches: Sequence[Point]) -> list[Point]:
 
 
 def _key(point: Point, kind: str) -> RowKey:
-    return RowKey("counters", point, KINDS.index(kind))  # type: ignore[arg-type]
+    return RowKey("counters", point, int(kind == "meter"))
+
+
+def folder_of(target: Path, gpu: str) -> Path:
+    """Where a target's counters go if nobody says otherwise: its own folder where that takes rows, else a local one.
+
+    Args:
+        target: a study's folder, or a sweep's file.
+        gpu: slug of the GPU.
+    """
+    if not target.is_dir():
+        return local_root() / gpu / read_spec(target).name
+    return target if (target / ROWS).is_file() else local_root() / gpu / f"{target.resolve().name}-counted"
