@@ -81,14 +81,14 @@ def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counte
         ProfilerError: the profiler is missing or cannot work here.
     """
     from hopper_gemm.measure.counters import count
-    from hopper_gemm.measure.profiler import open_profiler
+    from hopper_gemm.measure.counters.profiler import open_profiler
 
     return count(points, gpu, open_profiler(), store=store)
 
 
 def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
     """How long the roles of each point's kernel wait, as the kernel itself counts; one answer for each."""
-    from hopper_gemm.measure.waits import WaitMeter
+    from hopper_gemm.measure.counters.waits import WaitMeter
 
     meter = WaitMeter(gpu, store)
     try:

@@ -103,6 +103,33 @@ class Question(Protocol):
         """Called twice a second, or more often."""
         ...
 
+    def close(self) -> None:
+        """The run has ended, however it did."""
+        ...
+
+
+class Idle:
+    """What a question does by default where the protocol lets it choose: nothing."""
+
+    def joined(self, member: Member) -> None:
+        """Any worker will do."""
+
+    def room(self, workers: int) -> int:
+        """One task under way, and some that compile."""
+        return 4
+
+    def dropped(self, task: Task, board: str) -> None:
+        """Nothing is for one board."""
+
+    def left(self, worker: str) -> None:
+        """Its tasks go to the others."""
+
+    def tick(self) -> None:
+        """Nothing depends on time."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
 
 @dataclass
 class _Sent:
@@ -302,3 +329,18 @@ class Coordinator:
             if sent.left:
                 self._again.append((number, sent))
         return taken
+
+
+def run(question: Question, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
+    """Run a question, and close it and its workers however it ends.
+
+    Raises:
+        NoHopperError, RunError: as :meth:`Coordinator.run`.
+    """
+    try:
+        Coordinator(question, executor, say).run()
+    finally:
+        try:
+            question.close()
+        finally:
+            executor.close()

@@ -12,21 +12,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hopper_gemm.measure.protocol import Protocol
 from hopper_gemm.measure.race import even
-from hopper_gemm.measure.statistics import Ratio, speedup
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned
-from hopper_gemm.run.task import Task
+from hopper_gemm.run.task import Task, ratio_of
 from hopper_gemm.search.objective import Objective, joint
 from hopper_gemm.study.files import FileLock, write_json
 from hopper_gemm.study.folder import StudyFolder
+from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.row import Row
-from hopper_gemm.study.schema import FIGURES
 from hopper_gemm.study.space import place_of
 from hopper_gemm.study.spec import SweepSpec
 
@@ -111,44 +108,41 @@ class Finals:
         """Where no final is the best beyond the noise: the configs that share the first place."""
         found = {}
         for place in self._chosen if self._spec.objective == ["speedup"] else ():
-            ran = self.pooled(place)
-            first = even([ratio for ratio, _ in ran.values()], self._noise_of(place))
+            ran = self._ran(place)
+            first = even([ratio_of(row.figures) for row in ran], self._noise_of(place))
             if len(first) > 1:
-                found[place] = [str(list(ran)[i]) for i in first]
+                found[place] = [str(ran[i].point.config) for i in first]
         return found
-
-    def pooled(self, place: str) -> dict[GemmConfig, tuple[Ratio, dict[str, Any]]]:
-        """Each config of a place that ran in every process in which it was tried, over all of them."""
-        rows: dict[GemmConfig, list[Row]] = {}
-        for row in self._folder.stage("final"):
-            if place_of(row.point) == place and row.point.config is not None:
-                rows.setdefault(row.point.config, []).append(row)
-        return {config: pooled(of) for config, of in rows.items() if all(row.ok and row.samples for row in of)}
 
     def write(self, place: str, gpu: str) -> None:
         """Put the best of a place into the tuned table beside the study, if it ran on data like a user's."""
         spec, (point, *_) = self._spec, self._chosen[place]
-        if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective:
+        ran = self._ran(place)
+        if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
             return  # across: it serves all problems well, and each of them not as well as its own would
-        ran = self.pooled(place)
-        if not ran:
-            return
-        config, (ratio, figures) = max(ran.items(), key=lambda one: one[1][0].median)
+        best = max(ran, key=lambda row: row.figures["speedup"])
+        assert best.point.config is not None
+        figures: dict[str, Any] = {name: float(f"{best.figures[name]:.6g}") for name in _SPEEDUP}
+        figures |= {name: best.figures.get(name, 0) for name in ("registers", "wgmma", "instructions")}
         entry = TunedEntry(
             problem=point.problem,
             regime=point.regime,
-            config=config,
-            speedup=float(f"{ratio.median:.6g}"),
-            speedup_low=float(f"{ratio.low:.6g}"),
-            speedup_high=float(f"{ratio.high:.6g}"),
+            config=best.point.config,
             noise=self._noise_of(place),
+            code=str(best.figures.get("code", "")),
             study=spec.name,
             gpu=gpu,
             context=point.context,
-            board=self._home.get(point.problem, "unknown"),
-            **{name: figures.get(name, "" if name == "code" else 0) for name in _COMPILED},
+            board=best.board,
+            **figures,
         )
         write_tuned(self._folder.path.parent / FILE, [entry])
+
+    def _ran(self, place: str) -> list[Row]:
+        """The finals of a place that ran in every process in which they were tried, each over all of these."""
+        rows = [row for row in self._folder.stage("final") if place_of(row.point) == place]
+        failed = {row.point for row in rows if not row.ok}
+        return pooled(row for row in rows if row.point not in failed)
 
     # -----------------------------------------------------------------------------------------
 
@@ -165,23 +159,7 @@ class Finals:
         self._settled.update((row.point, process) for process in range(row.process, last))
 
 
-_COMPILED = ("registers", "wgmma", "instructions", "code")
-
-
-def pooled(rows: Sequence[Row]) -> tuple[Ratio, dict[str, Any]]:
-    """The speedup of one point over several processes, and its other figures: means of numbers, words of the first.
-
-    Args:
-        rows: ok, with samples; at least one.
-    """
-    ratio = speedup([sample for row in rows for sample in row.samples])
-    figures = dict(rows[0].figures)
-    for name in FIGURES:
-        values = [row.figures[name] for row in rows if isinstance(row.figures.get(name), float)]
-        if values and name in figures:
-            figures[name] = float(np.mean(values))
-    figures |= {"speedup": ratio.median, "speedup_low": ratio.low, "speedup_high": ratio.high, "pairs": ratio.pairs}
-    return ratio, figures
+_SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 
 
 def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.run.coordinator import Member, Taken
+from hopper_gemm.run.coordinator import Idle, Member, Taken
 from hopper_gemm.run.sweep import Sweep
 from hopper_gemm.run.task import Task
 
@@ -41,10 +41,11 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
 
-class Many:
+class Many(Idle):
     """See the module.
 
     Args:
+        out: folder of the sweeps' folders.
         sweeps: of each problem, what opens its sweep.
         done: told the folder of each sweep that is finished; what it raises is the sweep's failure.
         watch: told the problem of each sweep that is settled, and why it failed, if it did.
@@ -52,25 +53,31 @@ class Many:
 
     def __init__(
         self,
+        out: Path,
         sweeps: Sequence[tuple[GemmProblem, Callable[[], Sweep]]],
         done: Callable[[Path], None] = lambda folder: None,
         watch: Callable[[GemmProblem, str], None] = lambda problem, reason: None,
     ) -> None:
+        self.out = out
         self._ones = {problem: _One(problem, make) for problem, make in sweeps}
         self._done, self._watch = done, watch
-        self._members: dict[str, Member] = {}
         self.failures: dict[GemmProblem, str] = {}
         """Why problems are not tuned."""
         self.clocks: dict[str, Clock] = {}
         """By worker."""
 
-    def joined(self, member: Member) -> None:
-        """A worker; whether it suits a sweep is seen when its turn comes."""
-        self._members[member.name] = member
+    @property
+    def settled(self) -> set[GemmProblem]:
+        """Problems that are tuned, now or in an earlier run."""
+        return {problem for problem, one in self._ones.items() if one.settled and problem not in self.failures}
+
+    @property
+    def open(self) -> int:
+        """Problems that are still to be tuned."""
+        return sum(not one.settled for one in self._ones.values())
 
     def left(self, worker: str) -> None:
         """A worker will not come back: its sweep goes to another."""
-        self._members.pop(worker, None)
         for one in self._ones.values():
             one.worker = None if one.worker == worker else one.worker
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.point import Point
@@ -61,12 +60,8 @@ def about_record(study: Study) -> dict[str, Any]:
     """What the provenance of a replay takes from the record, and what tells this record from another."""
     carried = ("gpu", "versions", "protocols", "kernel", "noise", "boards")
     known = {name: study.provenance[name] for name in carried if name in study.provenance}
-    return {**known, "replayed_from": shown(study.path), "record": _digest(study.path)}
+    return {**known, "replayed_from": shown(study.path), "record": _digest(study)}
 
 
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".csv", ".parquet"):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+def _digest(study: Study) -> str:
+    return hashlib.sha256("\n".join(sorted(row.line() for row in study.rows)).encode()).hexdigest()[:16]

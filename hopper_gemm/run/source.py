@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -96,14 +96,16 @@ class Source:
         where = name if len(self.gpus) < 2 else f"{len(self.gpus)} GPUs ({name})"
         return f"{verb} {what} on {where} into {shown(folder)}"
 
-    def executor(self, job: Job) -> Executor:
-        """The workers, started."""
+    def executor(self, job: Job, say: Callable[[str], None] = lambda text: None) -> Executor:
+        """The workers, started; those of other hosts learn from a line for the user how to join."""
         if self.recorded is not None:
             return Replay(self.recorded)
         if self.cluster:
             from hopper_gemm.run.cluster import Cluster
 
-            return Cluster(job, self.cluster)
+            cluster = Cluster(job, self.cluster)
+            say(f"other hosts join by: {cluster.command}")
+            return cluster
         return Local(job, [gpu.index for gpu in self.gpus])
 
 

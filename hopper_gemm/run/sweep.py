@@ -15,7 +15,7 @@ from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict,
 from hopper_gemm.measure.race import Look
 from hopper_gemm.measure.statistics import noise_floor
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.coordinator import Member, RefusedError, Taken
+from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
 from hopper_gemm.run.finals import TWIN, Finals
 from hopper_gemm.run.task import Task, launch_key, ratio_of
 from hopper_gemm.search.importance import importances
@@ -106,7 +106,7 @@ class Progress:
 Watcher = Callable[[Progress], None]
 
 
-class Sweep:
+class Sweep(Idle):
     """A sweep in its results folder. Made, it only looks; the first worker that joins opens the folder.
 
     Args:
@@ -140,7 +140,7 @@ class Sweep:
     ) -> None:
         self.spec, self.out = spec, out
         self._about, self._source, self._only, self._trials = dict(about), source, only, trials
-        self._watch, self._say, self._storage = watch, say, storage
+        self.watch, self.say, self._storage = watch, say, storage
         self._folder = StudyFolder(out)
         self._folder.refuse_another(self._identity)
         self._objective = Objective(tuple(spec.objective))
@@ -196,6 +196,11 @@ class Sweep:
             most=None if trials is None else sum(min(count, trials) for count in counts.values()),
             each=sum(seconds) / len(seconds) if seconds else 0.0,
         )
+
+    @property
+    def open(self) -> int:
+        """Points that are still to be measured."""
+        return self.plan().open
 
     @property
     def finished(self) -> bool:
@@ -283,10 +288,7 @@ class Sweep:
                 best = self._leaders.get(place)
                 goal = self.spec.objective[0]
                 figure = None if best is None else float(best.figures[goal])
-                self._watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
-
-    def left(self, worker: str) -> None:
-        """Its points go to the others."""
+                self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
 
     def tick(self) -> None:
         """Note now and then how long the search has taken."""
@@ -346,7 +348,7 @@ class Sweep:
         assert folder.about is not None
         self._before = dict(folder.about)
         if folder.remark:
-            self._say(f"{folder.remark}; they are measured again")
+            self.say(f"{folder.remark}; they are measured again")
         finished = self._before.get("finished", {})
         folder.note(finished=None)
         told = {row.point for row in folder.stage("sweep")}
@@ -365,7 +367,7 @@ class Sweep:
         for row in folder.rows.values():
             self._remember(row)
         if self._storage is not None:
-            self._mirror = Mirror(self._storage, spec, self._legal, self._say)
+            self._mirror = Mirror(self._storage, spec, self._legal, self.say)
             for row in answered.values():
                 self._mirror.add(row)
 

@@ -172,4 +172,5 @@ def launch_key(point: Point) -> tuple[Any, ...]:
 
 def ratio_of(figures: Mapping[str, Any]) -> Ratio:
     """The speedup among figures, with its interval."""
-    return Ratio(*(float(figures[name]) for name in ("speedup", "speedup_low", "speedup_high")), int(figures["pairs"]))
+    median, low, high = (float(figures[name]) for name in ("speedup", "speedup_low", "speedup_high"))
+    return Ratio(median, low, high, int(figures["pairs"]))

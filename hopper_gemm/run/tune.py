@@ -1,31 +1,28 @@
-"""Tuning a problem: a sweep over the whole space that is made up here, and why its winner won."""
+"""Tuning a problem: a sweep over the whole space that is made up here."""
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.explain import explain
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.run.finals import pooled
 from hopper_gemm.study.places import here_or_in_checkout, shown
 from hopper_gemm.study.provenance import PROVENANCE
 from hopper_gemm.study.reader import Study, read_study
-from hopper_gemm.study.row import ResultsError, Row
-from hopper_gemm.study.space import place_of
+from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.spec import SweepSpec, checked
 
 SHORT = 80e-6
-"""Seconds of a launch up to which it is also tried with ``pdl``, so that each kernel sets itself up while the one ahead
-of it on the stream drains. At most 1.2 us were seen to be saved; and a launch may lose by it, since its CTAs start where
-SMs become free first, and no longer side by side."""
+"""Seconds of a launch up to which it is also tried with ``pdl``, so that each kernel sets itself up while the last
+drains. At most 1.2 us were seen to be saved; and a launch may lose by it, since its CTAs start where SMs become free
+first, and no longer side by side."""
 
 PACED = 250e-6
 """Seconds of a launch from which on it is also tried with ``pace``; what that is worth stands beside
@@ -65,8 +62,8 @@ class Options:
         sampler: of :data:`hopper_gemm.search.catalogue.SAMPLERS`.
         warm_start: results folders whose rows are told to the sampler; one without a study of its own, such as that of
             a list, stands for its folder of this problem, if it has one.
-        pdl: whether programmatic dependent launch is searched as well; None: in the chained context where a launch is as
-            short as :data:`SHORT`. A kernel that runs between others hardly gains by it.
+        pdl: whether programmatic dependent launch is searched as well; None: in the chained context where a launch is
+            as short as :data:`SHORT`. A kernel that runs between others hardly gains by it.
         finals: configs that are measured again in fresh processes.
     """
 
@@ -183,133 +180,3 @@ def _of_problem(folder: Path, name: str) -> list[Path]:
     if not found.is_dir() or (found / PROVENANCE).is_file():
         return [folder]
     return [folder / name] if (found / name / PROVENANCE).is_file() else []
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A config with what it reached and what the model says of it.
-
-    Args:
-        config: its label.
-        speedup, speedup_low, speedup_high: over cuBLAS.
-        tflops: its rate.
-        waves, wave_efficiency: how the output falls on the SMs.
-        intensity: FLOP for each byte that enters shared memory.
-        ahead_kib: bytes that can be in flight, KiB.
-        limit: what the model thinks sets the pace of a stage: math, load or ring.
-        predicted_us: the model's time.
-    """
-
-    config: str
-    speedup: float
-    speedup_low: float
-    speedup_high: float
-    tflops: float
-    waves: int
-    wave_efficiency: float
-    intensity: float
-    ahead_kib: float
-    limit: str
-    predicted_us: float
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What tuning found.
-
-    Args:
-        problem, regime, context: what was tuned.
-        source: measured or replayed.
-        final: whether the winner's figures are those of fresh processes.
-        winner, runner_up: the best and the next best; None where only one ran.
-        even: configs that share the first place within the noise.
-    """
-
-    problem: str
-    regime: str
-    context: str
-    source: str
-    final: bool
-    winner: Contender
-    runner_up: Contender | None
-    even: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
-    def lines(self) -> list[str]:
-        """For a person."""
-        best = self.winner
-        how = "in fresh processes" if self.final else "in the search"
-        lines = [
-            f"{self.problem} {self.regime}, {self.context}: {best.config}",
-            f"  {best.speedup:.3f}x cuBLAS [{best.speedup_low:.3f}, {best.speedup_high:.3f}], "
-            f"{best.tflops:.0f} TFLOP/s, {self.source} {how}",
-        ]
-        if self.even:
-            lines.append(f"  no unique best: {len(self.even)} configs are even within the noise")
-            lines += [f"    {label}" for label in self.even]
-        if self.runner_up is None:
-            return lines
-        other = self.runner_up
-        lines += [
-            f"  runner-up {other.speedup:.3f}x: {other.config}",
-            f"    waves      {best.waves}, {best.wave_efficiency:.1%} useful, against "
-            f"{other.waves}, {other.wave_efficiency:.1%}",
-            f"    intensity  {best.intensity:.1f} FLOP per byte into shared memory against {other.intensity:.1f}",
-            f"    look-ahead {best.ahead_kib:.0f} KiB can be in flight against {other.ahead_kib:.0f}",
-            f"    limit      {best.limit}, predicted {best.predicted_us:.1f} us, against "
-            f"{other.limit}, {other.predicted_us:.1f} us",
-        ]
-        return lines
-
-
-def verdict(folder: Path) -> Verdict:
-    """What the tuning in a folder found.
-
-    Raises:
-        ResultsError: nothing ran.
-    """
-    study = read_study(folder)
-    ran = [row for row in study.stage("sweep") if row.ok]
-    if not ran:
-        raise ResultsError(f"nothing ran in {shown(folder)}; the column reason of its rows says why")
-    place = place_of(ran[0].point)
-    finals: dict[Any, list[Row]] = {}
-    for row in study.stage("final"):
-        if place_of(row.point) == place:
-            finals.setdefault(row.point.config, []).append(row)
-    best = [(of[0], pooled(of)[1]) for of in finals.values() if all(row.ok and row.samples for row in of)]
-    rows = [(row, row.figures) for row in ran if place_of(row.point) == place]
-    ranked = sorted(best, key=lambda one: -one[1]["speedup"])
-    ranked += sorted(rows, key=lambda one: -one[1]["speedup"]) if len(best) < 2 else []
-    contenders = list({row.point.config: (row, figures) for row, figures in reversed(ranked)}.values())[::-1][:2]
-    first, *others = [_contender(row, figures) for row, figures in contenders]
-    return Verdict(
-        problem=str(ran[0].point.problem),
-        regime=ran[0].point.regime,
-        context=ran[0].point.context,
-        source=study.provenance["source"],
-        final=bool(best),
-        winner=first,
-        runner_up=others[0] if others else None,
-        even=study.provenance.get("even", {}).get(place, []),
-    )
-
-
-def _contender(row: Row, figures: Any) -> Contender:
-    config, problem = row.point.config, row.point.problem
-    assert config is not None
-    found, said = explain(config, problem), predict(config, problem)
-    assert isinstance(config.stages, int)
-    return Contender(
-        config=str(config),
-        **{name: float(figures[name]) for name in ("speedup", "speedup_low", "speedup_high", "tflops")},
-        waves=found.waves,
-        wave_efficiency=found.wave_efficiency,
-        intensity=found.flop_per_smem_byte,
-        ahead_kib=max(0, config.stages - 1 - config.stagger) * found.stage_bytes / 1024,
-        limit=said.limit,
-        predicted_us=said.seconds * 1e6,
-    )

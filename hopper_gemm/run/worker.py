@@ -348,7 +348,7 @@ class Worker:
                 able.append((index, point, {} if built is None else compiled_figures(point, built)))
         try:
             counted = count([point for _, point, _ in able], self._gpu, self._store) if able else []
-        except RuntimeError as error:  # such as a profiler that is missing, or may not count here
+        except ValueError as error:  # such as a profiler that is missing, or may not count here
             found |= {index: Answer(one.number, index, "crash", str(error)) for index, *_ in able}
             counted = []
         for (index, _, figures), got in zip(able, counted, strict=False):

@@ -25,9 +25,6 @@ WITHIN = 0.01
 SHARE = 0.05
 """Part of the space in which the default sampler should get there."""
 
-DEFAULT = "gp"
-"""The sampler of ``tune`` where none is named."""
-
 BLIND = "-blind"
 """What ends the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
 study that is searched, only this says what the sampler itself finds."""
@@ -181,10 +178,12 @@ def recorded_places(folder: Path) -> list[Recorded]:
 
 
 def summary(curve: Curve) -> dict[str, Any]:
-    """A curve in figures, ready for JSON."""
+    """A curve in figures, ready for JSON: trials that each run needed, and how far behind the best the runs were after
+    each trial: a tenth of them less than ``low``, half less than ``middle``, a tenth more than ``high``."""
     needed = curve.needed
     ninety = float(np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)])
     at = min(max(1, round(SHARE * curve.size)), curve.regret.shape[1]) - 1
+    low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
     return {
         "place": curve.place,
         "sampler": curve.sampler,
@@ -194,60 +193,11 @@ def summary(curve: Curve) -> dict[str, Any]:
         "trials_90": _known(ninety),
         "found": curve.found(),
         "regret": float(np.median(curve.regret[:, at])),
+        "needed": [_known(one) for one in needed.tolist()],
+        "low": low,
+        "middle": middle,
+        "high": high,
     }
-
-
-def course(curve: Curve) -> dict[str, Any]:
-    """How a curve ran, ready for JSON: trials that each run needed, and how far behind the best the runs were after
-    each trial: a tenth of them less than ``low``, half less than ``middle``, a tenth more than ``high``."""
-    low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
-    return {"needed": [_known(one) for one in curve.needed.tolist()], "low": low, "middle": middle, "high": high}
-
-
-def simulation_table(curves: Sequence[Curve]) -> str:
-    """One line for each problem and sampler, in GitHub's form."""
-    share = f"{SHARE:.0%}"
-    lines = [
-        f"Trials until within {WITHIN:.0%} of the recorded best.",
-        "",
-        f"| place | configs | sampler | runs | median | 90 % of runs | found in {share} | behind after {share} |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for curve in curves:
-        one = summary(curve)
-        most = curve.regret.shape[1]
-        median, ninety = (
-            f"over {most}" if one[name] is None else f"{one[name]:.0f}" for name in ("median_trials", "trials_90")
-        )
-        lines.append(
-            f"| {one['place']} | {one['configs']} | {one['sampler']} | {one['runs']} | {median} | {ninety} | "
-            f"{one['found']:.0%} | {one['regret']:.2%} |"
-        )
-    return "\n".join([*lines, *_of_the_default(curves)])
-
-
-def _of_the_default(curves: Sequence[Curve]) -> list[str]:
-    """One sentence for each problem: does the default sampler keep its promise, and would chance do as well?"""
-    lines = []
-    for curve in curves:
-        if curve.sampler != DEFAULT:
-            continue
-        others = {one.sampler: one for one in curves if one.place == curve.place}
-        chance = f"; random search, in {others['random'].found():.0%}" if "random" in others else ""
-        blind = (
-            f"; without the model prior, in {others[DEFAULT + BLIND].found():.0%}" if DEFAULT + BLIND in others else ""
-        )
-        alone = f"; the model alone needs {_counted(others['prior'].needed[0])}" if "prior" in others else ""
-        lines.append(
-            f"- {curve.place}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
-            f"({max(1, round(SHARE * curve.size))} trials) in {curve.found():.0%} of {len(curve.needed)} runs"
-            f"{blind}{chance}{alone}."
-        )
-    return ["", *lines] if lines else []
-
-
-def _counted(trials: float) -> str:
-    return "more than it was given" if np.isinf(trials) else f"{trials:.0f} trial{'s' if trials != 1 else ''}"
 
 
 def _known(trials: float) -> float | None:

@@ -9,10 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from hopper_gemm.compiler.store import default_store
+from hopper_gemm.measure.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.measure.device import NoHopperError, find_hopper
-from hopper_gemm.measure.profiler import ProfilerError, find_profiler
-from hopper_gemm.tables.places import results_root, shown
-from hopper_gemm.tables.tuned import recorded_tables
+from hopper_gemm.model.tuned import recorded_tables, results_root
+from hopper_gemm.study.places import shown
 
 NEEDED = (
     "nvidia-cutlass-dsl",
@@ -38,13 +38,13 @@ class Finding:
         mark: ``"ok"``, ``"note"`` (works without it) or ``"missing"``.
         what: was looked at.
         found: there.
-        mend: what to do, where something is to do.
+        fix: what to do, where something is to do.
     """
 
     mark: Literal["ok", "note", "missing"]
     what: str
     found: str
-    mend: str = ""
+    fix: str = ""
 
     def as_dict(self) -> dict[str, str]:
         """Ready for JSON."""
