@@ -68,7 +68,7 @@ def test_a_search_of_the_suite_measured_what_may_run_there(folder):
     assert all(is_legal(config, problem) for config in configs)
 
 
-@pytest.mark.parametrize("folder", SWEEPS, ids=name)
+@pytest.mark.parametrize("folder", [*GRIDS, *SEARCHES], ids=name)
 def test_figures_of_a_row_agree_with_each_other(folder):
     frame = rows_of(read_study(folder), "sweep").query("status == 'ok'")
     flop = 2.0 * frame["m"].astype(float) * frame["n"].astype(float) * frame["k"].astype(float)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from hopper_gemm.model.point import Point
 from hopper_gemm.study.files import write_whole
+from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study, has_rows, read_study
+from hopper_gemm.study.row import Row
 from hopper_gemm.tables.compare import cells, means
-from hopper_gemm.tables.pivot import GROUP, best_row, interval, markdown_table, one_line, problem_of, rows_of
+from hopper_gemm.tables.pivot import interval, markdown_table, one_line
 from hopper_gemm.tables.publish import COMPARISON, TABLE
 from hopper_gemm.tables.report import scope
 
@@ -68,20 +72,24 @@ def write_index(root: Path) -> None:
 
 def missing(study: Study) -> str:
     """What a study's rows lack by its provenance: finals that were asked for, or rows that it had when it ended."""
-    about, rows = study.provenance, rows_of(study, "sweep")
+    about = study.provenance
     ended = (about.get("finished") or {}).get("rows")
     if ended is not None:
         return "" if len(study.rows) >= ended else f"{ended - len(study.rows)} of {ended} rows"
     asked = about.get("spec", {}).get("final", {}).get("best", 0)
-    finals = rows_of(study, "final")
-    ran, had = (_counts(part[part["status"] == "ok"]) for part in (rows, finals))
-    wanted = {key: min(asked, count) for key, count in ran.items()}
-    lacking = sum(max(0, count - had.get(key, 0)) for key, count in wanted.items())
+    ran, had = (_by_place(study.stage(stage)) for stage in ("sweep", "final"))
+    wanted = {place: min(asked, len(configs)) for place, configs in ran.items()}
+    lacking = sum(max(0, count - len(had.get(place, ()))) for place, count in wanted.items())
     return f"{lacking} of {sum(wanted.values())} finals" if lacking else ""
 
 
-def _counts(rows: pd.DataFrame) -> dict[Any, int]:
-    return rows.groupby(list(GROUP)).size().to_dict()
+def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:
+    """The configs that ran, by the point without them."""
+    found: dict[Point, set[Any]] = {}
+    for row in rows:
+        if row.ok:
+            found.setdefault(replace(row.point, config=None), set()).add(row.point.config)
+    return found
 
 
 def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers: dict[str, str]) -> str:
@@ -119,8 +127,11 @@ def _best(study: Study) -> str:
     if compared:
         return ", ".join(f"{one.speedup:.3f}x {one.against}" for one in compared)
     for stage, where in (("final", ""), ("sweep", " in the sweep")):
-        best = best_row(rows_of(study, stage))
-        if best is not None:
-            tile = f"{best['tile_m']}x{best['tile_n']}x{16 * best['k_depth']}"
-            return f"{interval(best)}{where}, {problem_of(best)} {best['regime']}: {tile}"
+        ran = [row for row in pooled(study.stage(stage)) if row.ok and row.point.config is not None]
+        if ran:
+            best = max(ran, key=lambda row: float(row.figures["speedup"]))
+            config, point = best.point.config, best.point
+            assert config is not None
+            tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k}"
+            return f"{interval(best.figures)}{where}, {point.problem} {point.regime}: {tile}"
     return ""
