@@ -253,6 +253,18 @@ class GemmConfig:
         """
         return GemmConfig(**current(values))
 
+    def but(self, **values: Any) -> GemmConfig:
+        """The same config with other values, which are not checked: a space has a hundred thousand configs, and to
+        check every field of each would take most of the time.
+
+        Example:
+            >>> GemmConfig().but(tile_m=256).tile_m
+            256
+        """
+        other = object.__new__(GemmConfig)
+        other.__dict__.update(self.__dict__, **values)
+        return other
+
     @property
     def tile_k(self) -> int:
         """Depth of one stage in elements."""

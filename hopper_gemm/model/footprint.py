@@ -5,7 +5,7 @@ Pure arithmetic over :class:`GemmConfig`; the kernel, the legality rules and ``e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from typing import Literal
 
@@ -313,26 +313,25 @@ def resolve(config: GemmConfig) -> GemmConfig:
     """
     config = _with_consumers(config)
     if config.stages == "max":
-        config = replace(config, stages=stages_max(config))
+        config = config.but(stages=stages_max(config))
     if config.stores == "direct":
-        return replace(
-            config,
+        return config.but(
             epi_n=0 if isinstance(config.epi_n, str) else config.epi_n,
             epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers,
         )
     if config.staging == "ring":
         columns = _columns_in_ring(config) if isinstance(config.epi_n, str) else config.epi_n
-        return replace(config, epi_n=columns, epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers)
+        return config.but(epi_n=columns, epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers)
     if config.epi_n == "wide":
-        config = replace(config, epi_n=_odd_columns(config))
+        config = config.but(epi_n=_odd_columns(config))
     if config.epi_n == "auto" and config.split_k > 1:
-        config = replace(config, epi_n=_columns_to_share(config))
+        config = config.but(epi_n=_columns_to_share(config))
     if config.epi_n == "auto":
-        wide = replace(config, epi_n=WIDE_CHUNK)
-        config = wide if _buffers_that_fit(wide) >= 1 else replace(config, epi_n=STAGING_COLUMNS)
+        wide = config.but(epi_n=WIDE_CHUNK)
+        config = wide if _buffers_that_fit(wide) >= 1 else config.but(epi_n=STAGING_COLUMNS)
     if config.epi_buffers == "max":
         most = min(EPI_BUFFERS_MAX, Footprint(config).chunks, _buffers_that_fit(config))
-        config = replace(config, epi_buffers=max(1, most))
+        config = config.but(epi_buffers=max(1, most))
     return config
 
 
@@ -347,7 +346,7 @@ def _columns_in_ring(config: GemmConfig) -> int:
     fit = [
         n
         for n in sorted(swizzled | odd, reverse=True)
-        if shares.share_n % n == 0 and Footprint(replace(config, epi_n=n)).slot_chunks
+        if shares.share_n % n == 0 and Footprint(config.but(epi_n=n)).slot_chunks
     ]
     return fit[0] if fit else hopper.WGMMA_N_STEP
 
@@ -358,7 +357,7 @@ def _odd_columns(config: GemmConfig) -> int | Literal["auto"]:
     share = Footprint(config).share_n
     if share % STAGING_COLUMNS and config.split_k == 1:
         for columns in range(share, STAGING_COLUMNS // 2, -hopper.WGMMA_N_STEP):
-            if share % columns == 0 and is_odd_chunk(columns) and _buffers_that_fit(replace(config, epi_n=columns)) > 0:
+            if share % columns == 0 and is_odd_chunk(columns) and _buffers_that_fit(config.but(epi_n=columns)) > 0:
                 return columns
     return "auto"
 
@@ -368,7 +367,7 @@ def _columns_to_share(config: GemmConfig) -> int:
     The narrowest where there is none."""
     in_cluster = config.reduction == "cluster"
     widths = (WIDE_CHUNK, STAGING_COLUMNS, 16, 8) if in_cluster else (WIDE_CHUNK, STAGING_COLUMNS, 16)
-    chunks = ((n, Footprint(replace(config, epi_n=n)).chunks) for n in widths)
+    chunks = ((n, Footprint(config.but(epi_n=n)).chunks) for n in widths)
     fair = (n for n, count in chunks if (count % config.split_k == 0 if in_cluster else count >= config.split_k))
     return next(fair, widths[-1])
 
@@ -386,8 +385,10 @@ def _with_consumers(config: GemmConfig) -> GemmConfig:
     else:
         counts = (1,) if config.tile_m <= hopper.WGMMA_M else (2, 3)
     axes = (config.split,) if config.split != "auto" else ("m", "n")
-    candidates = [replace(config, consumers=count, split=axis) for axis in axes for count in counts]  # type: ignore[arg-type]
-    return next((candidate for candidate in candidates if _divides(candidate)), candidates[0])
+    choices = [(count, axis) for axis in axes for count in counts]
+    candidates = (config.but(consumers=count, split=axis) for count, axis in choices)
+    first = config.but(consumers=choices[0][0], split=choices[0][1])
+    return next((candidate for candidate in candidates if _divides(candidate)), first)
 
 
 def _divides(config: GemmConfig) -> bool:

@@ -85,6 +85,9 @@ class Pace:
         thread_loads: rate of copies by threads, against TMA.
         sharpness: exponent of the norm that rounds off the slowest of three.
         launch: of a launch, first and last byte included.
+        cluster: more of a launch as clusters of several CTAs.
+        counted: more of a launch whose CTAs ask a counter for their tiles.
+        balance: what they save in the limit of many rounds, as a share of the launch.
         alone, paired: share of that which a kernel launched early hides behind the one ahead of it: one of single
             CTAs, and one of clusters, which must find room for all of a cluster at once.
         meet: of the barriers of a cluster that adds up its parts.
@@ -116,6 +119,9 @@ class Pace:
     thread_loads: float = 0.583
     sharpness: float = 5.04
     launch: float = 5570.0
+    cluster: float = 900.0
+    counted: float = 500.0
+    balance: float = 0.01
     alone: float = 0.881
     paired: float = 0.25
     meet: float = 7800.0
@@ -151,6 +157,9 @@ BEFORE = Pace(
     thread_loads=0.659,
     sharpness=7.06,
     launch=5510.0,
+    cluster=0.0,
+    counted=0.0,
+    balance=0.0,
     alone=0.0,
     paired=0.0,
     meet=1500.0,
@@ -246,8 +255,11 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
             total = whole * (each * steps + idle) + each * max(8, rest * steps / slots) + idle + left
         else:
             total = rounds * (each * steps + idle)
+    if config.scheduler == "dynamic":
+        total = total * (1 - pace.balance * (1 - 1 / rounds)) + pace.counted
     hidden = (pace.alone if config.cluster_size == 1 else pace.paired) if config.pdl else 0.0
-    total += pace.launch * (1 - hidden) + pace.latency + load
+    entry = pace.launch + (pace.cluster if config.cluster_size > 1 else 0.0)
+    total += entry * (1 - hidden) + pace.latency + load
 
     busy = min(1.0, clusters * config.cluster_size * steps * product / (sms * total))
     clock = pace.fast_hz - pace.slope_hz * max(0.0, busy - pace.knee)

@@ -28,6 +28,10 @@ PACED = 250e-6
 """Seconds of a launch from which on it is also tried with ``pace``; what that is worth stands beside
 :data:`hopper_gemm.model.menu.LONG`."""
 
+COUNTED = 40e-6
+"""Seconds of a launch from which on tiles are also handed out by a counter: a launch of several rounds, whose CTAs do
+not end at one time. With one round it lost 2 % at 2048^3, where the tiles need no handing out."""
+
 KEEP = 500
 """Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
 
@@ -87,7 +91,7 @@ def question(problem: GemmProblem, options: Options, recorded: Study | None = No
     space: dict[str, Any] = {
         "space": _with(ways, _space()["space"]),
         "grids": [_with(ways, grid) for grid in _space()["grids"]],
-        "keep": KEEP + KEEP // 2 if "pdl" in ways or "pace" in ways else KEEP,
+        "keep": KEEP + KEEP // 2 if ways.keys() & {"pdl", "pace", "scheduler"} else KEEP,
         "seeds": SEEDS,
     }
     if recorded is not None:
@@ -161,6 +165,8 @@ def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
     ways: dict[str, Any] = {}
     if (options.context == "chained" and seconds < SHORT) if options.pdl is None else options.pdl:
         ways["pdl"] = [False, True]
+    if seconds > COUNTED:
+        ways["scheduler"] = ["static", "dynamic"]
     if seconds > PACED:
         ways["pace"] = [0, PACE]
     if problem.m * problem.n * problem.out_bytes > hopper.L2_BYTES:
@@ -171,7 +177,7 @@ def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
 def _with(ways: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
     """A grid in these ways, as far as they are legal there."""
     walks = grid.get("reverse_k") and not grid.get("stream_k")
-    return {**grid, **{name: values for name, values in ways.items() if walks or name != "pace"}}
+    return {**grid, **{name: values for name, values in ways.items() if walks or name not in ("pace", "scheduler")}}
 
 
 def _of_problem(folder: Path, name: str) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -160,21 +159,11 @@ def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig
         if compiled not in resolved:
             resolved[compiled] = _config(spec, _fields(dict(compiled)))
         base = resolved[compiled]
-        config = _launched(base, {name: choice[name] for name in at_launch})
+        config = base.but(**{name: choice[name] for name in at_launch})
         ruled = (compiled, *((name, choice[name]) for name in at_launch if name not in ordered))
         if ruled not in checked:
             checked[ruled] = _why(config)
         yield config, checked[ruled]
-
-
-def _launched(config: GemmConfig, launch: dict[str, Any]) -> GemmConfig:
-    """The config with other launch parameters. The spec has checked every value: to check the whole config again for
-    each of a hundred thousand would take most of the time."""
-    if not launch:
-        return config
-    other = copy(config)
-    other.__dict__.update(launch)
-    return other
 
 
 _ORDER_FIELDS = ("raster", "serpentine")
