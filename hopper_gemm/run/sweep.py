@@ -19,12 +19,12 @@ from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
 from hopper_gemm.run.finals import TWIN, Finals
 from hopper_gemm.run.task import Task, launch_key, ratio_of
 from hopper_gemm.search.importance import importances
-from hopper_gemm.search.mirror import Mirror
+from hopper_gemm.search.mirror import Mirror, check_url
 from hopper_gemm.search.objective import Objective
 from hopper_gemm.search.search import Search, earlier_rows
 from hopper_gemm.study.folder import StudyFolder, identity_of
 from hopper_gemm.study.provenance import fresh
-from hopper_gemm.study.row import Row, figures_of
+from hopper_gemm.study.row import ResultsError, Row, figures_of
 from hopper_gemm.study.space import place_of, points, refused_by_rule, rungs
 from hopper_gemm.study.spec import SweepSpec
 
@@ -141,8 +141,13 @@ class Sweep(Idle):
         self.spec, self.out = spec, out
         self._about, self._source, self._only, self._trials = dict(about), source, only, trials
         self.watch, self.say, self._storage = watch, say, storage
+        if storage is not None:
+            check_url(storage)
         self._folder = StudyFolder(out)
         self._folder.refuse_another(self._identity)
+        if not self._all:
+            where = about["replayed_from"]
+            raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
         self._objective = Objective(tuple(spec.objective))
         self._exit = ExitStack()
         self._opened = False
