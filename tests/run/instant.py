@@ -12,7 +12,7 @@ from hopper_gemm.run.children import Ask
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.replay import Replay, about_record, recorded_points
 from hopper_gemm.run.sweep import Sweep
-from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Task
+from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Task, launch_key
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import Row, Sample
 from hopper_gemm.study.spec import SweepSpec, read_spec
@@ -115,6 +115,7 @@ class Instant:
             (f"w{i}", Joined({"name": gpu, "uuid": f"board-{i}"})) for i in range(workers)
         ]
         self._outcome, self._stop, self._code = outcome, stop_after, code
+        self._twins: dict[Any, str] = {}
         self.tasks: list[tuple[str, Task]] = []
         self.measured: Counter[str] = Counter()
         """Points of sweeps by the label of their config."""
@@ -142,8 +143,11 @@ class Instant:
         point = task.points[index]
         code = self._code(point.config) if point.config is not None else ""
         figures: dict[str, Any] = {"code": code} if code else {}
-        if code and code in task.known:
-            return Answer(number, index, "ok", figures=figures, twin=task.known[code])
+        key = (launch_key(point), code) if code else None
+        twin = task.known.get(code) or self._twins.get(key)
+        if code and twin and task.stage == "sweep":
+            return Answer(number, index, "ok", figures=figures, twin=twin)
+        self._twins.setdefault(key, str(point.config))
         found = self._outcome(Ask("measure", point, task.protocol, task.process, task.looks, task.leader))
         samples = tuple(Sample(*one) for one in found.samples)
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
