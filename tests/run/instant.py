@@ -112,7 +112,7 @@ class Instant:
         code: Callable[[Any], str] = lambda config: "",
     ) -> None:
         self._events: list[tuple[str, Event]] = [
-            (f"w{i}", Joined({"name": gpu, "uuid": f"board-{i}"})) for i in range(workers)
+            (f"w{i}", Joined({"name": gpu, "uuid": f"board-{i}", "driver": "580"})) for i in range(workers)
         ]
         self._outcome, self._stop, self._code = outcome, stop_after, code
         self._twins: dict[Any, str] = {}
