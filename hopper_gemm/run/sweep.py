@@ -31,6 +31,9 @@ from hopper_gemm.study.spec import SweepSpec
 NOTE_SECONDS = 5.0
 """How often the time spent on a search is noted, so that a kill does not give it back."""
 
+RETOLD = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
+"""Keys of provenance that follow from the question, and are written anew when a folder is taken up."""
+
 AHEAD = 32
 """Tasks that a worker holds of a sweep that measures every point: enough to keep its compilers at work."""
 
@@ -364,7 +367,8 @@ class Sweep(Idle):
         if folder.remark:
             self.say(f"{folder.remark}; they are measured again")
         finished = self._before.get("finished", {})
-        folder.note(finished=None)
+        told_anew = self._fresh()  # the same question, perhaps in other words
+        folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
         told = {row.point for row in folder.stage("sweep")}
         illegal = [(point, why) for point, why in self.points.items() if why and point not in told]
         folder.append([self._made(point, "illegal", why) for point, why in illegal])
