@@ -384,14 +384,14 @@ def worker(
     gpus: Gpus = "0",
 ) -> None:
     """Let GPUs of this host take part in a sweep that runs with --cluster."""
-    from hopper_gemm.measure.device import find_hopper
     from hopper_gemm.run.cluster import serve
+    from hopper_gemm.run.task import Rig
 
     if not address.startswith("tls://"):
         raise ValueError(f"the address must be like tls://HOST:PORT but got {address!r}")
     indices = gpus_of(gpus)
     for index in indices:
-        find_hopper(index)
+        Rig().find(index)
     serve(address, indices, pem)
 
 

@@ -64,6 +64,8 @@ class CompilePool:
         self._busy: dict[KernelId, Child] = {}
         self._queue: deque[KernelId] = deque()
         self._asked: set[KernelId] = set()
+        self._again: set[KernelId] = set()
+        """Kernels over which a compiler died."""
         self._built: dict[KernelId, Built] = {}
 
     def submit(self, kernels: Iterable[KernelId]) -> None:
@@ -82,7 +84,10 @@ class CompilePool:
                 continue
             del self._busy[kernel]
             self._idle.append(child)
-            if reply.kind == "timeout":
+            if reply.kind == "died" and kernel not in self._again:  # perhaps for want of memory
+                self._again.add(kernel)
+                self._queue.appendleft(kernel)
+            elif reply.kind == "timeout":
                 self._built[kernel] = Built("timeout", f"compiling: {reply.error}")
             elif reply.kind != "answer":
                 self._built[kernel] = Built("compile_error", reply.error)

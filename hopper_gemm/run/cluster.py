@@ -3,9 +3,9 @@ sent again or done is the coordinator's alone.
 
 The scheduler lives in the coordinator's process. Hosts join by ``hopper-gemm worker``: a nanny for each GPU, and in
 each Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask is a
-batch of ours, for one Dask worker and never retried by Dask; answers stream back as events, and come once more with the
-task's result. Connections are encrypted by a certificate that is made at the start and thrown away at the end: an open
-scheduler would run anybody's code.
+batch of ours, for one Dask worker and never retried by Dask; answers stream back as events, never as its result, which
+could be lost with the worker. Connections are encrypted by a certificate that is made at the start and thrown away at
+the end: an open scheduler would run anybody's code.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from typing import Any
 
 from hopper_gemm.compiler.child import CONTEXT
 from hopper_gemm.run.local import RESPAWNS
-from hopper_gemm.run.task import Answer, Event, Job, Joined, Left, Task
+from hopper_gemm.run.task import Answer, Event, Job, Left, Task
 from hopper_gemm.run.worker import log_file, private_folder, shares, work
 
 try:
     import dask
     from distributed import Client, LocalCluster, Nanny, get_worker
+    from distributed.comm import connect
     from distributed.diagnostics.plugin import SchedulerPlugin
     from distributed.security import Security
 except ImportError:
@@ -155,13 +156,12 @@ class Cluster:
             return
         del self._pending[name]
         out.update(number for number, _ in tasks)
-        self._submit(name, address, _relay, pickle.dumps((self._job, tasks)))
+        self._submit(name, address, tasks)
 
-    def _submit(self, name: str, address: str, function: Any, *arguments: Any) -> None:
+    def _submit(self, name: str, address: str, tasks: Sequence[tuple[int, Task]]) -> None:
+        batch = pickle.dumps((self._job, tasks))
         try:
-            future = self._client.submit(
-                function, *arguments, workers=[address], allow_other_workers=False, pure=False, retries=0
-            )
+            future = self._client.submit(_relay, batch, workers=[address], pure=False, retries=0)
         except Exception as error:  # the scheduler is gone; poll tells
             logging.getLogger("distributed").warning("submit: %s", error)
             return
@@ -169,13 +169,10 @@ class Cluster:
         future.add_done_callback(lambda done: self._returned(name, address, done))
 
     def _returned(self, name: str, address: str, future: Any) -> None:
-        """A batch came back: the backstop of its events. A failed one tells of a worker that could not be opened."""
+        """A batch has ended. Its answers came as events, before this; its result would be lost with its worker. One
+        that failed tells of a worker that could not be opened."""
         self._futures.discard(future)
-        if future.status == "finished":
-            with contextlib.suppress(Exception):
-                for event in pickle.loads(future.result()):
-                    self._heard.put((name, event))
-        elif future.status == "error" and self._addresses.get(name) == address:
+        if future.status == "error" and self._addresses.get(name) == address:
             with contextlib.suppress(Exception):
                 error = future.exception()
                 if not type(error).__name__.startswith("Killed"):
@@ -186,7 +183,7 @@ class Cluster:
         """A Dask worker is here; it opens its GPU."""
         self._names[address], self._addresses[name] = name, address
         threading.Thread(
-            target=self._submit, args=(name, address, _open, pickle.dumps(self._job)), daemon=True
+            target=self._submit, args=(name, address, []), daemon=True
         ).start()  # not from the scheduler's own loop
 
     def went(self, address: str) -> None:
@@ -234,21 +231,13 @@ class _Desk:
         self._process.start()
         far.close()
         Finalize(None, self._process.kill, exitpriority=1)  # else the end of this process would wait for it
-        self._answers: dict[int, list[Event]] = {}
         self._left: dict[int, int] = {}
         self._sending = threading.Lock()
         self._changed = threading.Condition()
-        self._first: list[Event] = []
         threading.Thread(target=self._listen, name="desk", daemon=True).start()
 
-    def opened(self) -> list[Event]:
-        """That the GPU is ready, or why not."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._first)
-        return self._first
-
-    def relay(self, tasks: Sequence[tuple[int, Task]]) -> list[Event]:
-        """The answers to some tasks."""
+    def relay(self, tasks: Sequence[tuple[int, Task]]) -> None:
+        """Pass tasks on, and wait until they are answered."""
         numbers = [number for number, _ in tasks]
         with self._changed:
             for number, task in tasks:
@@ -258,7 +247,6 @@ class _Desk:
                 self._line.send(one)
         with self._changed:
             self._changed.wait_for(lambda: not any(self._left[number] for number in numbers))
-            return [event for number in numbers for event in self._answers.pop(number, [])]
 
     def _listen(self) -> None:
         """Pass events on, those that come together in one message; the death of the worker process is that of Dask's
@@ -280,10 +268,7 @@ class _Desk:
                 for event in events:
                     if isinstance(event, Answer):
                         self._left[event.number] -= 1
-                        self._answers.setdefault(event.number, []).append(event)
-                    elif isinstance(event, Joined | Left):
-                        over = over or isinstance(event, Left)
-                        self._first.append(event)
+                    over = over or isinstance(event, Left)
                 self._changed.notify_all()
 
 
@@ -299,16 +284,10 @@ def _desk(job: Job) -> _Desk:
         return _desks[job.study]
 
 
-def _open(job: bytes) -> bytes:
-    """In a Dask worker: open its GPU. The event tells; the result would tell it twice."""
-    _desk(pickle.loads(job)).opened()
-    return pickle.dumps([])
-
-
-def _relay(batch: bytes) -> bytes:
-    """In a Dask worker: the answers to a batch."""
+def _relay(batch: bytes) -> None:
+    """In a Dask worker: open its GPU if need be, and have a batch answered."""
     job, tasks = pickle.loads(batch)
-    return pickle.dumps(_desk(job).relay(tasks))
+    _desk(job).relay(tasks)
 
 
 def _numbers(name: Any) -> tuple[int, int, int]:
@@ -347,6 +326,11 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
     dask.config.set(CONFIG)
 
     async def run() -> None:
+        """Until the scheduler hangs up: Dask's own workers would look for it for half a minute."""
+        try:
+            comm = await connect(address, **security.get_connection_args("worker"))
+        except OSError as error:
+            raise ValueError(f"nobody listens at {address} ({type(error).__name__}); start a sweep first") from None
         host = socket.gethostname()
         nannies = [
             Nanny(
@@ -355,16 +339,14 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
                 nthreads=THREADS,
                 memory_limit=0,
                 security=security,
-                death_timeout=30,
                 local_directory=str(private_folder("dask")),
             )
             for share, gpu in enumerate(gpus)
         ]
-        try:
-            await asyncio.wait_for(asyncio.gather(*nannies), 60)
-        except (OSError, TimeoutError) as error:
-            raise ValueError(f"nobody listens at {address} ({error or type(error).__name__}); start a sweep") from None
-        await asyncio.gather(*(nanny.finished() for nanny in nannies))
+        asyncio.gather(*nannies)
+        with contextlib.suppress(Exception):
+            await comm.read()
+        os._exit(0)  # and with it the nannies' processes, ours beneath them, and their children
 
     asyncio.run(run())
 
@@ -373,8 +355,9 @@ def log_to(path: Path) -> None:
     """Let the engine speak to a file, and to nobody else."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    for name in ("distributed", "asyncio", "tornado", "bokeh"):
+    known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
+    for name in ("distributed", *known, "asyncio", "tornado", "bokeh"):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+        logger.handlers, logger.propagate = [handler] if "." not in name else [], "." in name
     if sys.stderr.isatty():
         logging.captureWarnings(True)

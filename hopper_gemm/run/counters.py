@@ -75,6 +75,8 @@ class Counting(Idle):
         self.written = 0
         self.failed: list[tuple[Point, str]] = []
         self._answered = 0
+        self._finished: dict[str, Any] | None = None
+        """What was noted of the study's end; None where it has not ended."""
         self._exit = ExitStack()
 
     @property
@@ -87,6 +89,8 @@ class Counting(Idle):
         if "uuid" not in self._fresh["gpu"]:
             self._fresh["gpu"] = member.gpu
             self._exit.enter_context(self._folder.held(self._fresh))
+            assert self._folder.about is not None
+            self._finished = self._folder.about.get("finished", {} if not self._folder.stage("sweep") else None)
             self._folder.note(finished=None)
         elif member.gpu["name"] != self._fresh["gpu"]["name"]:
             raise RefusedError(f"{member.name} is an {member.gpu['name']}; it is left out")
@@ -118,8 +122,8 @@ class Counting(Idle):
 
     def close(self) -> None:
         """Let the folder go."""
-        if self._folder.rows and self._folder.about is not None:
-            self._folder.finish({}, {})
+        if self._finished is not None:
+            self._folder.finish(self._finished, {})
         self._exit.close()
 
 

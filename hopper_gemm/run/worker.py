@@ -207,10 +207,20 @@ class Worker:
         self._child.start()
         self._namer = Child(self._job.rig.naming, environment=self._environment, log=self._log, holds=self._lock.handle)
         self._namer.start()
-        reply = yield from self._ask(self._child, Ask("describe", against=self._job.against), RUN_SECONDS)
-        if reply.kind != "answer":
-            raise NoHopperError(f"{name} cannot be used: {reply.error}")
-        self._tell(Joined(*reply.value))
+        self._tell(Joined(*(yield from self._described())))
+
+    def _described(self) -> Generator[None, None, tuple[dict[str, Any], Mapping[str, str]]]:
+        """What the measuring child says of the GPU and of baselines.
+
+        Raises:
+            NoHopperError: the GPU cannot be used.
+        """
+        assert self._child is not None
+        for _ in range(TRIES):
+            reply = yield from self._ask(self._child, Ask("describe", against=self._job.against), RUN_SECONDS)
+            if reply.kind == "answer":
+                return reply.value
+        raise NoHopperError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
 
     def _answered(self, one: _Open, index: int, point: Point) -> Steps:
         """Answer a point of a task."""
@@ -263,8 +273,10 @@ class Worker:
             )
             seconds = RUN_SECONDS + 3 * task.protocol.pairs * seconds_of(task.protocol, point.context) * 1.5
             seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             child = yield from self._child_for(task)
+            if attempt:  # a process that dies while it starts is not the point's fault
+                yield from self._described()
             reply = yield from self._ask(child, ask, seconds)
             if reply.kind == "answer":
                 return Outcome("ok", figures=reply.value) if task.kind == "host" else reply.value
@@ -316,8 +328,11 @@ class Worker:
         if key not in self._names:
             assert self._namer is not None
             seconds = RUN_SECONDS + (0.0 if point.against == "cublas" else BASELINE_SECONDS)
-            reply = yield from self._ask(self._namer, (point, recipe), seconds)
-            self._names[key] = reply.value if reply.kind == "answer" else "unknown"
+            for _ in range(TRIES):
+                reply = yield from self._ask(self._namer, (point, recipe), seconds)
+                self._names[key] = reply.value if reply.kind == "answer" else "unknown"
+                if reply.kind == "answer":
+                    break
         return self._names[key]
 
     def _learn(self, task: Task, point: Point, outcome: Outcome, key: tuple[Any, ...]) -> None:

@@ -147,7 +147,7 @@ class StudyFolder:
             about: other keys to change.
         """
         rows = {"rows": len(self.rows), "digest": digest_of(self.path / ROWS)}
-        self.note(**{**about, "finished": {**rows, **finished}})
+        self.note(**{**about, "finished": {**finished, **rows}})
 
     @property
     def finished(self) -> bool:

@@ -17,7 +17,7 @@ from hopper_gemm.study.schema import SCHEMA_VERSION
 PROVENANCE = "provenance.json"
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
 
-NEEDED: dict[str, type] = {"study": str, "source": str, "gpu": dict, "spec": dict}
+NEEDED: dict[str, type] = {"study": str, "source": str, "created": str, "gpu": dict, "spec": dict}
 """Keys without which the file says too little, with their types."""
 
 TYPES: dict[str, type | tuple[type, ...]] = {
@@ -29,6 +29,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("versions", "noise", "skipped", "even", "importance", "finished"), dict),
     **dict.fromkeys(("boards", "protocols", "rungs"), list),
 }
+GPU: dict[str, type] = {"name": str, "driver": str}
 FINISHED: dict[str, type] = {"rows": int, "digest": str}
 
 
@@ -45,7 +46,7 @@ def checked(about: dict[str, Any], path: Path) -> dict[str, Any]:
     if version == 1 and isinstance(finished, dict):  # there it noted the budget that was used up
         about = {name: value for name, value in about.items() if name != "finished"}
     _check(about, NEEDED, TYPES, path, "")
-    _check(about["gpu"], {"name": str}, {"name": str, "uuid": str}, path, "gpu.")
+    _check(about["gpu"], GPU, {**GPU, "uuid": str}, path, "gpu.")
     if "finished" in about:
         _check(about["finished"], FINISHED, FINISHED, path, "finished.")
     for name in ("noise",):

@@ -154,9 +154,12 @@ def _checked_names(path: Path, place: str, names: list[str]) -> list[str]:
     if path.stem not in {Path(name).stem for name in (ROWS, *version1.FILES)}:
         return names
     known = [ALIASES.get(name, name) for name in names]
-    missing = [name for name in ("m", "n", "k", *([SUM] if path.stem == "rows" else [])) if name not in known]
-    if missing or len(set(known)) < len(known):
+    now = path.stem == Path(ROWS).stem
+    missing = [name for name in ("m", "n", "k", *([SUM] if now else [])) if name not in known]
+    strange = [name for name in known if now and name not in (*NAMES, SUM)]
+    if missing or strange or len(set(known)) < len(known):
         what = f"lacks the column {missing[0]}" if missing else "names a column twice"
+        what = f"names the column {strange[0][:40]!r}, which nobody knows" if strange else what
         raise ResultsError(f"{path}, {place}: {what}; it is no file of rows, restore it")
     return names
 

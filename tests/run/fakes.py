@@ -107,7 +107,13 @@ def measuring(store: Any, seed: int) -> Any:
             if told.get(f"gpu {uuid.rpartition('-')[2]}") == "unusable":
                 raise RuntimeError("CUDA error: out of memory")
             missing = {name: "not installed" for name in ask.against if name == "triton"}
-            return {"name": told.get("name", "NVIDIA H200"), "slug": "h200", "uuid": uuid, "sms": 132}, missing
+            return {
+                "name": told.get("name", "NVIDIA H200"),
+                "slug": "h200",
+                "uuid": uuid,
+                "sms": 132,
+                "driver": "580",
+            }, missing
         if ask.kind == "prepare":
             return note(f"prepare {os.getpid()} {uuid} {ask.point}")
         if ask.kind == "host":
@@ -199,3 +205,43 @@ def measured(log: Path) -> Counter[str]:
     """How often each config was measured, by label; controls are ``None``."""
     lines = log.read_text().splitlines() if log.is_file() else []
     return Counter(line.split(" ", 6)[6] for line in lines if line.startswith("measure "))
+
+
+def profile(points: Any, gpu: GpuId, store: Path) -> list[Any]:
+    """What a profiler would count; the plan may let it fail."""
+    note(f"profile {len(points)}")
+    if plan().get("profile") == "refused":
+        raise ValueError("this user may not read hardware counters; ask for it, see ERR_NVGPUCTRPERM")
+    return [_counted(point, {"duration_us": 100.0, "dram_read_bytes": 1e6}, "nvjet") for point in points]
+
+
+def meter(points: Any, gpu: GpuId, store: Path) -> list[Any]:
+    """What our kernel would count of itself."""
+    note(f"meter {len(points)}")
+    bad = plan().get("unmetered", ())
+    return [_counted(point, {} if str(point.config) in bad else {"producer_wait_pct": 3.0}) for point in points]
+
+
+def _counted(point: Any, figures: dict[str, float], kernel: str = "") -> Any:
+    from hopper_gemm.measure.counters import Counted
+
+    return Counted(point, kernel, figures, "", "" if figures else "metered, it counted nothing")
+
+
+def descendants(log: str) -> dict[int, str]:
+    """Processes that belong to a test, by what they are: all inherit its ``FAKE_LOG``."""
+    found = {}
+    mark = f"FAKE_LOG={log}".encode()
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit() or int(path.name) == os.getpid():
+            continue
+        try:
+            if mark not in (path / "environ").read_bytes().split(b"\0"):
+                continue
+            state = (path / "stat").read_text().rpartition(") ")[2][0]
+            words = (path / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if state != "Z":
+            found[int(path.name)] = b" ".join(words).decode(errors="replace")
+    return found

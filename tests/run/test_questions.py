@@ -1,0 +1,387 @@
+"""Comparisons, checks, counters, host times and lists: other questions, the same coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hopper_gemm.measure.protocol import Outcome
+from hopper_gemm.measure.statistics import Ratio
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import TunedEntry
+from hopper_gemm.run.check import Check, regression
+from hopper_gemm.run.compare import Comparison, HostTimes, choose, problems_of
+from hopper_gemm.run.coordinator import run
+from hopper_gemm.run.counters import Counting, folder_of
+from hopper_gemm.run.many import Many
+from hopper_gemm.run.sweep import Sweep
+from hopper_gemm.run.task import Answer, Joined
+from hopper_gemm.run.tune import Options, question, study_name
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.study.row import ResultsError
+from hopper_gemm.study.schema import COUNTED
+from hopper_gemm.study.space import points
+from tests.run import fakes
+from tests.run.instant import ABOUT, SEARCH, Instant, rows_of, spec_of, swept
+
+CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(1024, 8192, 4096)
+
+
+def entry_of(problem=CUBE, context="isolated", **more):
+    figures = {"speedup": 1.0, "speedup_low": 0.999, "speedup_high": 1.001, "noise": 0.002}
+    counts = {"registers": 168, "wgmma": 8, "instructions": 500, "code": "c0de"}
+    about = {"study": "tune", "gpu": "NVIDIA H200", "context": context, "regime": "burst"}
+    told = {"config": resolve(GemmConfig()), **figures, **counts, **about, **more}
+    return TunedEntry(problem=problem, **told)
+
+
+class Missing(Instant):
+    """Without triton."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._events = [(name, Joined(event.gpu, {"triton": "not installed"})) for name, event in self._events]
+
+
+def compared(out, executor=None, problems=(CUBE, WIDE), **options):
+    executor = executor or Missing()
+    comparison = Comparison("list", "why", problems, out, "NVIDIA H200", **options)
+    run(comparison, executor)
+    return comparison, executor
+
+
+def test_every_problem_meets_every_baseline_in_every_process_after_its_noise_floor(tmp_path):
+    out = tmp_path / "c"
+    seen = []
+    found, asked = compared(
+        out,
+        against=["cublas", "cublaslt", "triton"],
+        processes=2,
+        entries=[entry_of()],
+        watch=lambda row, done, total: seen.append((done, total)),
+    )
+    rows = rows_of(out, "compare")
+    keys = Counter((row.point.problem, row.point.against, row.process) for row in rows)
+    assert set(keys.values()) == {1}
+    assert len(keys) == 2 * 2 * 2
+    assert found.missing == {"triton": "not installed"}
+    assert seen[-1] == (8, 8)
+    assert [task.stage for _, task in asked.tasks].count("control") == 2
+    (control,) = {row.figures["speedup_high"] - 1 for row in rows_of(out, "control")}
+    for row in rows:
+        assert row.figures["noise"] == pytest.approx(abs(control), abs=2e-3)
+        assert row.figures["baseline_kernel"] == "nvjet"
+        assert row.samples[0].process == row.process
+        how = "tuned" if row.point.problem == CUBE else "model"
+        assert row.figures["how"] == how
+        assert bool(row.figures.get("tuned_on")) == (how == "tuned")
+    assert {task.child for _, task in asked.tasks if task.process == 1} == {"process 1"}
+    assert read_study(out).provenance["missing"] == {"triton": "not installed"}
+    again = compared(out, against=["cublas", "cublaslt"], processes=2, entries=[entry_of()])[1]
+    assert again.tasks == []
+
+
+def test_a_limit_leaves_the_rest_for_later_and_a_vanished_row_is_measured_again(tmp_path):
+    out = tmp_path / "c"
+    compared(out, limit=3)
+    assert len(rows_of(out, "compare")) == 3
+    compared(out)
+    lines = (out / "rows.csv").read_text().splitlines(keepends=True)
+    (out / "rows.csv").write_text("".join(line for line in lines if not (",compare," in line and "8192" in line)))
+    said = []
+    _, asked = compared(out, say=said.append)
+    assert "2 of the 6 rows of the finished study are gone" in said[0]
+    assert [task.points[0].problem for _, task in asked.tasks] == [WIDE]
+    assert len(rows_of(out, "compare")) == 4
+
+
+def test_failures_are_rows_and_an_illegal_config_is_never_sent(tmp_path):
+    def failing(ask):
+        return Outcome("no_baseline", "it cannot") if ask.point.against == "cublaslt" else fakes.outcome(ask)
+
+    compared(tmp_path / "c", Instant(outcome=failing), problems=[CUBE])
+    status = {row.point.against: (row.status, row.reason) for row in rows_of(tmp_path / "c", "compare")}
+    assert status == {"cublas": ("ok", ""), "cublaslt": ("no_baseline", "it cannot")}
+
+
+def test_a_comparison_goes_on_only_with_the_same_gpu_kernel_and_libraries(tmp_path, monkeypatch):
+    out = tmp_path / "c"
+    compared(out, limit=1)
+    with pytest.raises(ResultsError, match="was begun with another GPU"):
+        Comparison("list", "", [CUBE], out, "NVIDIA H100")
+    about = json.loads((out / "provenance.json").read_text())
+    about["versions"]["torch"] = "1.0"
+    (out / "provenance.json").write_text(json.dumps(about))
+    with pytest.raises(ResultsError, match=r"was begun with torch 1\.0, now "):
+        Comparison("list", "", [CUBE], out, "NVIDIA H200")
+
+
+def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks():
+    tuned, chained = entry_of(), entry_of(context="chained", config=resolve(GemmConfig(pdl=True)))
+    asked = [tuned, chained], CUBE, "burst"
+    assert choose(*asked, "isolated", "tuned").config == tuned.config
+    assert choose(*asked, "chained", "tuned").config == chained.config
+    assert choose(*asked, "isolated", "auto").how == "model"
+    reached = GemmProblem(3000, 5000, 2050)
+    assert (
+        choose([], reached, "burst", "isolated", "tuned").config
+        == choose([], GemmProblem(3000, 5000, 2056), "burst", "isolated", "tuned").config
+    )
+
+
+def test_problems_are_given_one_after_the_other_or_as_a_list():
+    assert problems_of(None, [64, 64, 64, 128, 64, 64], "burst")[2] == (
+        GemmProblem(64, 64, 64),
+        GemmProblem(128, 64, 64),
+    )
+    assert len(problems_of(None, (), "steady")[2]) == 5
+    with pytest.raises(ValueError, match="or as a list with --shapes, not both"):
+        problems_of(Path("x"), [1, 2, 3], "burst")
+
+
+def test_the_host_time_is_one_measurement():
+    executor = Instant()
+    executor.answer = lambda number, index, task: Answer(number, index, "ok", figures={"kernel": 3.0})
+    times = HostTimes()
+    run(times, executor)
+    assert times.times == {"kernel": 3.0}
+    assert [task.kind for _, task in executor.tasks] == ["host"]
+
+
+# --- check
+
+
+def checked_with(outcome=fakes.outcome, **entry):
+    question = Check([entry_of(**entry)])
+    run(question, Instant(outcome=outcome))
+    return question.checked[0]
+
+
+def test_an_entry_that_still_reaches_its_record_is_held_and_one_that_is_wrong_has_fallen():
+    speed = fakes.speed_of(Point(CUBE, resolve(GemmConfig())))
+    held = checked_with(speedup=speed, speedup_low=speed * 0.999, speedup_high=speed * 1.001)
+    assert held.status == "held"
+    fallen = checked_with(lambda ask: Outcome("wrong_result", "bits") if ask.point.config else fakes.outcome(ask))
+    assert (fallen.status, fallen.message) == ("fallen", "wrong result: bits")
+    unable = checked_with(lambda ask: Outcome("unstable", "hot") if not ask.point.config else fakes.outcome(ask))
+    assert unable.status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("now", "noise", "status"),
+    [
+        (Ratio(1.0, 0.999, 1.001, 15), 0.002, "held"),
+        (Ratio(0.97, 0.969, 0.971, 15), 0.002, "fallen"),
+        (Ratio(0.97, 0.969, 0.998, 15), 0.002, "held"),
+        (Ratio(0.97, 0.969, 0.971, 15), 0.03, "skipped"),
+    ],
+)
+def test_a_regression_is_a_whole_interval_below_the_recorded_one_less_the_noise(now, noise, status):
+    assert regression(Ratio(1.0, 0.999, 1.001, 60), now, noise)[0] == status
+
+
+# --- counters
+
+
+class CountingWorkers(Instant):
+    """Counts; what the plan names fails."""
+
+    failing: tuple[str, ...] = ()
+
+    def answer(self, number, index, task):
+        if task.kind in self.failing:
+            return Answer(number, index, "crash", "no permission")
+        names = {"profile": {"duration_us": 100.0}, "meter": {"producer_wait_pct": 3.0}}
+        return Answer(number, index, "ok", "", {**names[task.kind], "code": "c0de", "baseline_kernel": "nvjet"})
+
+
+def counted(target, out, executor=None, **options):
+    question = Counting(target, out, "NVIDIA H200", **options)
+    executor = executor or CountingWorkers()
+    run(question, executor)
+    return question, executor
+
+
+@pytest.fixture
+def target(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text(fakes.SPEC.replace('["burst"]', '["burst", "steady"]'))
+    return path
+
+
+def test_every_legal_config_is_counted_once_by_each_kind_and_cublas_before_them(tmp_path, target):
+    found, asked = counted(target, tmp_path / "c")
+    assert (found.written, found.open) == (6 + 5, 0)
+    profile, meter = (task for _, task in asked.tasks)
+    assert profile.points[0].config is None
+    assert len(set(profile.points[1:])) == 5
+    assert meter.points == profile.points[1:]
+    rows = rows_of(tmp_path / "c", "counters")
+    assert Counter(row.process for row in rows) == {0: 6, 1: 5}
+    assert all(row.figures["code"] == "c0de" and row.gpu == "NVIDIA H200" and row.board for row in rows)
+    assert counted(target, tmp_path / "c")[1].tasks == []
+
+
+def test_a_kind_that_fails_does_not_keep_back_the_other_and_is_tried_again(tmp_path, target):
+    executor = CountingWorkers()
+    executor.failing = ("profile",)
+    found, _ = counted(target, tmp_path / "c", executor)
+    assert (found.written, len(found.failed)) == (5, 6)
+    assert found.failed[0][1] == "crash: no permission"
+    found, _ = counted(target, tmp_path / "c")
+    assert (found.written, found.failed) == (6, [])
+    names = {column.name for column in COUNTED}
+    assert {frozenset(names & set(row.figures)) for row in rows_of(tmp_path / "c", "counters")} == {
+        frozenset({"duration_us"}),
+        frozenset({"producer_wait_pct"}),
+    }
+
+
+def test_a_limit_counts_some_configs_and_cublas_on_their_problems(tmp_path, target):
+    found, asked = counted(target, tmp_path / "c", limit=2, kinds=("profile",))
+    assert found.written == 3
+    assert len(asked.tasks[0][1].points) == 3
+
+
+def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
+    out = tmp_path / "results" / "small"
+    spec = spec_of(tmp_path)
+    swept(spec, out, Instant())
+    kernel = json.loads((out / "provenance.json").read_text())["kernel"]
+    from hopper_gemm.compiler.store import source_digest
+
+    assert folder_of(out, "h200") == out
+    about = json.loads((out / "provenance.json").read_text())
+    (out / "provenance.json").write_text(json.dumps({**about, "kernel": source_digest()}))
+    counted(out, out)
+    assert len(rows_of(out, "counters")) == 6 + 5
+    finished = Sweep(spec, out, {**ABOUT, "kernel": source_digest()}).finished
+    assert finished, kernel
+
+
+def test_counters_are_not_put_beside_what_they_do_not_belong_to(tmp_path, target):
+    swept(spec_of(tmp_path), tmp_path / "s")
+    with pytest.raises(ResultsError, match="was begun with another question"):
+        Counting(target, tmp_path / "s", "NVIDIA H200")
+
+
+# --- lists
+
+
+PROBLEMS = (CUBE, WIDE, GemmProblem(512, 512, 512))
+
+
+def listed(tmp_path, executor, problems=PROBLEMS, broken=(), done=None, trials=6):
+    out, told, published = tmp_path / "list", [], []
+
+    def make(problem):
+        def opened():
+            if problem in broken:
+                raise ResultsError("was begun with another question")
+            sizes = f"m = {problem.m}\nn = {problem.n}\nk = {problem.k}"
+            changes = ("trials = 12", f"trials = {trials}"), ("m = 1024\nn = 1024\nk = 1024", sizes)
+            return Sweep(spec_of(tmp_path, SEARCH, *changes), out / str(problem), ABOUT)
+
+        return opened
+
+    many = Many(
+        out,
+        [(problem, make(problem)) for problem in problems],
+        done or published.append,
+        lambda problem, reason: told.append((problem, reason)),
+    )
+    run(many, executor)
+    return many, told, published
+
+
+def test_a_list_is_shared_by_workers_and_each_problem_stays_on_one(tmp_path):
+    executor = Instant(workers=2)
+    many, told, published = listed(tmp_path, executor)
+    assert many.failures == {}
+    assert len(many.settled) == len(told) == len(published) == 3
+    homes = {}
+    for worker, task in executor.tasks:
+        homes.setdefault(task.points[0].problem, set()).add(worker)
+    assert [len(of) for of in homes.values()] == [1] * 3
+    assert {name: clock.trials for name, clock in many.clocks.items()} in ({"w0": 12, "w1": 6}, {"w0": 6, "w1": 12})
+    again = Instant(workers=2)
+    assert len(listed(tmp_path, again)[0].settled) == 3
+    assert again.tasks == []
+    more = Instant(workers=2)
+    listed(tmp_path, more, trials=8)
+    assert sum(more.measured.values()) == 3 * 2
+
+
+def test_a_problem_that_fails_spoils_no_other_and_its_page_neither(tmp_path):
+    many, told, _ = listed(tmp_path, Instant(), broken=(WIDE,))
+    assert many.failures == {WIDE: "was begun with another question"}
+    assert (WIDE, "was begun with another question") in told
+    assert len(many.settled) == 2
+
+    def unable(folder):
+        raise RuntimeError("no fonts")
+
+    (tmp_path / "b").mkdir()
+    many, _, _ = listed(tmp_path / "b", Instant(), done=unable)
+    assert set(many.failures.values()) == {"its page could not be written: RuntimeError: no fonts"}
+    assert len(rows_of(tmp_path / "b" / "list" / str(CUBE))) == 6
+
+
+def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
+    executor = Instant(workers=2)
+    send = executor.send
+
+    def losing(worker, tasks):
+        send(worker, tasks)
+        if worker == "w1" and sum(name == "w1" for name, _ in executor.tasks) == 3:
+            executor._events = [event for event in executor._events if event[0] != "w1"]
+            executor.lose("w1", for_good=True)
+
+    executor.send = losing
+    many, _, _ = listed(tmp_path, executor)
+    assert len(many.settled) == 3
+    for problem in (CUBE, WIDE):
+        assert len(rows_of(tmp_path / "list" / str(problem))) == 6
+
+
+# --- tune
+
+
+def test_the_space_of_tune_holds_what_a_search_needs():
+    small, large = GemmProblem(1024, 1024, 1024), GemmProblem(8192, 8192, 8192)
+    spec = question(large, Options(seconds=10))
+    legal = [point for point, why in points(spec).items() if not why]
+    assert len(legal) > 3000
+    configs = {point.config for point in legal}
+    varied = ("pace", "swap_ab", "split_k", "schedule", "multicast", "stream_k")
+    for name, least in zip(varied, (2, 2, 3, 2, 2, 2), strict=True):
+        assert len({getattr(config, name) for config in configs}) >= least, name
+    assert all(config.evict_c for config in configs)
+    assert "pdl" not in question(small, Options()).space
+    assert question(small, Options(context="chained")).space["pdl"] == [False, True]
+    assert question(small, Options(pdl=True)).space["pdl"] == [False, True]
+    assert spec.budget.seconds == 10
+    assert question(small, Options(trials=5)).budget.seconds is None
+
+
+def test_a_tuned_problem_is_named_with_what_is_unusual():
+    assert study_name(CUBE, "burst", "isolated") == "tune-4096x4096x4096-burst"
+    assert study_name(CUBE, "steady", "chained") == "tune-4096x4096x4096-steady-chained"
+    other = GemmProblem(64, 64, 64, "bf16_fp32", "kn")
+    spec = question(other, Options())
+    assert spec.name == study_name(other, "burst", "isolated") == "tune-64x64x64-burst-bf16-fp32-kn"
+
+
+def test_the_folder_of_a_list_stands_for_its_folder_of_the_problem(tmp_path):
+    name = study_name(CUBE, "burst", "isolated")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "provenance.json").write_text("{}")
+    assert question(CUBE, Options(warm_start=(tmp_path,))).warm_start == [str(tmp_path / name)]
+    assert question(WIDE, Options(warm_start=(tmp_path,))).warm_start == []
+    assert question(CUBE, Options(warm_start=(tmp_path / name,))).warm_start == [str(tmp_path / name)]
