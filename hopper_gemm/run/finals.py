@@ -123,7 +123,7 @@ class Finals:
         best = max(ran, key=lambda row: row.figures["speedup"])
         assert best.point.config is not None
         figures: dict[str, Any] = {name: float(f"{best.figures[name]:.6g}") for name in _SPEEDUP}
-        figures |= {name: best.figures.get(name, 0) for name in ("registers", "wgmma", "instructions")}
+        figures |= {name: int(best.figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
         entry = TunedEntry(
             problem=point.problem,
             regime=point.regime,

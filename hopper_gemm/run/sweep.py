@@ -19,12 +19,12 @@ from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
 from hopper_gemm.run.finals import TWIN, Finals
 from hopper_gemm.run.task import Task, launch_key, ratio_of
 from hopper_gemm.search.importance import importances
-from hopper_gemm.search.mirror import Mirror
+from hopper_gemm.search.mirror import Mirror, check_url
 from hopper_gemm.search.objective import Objective
 from hopper_gemm.search.search import Search, earlier_rows
 from hopper_gemm.study.folder import StudyFolder, identity_of
 from hopper_gemm.study.provenance import fresh
-from hopper_gemm.study.row import Row, figures_of
+from hopper_gemm.study.row import ResultsError, Row, figures_of
 from hopper_gemm.study.space import place_of, points, refused_by_rule, rungs
 from hopper_gemm.study.spec import SweepSpec
 
@@ -141,12 +141,19 @@ class Sweep(Idle):
         self.spec, self.out = spec, out
         self._about, self._source, self._only, self._trials = dict(about), source, only, trials
         self.watch, self.say, self._storage = watch, say, storage
+        if storage is not None:
+            check_url(storage)
         self._folder = StudyFolder(out)
         self._folder.refuse_another(self._identity)
+        if not self._all:
+            where = about["replayed_from"]
+            raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
         self._objective = Objective(tuple(spec.objective))
         self._exit = ExitStack()
         self._opened = False
         self._controls: set[tuple[str, str]] = set()
+        self._lost_controls: set[tuple[Point, str]] = set()
+        """Bare points of places that have rows of a board, but not its noise floor."""
         self._noise: dict[tuple[str, str], float] = {}
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
@@ -242,6 +249,12 @@ class Sweep(Idle):
 
     def next(self, member: Member) -> Task | None:
         """A noise floor, a point, or finals."""
+        lost = next((point for point, board in self._lost_controls if board == member.board), None)
+        if lost is not None:
+            self._lost_controls.discard((lost, member.board))
+            control = self._control(lost, member)
+            if control is not None:
+                return control
         if self._finals is None:
             point = self._waiting.popleft() if self._waiting else self._search.propose()
             if point is not None:
@@ -267,28 +280,29 @@ class Sweep(Idle):
             self._finals.dropped(task)
 
     def take(self, answers: Sequence[Taken]) -> None:
-        """Record answers, then learn from them."""
-        rows = [(one, self._row(one)) for one in answers]
+        """Record answers, then tell what they mean."""
+        rows = []
+        for one in answers:
+            row = self._row(one)
+            rows.append((one, row))
+            if row is not None:
+                self._remember(row)  # the next of them may be its twin
         self._folder.append([row for _, row in rows if row is not None])
         for one, row in rows:
             if one.task.stage == "final" and self._finals is not None:
                 done = self._finals.take(one.task, one.point, row)
                 if done and self._source == "measured":
                     self._finals.write(place_of(one.point), one.member.gpu["name"])
-            if row is None:
+            if row is None or row.stage == "control":
                 continue
-            if row.stage == "sweep" and row.point.config is not None:
+            if row.stage == "sweep":
                 self._search.tell(row)
                 self._done += 1
                 if self._mirror is not None:
                     self._mirror.add(row)
-            self._remember(row)
-            if row.stage != "control":
-                place = place_of(row.point)
-                best = self._leaders.get(place)
-                goal = self.spec.objective[0]
-                figure = None if best is None else float(best.figures[goal])
-                self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
+            best, goal = self._leaders.get(place_of(row.point)), self.spec.objective[0]
+            figure = None if best is None else float(best.figures[goal])
+            self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
 
     def tick(self) -> None:
         """Note now and then how long the search has taken."""
@@ -366,6 +380,11 @@ class Sweep(Idle):
         self._started = self._noted = time.monotonic()
         for row in folder.rows.values():
             self._remember(row)
+        self._lost_controls = {
+            (bare(row.point), row.board)
+            for row in folder.stage("sweep", "final")
+            if row.ok and (place_of(row.point), row.board) not in self._controls
+        }
         if self._storage is not None:
             self._mirror = Mirror(self._storage, spec, self._legal, self.say)
             for row in answered.values():
@@ -382,8 +401,7 @@ class Sweep(Idle):
         if key in self._controls or self._source != "measured":
             return None
         self._controls.add(key)
-        bare = Point(point.problem, None, point.regime, point.context, data=point.data)
-        return Task((bare,), stage="control", protocol=self.protocol(point), named=True, pinned=True)
+        return Task((bare(point),), stage="control", protocol=self.protocol(point), named=True, pinned=True)
 
     def _timed(self, point: Point, member: Member) -> Task:
         place, known = place_of(point), {}
@@ -474,3 +492,8 @@ class Sweep(Idle):
         """Seconds that all runs have searched."""
         until = time.monotonic() if self._ended is None else self._ended
         return round(float(self._before.get("searched", 0.0)) + until - self._started, 3)
+
+
+def bare(point: Point) -> Point:
+    """cuBLAS against itself where a point is."""
+    return Point(point.problem, None, point.regime, point.context, data=point.data)

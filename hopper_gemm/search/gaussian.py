@@ -77,8 +77,7 @@ class Posterior:
 
     def __init__(self, kernel: Kernel, places: np.ndarray, known: np.ndarray) -> None:
         self._kernel, self._places, self._known = kernel, places, known
-        whole = kernel.between(known, known) + (kernel.noise + 1e-9) * np.eye(len(known))
-        self._inverse = np.linalg.inv(np.linalg.cholesky(whole))
+        self._inverse = np.linalg.inv(_factor(kernel.between(known, known), kernel.noise))
         across = kernel.between(known.astype(np.float32), places.astype(np.float32))  # the time goes into exponentials
         self._white = self._inverse @ across.astype(np.float64)
         self._left = 1.0 - (self._white**2).sum(axis=0)
@@ -133,3 +132,11 @@ def _likelihood(found: np.ndarray, figures: np.ndarray, noise: float) -> float:
     white = np.linalg.solve(factor, figures - figures.mean())
     variance = max(float(white @ white) / len(figures), 1e-10)
     return -0.5 * len(figures) * np.log(variance) - float(np.log(np.diag(factor)).sum())
+
+
+def _factor(found: np.ndarray, noise: float) -> np.ndarray:
+    """Cholesky's, with as much noise as it takes: several columns of one parameter may leave it without one."""
+    try:
+        return np.linalg.cholesky(found + (noise + 1e-9) * np.eye(len(found)))
+    except np.linalg.LinAlgError:
+        return _factor(found, 10 * noise + 1e-6)

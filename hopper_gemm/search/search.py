@@ -82,9 +82,8 @@ class Search:
     @property
     def finished(self) -> bool:
         """Whether the budget is used up or everything was measured; false where ``most`` cut it short."""
-        return not self._waiting and all(
-            place.closed or (not place.room and not place.trials) for place in self._places
-        )
+        open_places = (place for place in self._places if place.trials or (place.room and not place.closed))
+        return not self._waiting and not any(open_places)
 
     def propose(self) -> Point | None:
         """A point to measure; None where there is none, or none now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Raises:
         ResultsError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with part.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def missing() -> str:
     """Why there can be no server here; empty where there can."""
@@ -76,3 +78,13 @@ class Server:
         """Stop it and remove its files."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres():
+    """URL of an empty database."""
+    if why := missing():
+        pytest.skip(why)
+    server = Server()
+    yield server.url("trials").replace("+psycopg", "")
+    server.remove()

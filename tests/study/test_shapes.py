@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tuning.shapes import SIDE_MAX, SIDE_MIN, SKINNY_MAX, drawn, drawn_file, read_shapes
-from hopper_gemm.tuning.spec import SpecError
+from hopper_gemm.study.shapes import read_shapes
+from hopper_gemm.study.spec import SpecError
 from tests.conftest import ROOT
+
+spec = importlib.util.spec_from_file_location("draw", ROOT / "sweeps/shapes/draw.py")
+draw = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(draw)
+SIDE_MAX, SIDE_MIN, SKINNY_MAX, drawn, drawn_file = (
+    getattr(draw, name) for name in ("SIDE_MAX", "SIDE_MIN", "SKINNY_MAX", "drawn", "drawn_file")
+)
 
 LISTS = sorted((ROOT / "sweeps/shapes").glob("*.toml"))
 
@@ -76,7 +85,7 @@ def test_what_is_no_list_is_refused_by_name(tmp_path, text, message):
 
 
 def test_a_missing_list_is_told_with_where_lists_lie(tmp_path):
-    with pytest.raises(SpecError, match="does not exist; lists of problems lie in sweeps/shapes/"):
+    with pytest.raises(SpecError, match="does not exist; the sweeps lie in sweeps/"):
         read_shapes(tmp_path / "none.toml")
 
 

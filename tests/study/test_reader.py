@@ -1,0 +1,166 @@
+"""A results folder reads whatever its version, and damage is told with its place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import Counter
+
+import pytest
+
+from hopper_gemm.study.files import read_json, read_text
+from hopper_gemm.study.pack import pack
+from hopper_gemm.study.reader import frame_of, has_rows, read_provenance, read_rows, read_study
+from hopper_gemm.study.row import SUM, ResultsError
+from hopper_gemm.study.schema import NAMES
+from tests.conftest import ROOT
+
+RECORDED = ROOT / "results/h200"
+SEED = RECORDED / "seed-table"
+FOLDERS = sorted({path.parent for path in RECORDED.rglob("provenance.json")})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(RECORDED)))
+def test_every_recorded_study_reads_with_unique_rows_chained_and_with_pairs_where_it_ran(folder):
+    study = read_study(folder)
+    assert study.rows
+    assert max(Counter(row.key for row in study.rows).values()) == 1
+    assert {row.point.context for row in study.rows} <= {"chained", "isolated"}
+    timed = [row for row in study.rows if row.ok and row.stage in ("sweep", "final", "compare")]
+    assert all(row.figures["speedup"] > 0 for row in timed)
+    kept = [row for row in timed if not row.reason.startswith("same machine code")]
+    assert all(row.samples for row in kept)
+    assert study.provenance["spec"]["contexts"] == ["chained"]
+    assert all("chained" in place for place in study.provenance.get("noise", {}))
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """The seed table as a folder of now."""
+    study = read_study(SEED)
+    lines = [",".join((*NAMES, SUM)), *(row.line() for row in study.rows)]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "provenance.json").write_text(json.dumps(study.provenance))
+    return tmp_path
+
+
+def test_rows_of_version_1_are_the_same_in_a_file_of_now(recorded):
+    assert read_rows(recorded) == list(read_study(SEED).rows)
+
+
+def test_reading_a_row_takes_less_than_half_a_millisecond(recorded):
+    read_rows(recorded)
+    best = min(_seconds(recorded) for _ in range(5))
+    assert best / 164 < 0.0005
+
+
+def _seconds(folder):
+    started = time.process_time()
+    read_rows(folder)
+    return time.process_time() - started
+
+
+def damaged(folder, change):
+    lines = (folder / "rows.csv").read_text().split("\n")
+    (folder / "rows.csv").write_text("\n".join(change(lines)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: lines[:5] + lines[4:], "line 6: the same row as line 5; delete one of them"),
+        (lambda lines: [*lines[:9], lines[9].replace("burst", "steady"), *lines[10:]], "line 10: the row was changed"),
+        (lambda lines: [*lines[:9], lines[9][:50], *lines[10:]], "line 10: 9 values for "),
+        (lambda lines: [*lines[:9], lines[9] + '"', *lines[10:]], "line 10: "),
+        (lambda lines: lines[1:], "line 1: lacks the column"),
+        (lambda lines: [lines[0] + ",study", *lines[1:]], "line 1: "),
+        (lambda lines: ["", *lines], "line 1: lacks the column m"),
+        (lambda lines: [*lines[:3], "", *lines[3:]], "line 4: 1 values for "),
+        (lambda lines: [*lines[:3], "\0" * 40, *lines[3:]], "line 4: 1 values for "),
+    ],
+    ids=["doubled", "changed", "cut", "quoted", "headless", "doubled column", "empty first", "empty", "zeros"],
+)
+def test_damage_is_refused_with_the_file_and_the_line(recorded, change, message):
+    damaged(recorded, change)
+    with pytest.raises(ResultsError) as caught:
+        read_rows(recorded)
+    assert str(caught.value).startswith(f"{recorded / 'rows.csv'}, ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_torn_last_line_is_passed_over(recorded):
+    whole = (recorded / "rows.csv").read_text()
+    (recorded / "rows.csv").write_text(whole[:-40])
+    assert len(read_rows(recorded)) == 163
+
+
+def test_a_byte_order_mark_is_no_damage_and_a_byte_that_is_no_text_has_its_place(recorded):
+    content = (recorded / "rows.csv").read_bytes()
+    (recorded / "rows.csv").write_bytes(b"\xef\xbb\xbf" + content)
+    assert len(read_rows(recorded)) == 164
+    (recorded / "rows.csv").write_bytes(content[:2000] + b"\x8b" + content[2001:])
+    with pytest.raises(ResultsError, match=r"line \d+, column \d+: byte 0x8b is not UTF-8"):
+        read_rows(recorded)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "must hold an object of JSON but holds a list"),
+        ("{", "line 1, column 2: "),
+        ("{}", "the key study is missing"),
+        ('{"study": 7}', "the key source is missing"),
+        ('{"study": 7, "source": "m", "gpu": {}, "spec": {}}', "study must be text but is a int"),
+        ('{"study": "s", "source": "m", "gpu": [], "spec": {}}', "gpu must be an object but is a list"),
+        ('{"study": "s", "source": "m", "gpu": {}, "spec": {}}', "the key gpu.name is missing"),
+        ('{"study": "s", "source": "m", "gpu": {"name": "g"}, "spec": {}, "noise": {"x": "y"}}', "noise.x must be a"),
+        (
+            '{"schema_version": 2, "study": "s", "source": "m", "gpu": {"name": "g"}, "spec": {}, "finished": {}}',
+            "the key finished.rows is missing",
+        ),
+        ('{"schema_version": 9, "study": "s"}', "schema_version 9 is newer than 2; update hopper-gemm"),
+        ("[" * 100_000, "is no JSON that can be read"),
+    ],
+)
+def test_damaged_provenance_is_told_with_file_and_key(recorded, content, message):
+    (recorded / "provenance.json").write_text(content)
+    with pytest.raises(ResultsError) as caught:
+        read_provenance(recorded)
+    assert str(recorded / "provenance.json") in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_what_is_no_study_is_told_with_what_it_lacks(tmp_path):
+    with pytest.raises(ResultsError, match="is not a folder; name a results folder such as"):
+        read_study(tmp_path / "none")
+    with pytest.raises(ResultsError, match=r"holds no rows\.csv; name a results folder"):
+        read_study(tmp_path)
+    assert not has_rows(tmp_path)
+
+
+def test_foreign_samples_of_version_1_are_told_with_file_and_line(tmp_path):
+    folder = tmp_path / "seed"
+    shutil.copytree(SEED, folder)
+    (folder / "samples.csv").unlink(missing_ok=True)
+    (folder / "samples.csv").write_text("time,place\n1,2\n")
+    with pytest.raises(ResultsError, match=r"samples\.csv, line 2: the column .* is missing; restore the file"):
+        read_study(folder)
+
+
+def test_a_packed_folder_gives_the_same_rows_and_frame(recorded):
+    before = read_rows(recorded)
+    sizes = pack(recorded)
+    assert sizes["rows.parquet"][1] < sizes["rows.parquet"][0]
+    assert not (recorded / "rows.csv").exists()
+    assert read_rows(recorded) == before
+    frame = frame_of(before)
+    assert frame["m"].dtype == "Int64"
+    assert set(frame["tile"]) >= {"256x128"}
+
+
+def test_json_and_text_that_are_not_there_are_named(tmp_path):
+    for read in (read_text, read_json):
+        with pytest.raises(ResultsError, match="does not exist"):
+            read(tmp_path / "none.json")
