@@ -16,7 +16,7 @@ from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study
 from hopper_gemm.study.row import Row
 from hopper_gemm.tables.pivot import interval, markdown_table, one_line, problem_label, words
-from hopper_gemm.tables.report import scope_line
+from hopper_gemm.tables.report import scope_line, source_line
 
 AGAINST = {
     "cublas": "torch.mm",
@@ -123,7 +123,14 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
 def compare_page(study: Study) -> str:
     """Markdown: a table for each regime, the means below it, and what the baselines ran."""
     about, records = study.provenance, cells(study.stage("compare"))
-    lines = [f"# {about.get('study') or about['name']}", "", f"**{_source(about)}**", "", scope_line(study), ""]
+    lines = [
+        f"# {about.get('study') or about.get('name', study.path.name)}",
+        "",
+        f"**{_source(about)}**",
+        "",
+        scope_line(study),
+        "",
+    ]
     if about.get("question"):
         lines += [about["question"].strip(), ""]
     for name, reason in (about.get("missing") or {}).items():
@@ -185,7 +192,7 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _source(about: Mapping[str, Any]) -> str:
-    gpu, versions = about["gpu"], about.get("versions", {})
+    versions = about.get("versions", {})
     named = ("torch", "cublaslt", "triton", "quack-kernels")
     libraries = ", ".join(["", *(f"{name} {versions[name]}" for name in named if versions.get(name))])
-    return f"Measured on an {gpu['name']}, driver {gpu['driver']}{libraries}, {about['created']}."
+    return source_line(about).removesuffix(".") + f"{libraries}."

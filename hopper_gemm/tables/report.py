@@ -67,8 +67,10 @@ def source_line(about: Mapping[str, Any]) -> str:
     """One sentence on where the figures come from."""
     gpu = about["gpu"]["name"]
     if about.get("source") == "replayed":
-        return f"Replayed from recorded measurements of an {gpu} ({about['replayed_from']}); nothing was measured here."
-    return f"Measured on an {gpu}, driver {about['gpu']['driver']}, {about['created']}."
+        record = about.get("replayed_from", "a record")
+        return f"Replayed from recorded measurements of an {gpu} ({record}); nothing was measured here."
+    noted = (about["gpu"].get("driver") and f"driver {about['gpu']['driver']}", about.get("created"))
+    return ", ".join([f"Measured on an {gpu}", *filter(None, noted)]) + "."
 
 
 def scope(study: Study) -> dict[str, str]:
@@ -90,7 +92,8 @@ def scope_line(study: Study) -> str:
 
 def spanning(about: Mapping[str, Any], *names: str) -> list[Any]:
     """Columns that provenance notes under names, by default those that span the study's table; None where none is."""
-    noted = [about.get(name) for name in names or ("rows", "cols")]
+    usual = {"rows": "tile_m", "cols": "k_depth"}
+    noted = [about.get(name) or usual.get(name) for name in names or usual]
     return [name and ALIASES.get(name, name) for name in noted]
 
 
@@ -169,7 +172,9 @@ def _protocol_lines(about: Mapping[str, Any]) -> list[str]:
         lines.append(f"- {protocol['regime']}: {figures} (seconds)")
     data = about["spec"].get("data", ["normal"])
     filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
-    lines.append(f"- {filled}, seed {about['seed']}; cold L2; each trial paired with torch.mm in alternating order")
+    lines.append(
+        f"- {filled}, seed {about.get('seed', 0)}; cold L2; each trial paired with torch.mm in alternating order"
+    )
     return lines
 
 

@@ -79,7 +79,8 @@ def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             same order.
     """
     about, point = study.provenance, rows[0].point
-    begun = datetime.strptime(about["created"], "%Y-%m-%d %H:%M UTC").isoformat() + "Z"
+    created = about.get("created")
+    begun = datetime.strptime(created, "%Y-%m-%d %H:%M UTC").isoformat() + "Z" if created else ""
     objectives = about["spec"].get("objective", ["speedup"])
     seconds = _pair_seconds(about, point.regime)
     run = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.tables.report import report, scope_line
-from tests.tables.making import row, write_study
+from tests.tables.making import ABOUT, row, write_study
 
 
 def page(tmp_path, *rows, **about):
@@ -66,3 +68,15 @@ def test_a_sweep_for_one_config_shows_how_it_does_on_each_problem(tmp_path):
     text = page(tmp_path, *rows, spec={"space": {"tile_m": [64, 128]}, "across": "worst"})
     assert "## One config for all problems: the best by the worst, search" in text
     assert "| 1.200x | 0.900x | 0.900x | 1.039x |" in text
+
+
+def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
+    """Name, source, GPU and spec are needed; driver, date, table and seed are not."""
+    folder = write_study(tmp_path, row())
+    about = {name: ABOUT[name] for name in ("schema_version", "study", "source")}
+    (folder / "provenance.json").write_text(
+        json.dumps({**about, "gpu": {"name": "NVIDIA H200"}, "spec": {"space": {}}})
+    )
+    text = report(read_study(folder))
+    assert "**Measured on an NVIDIA H200.**" in text
+    assert "| 256 | 1.00x (4) |" in text
