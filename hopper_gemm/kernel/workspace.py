@@ -7,11 +7,11 @@ in a launch sets it back. The first words have fixed uses, the rest are ledgers,
 who is resident: a CTA that has waited in vain leaves its sums behind and goes on, and the last to arrive adds up alone.
 One word keeps::
 
-    arrived   bits 0..7     parts that have brought what others need of them
-    filed     bits 8..15    parts that have left everything, their own share too
-    alone     bit 16        set once somebody's patience ran out before all had arrived: from then on nobody adds up
+    arrived   bits 0..11    parts that have brought what others need of them
+    filed     bits 12..23   parts that have left everything, their own share too
+    alone     bit 24        set once somebody's patience ran out before all had arrived: from then on nobody adds up
                             but the last to file
-    turn      bit 17        turned over by the last to arrive, which also sets the counts back to zero: so those who wait
+    turn      bit 25        turned over by the last to arrive, which also sets the counts back to zero: so those who wait
                             see that all are there, and nobody has to clear the word. It is left as it is between launches
 
 The bit ``alone`` is set by a compare-and-swap that fails once all have arrived, so that every part sees the same of two
