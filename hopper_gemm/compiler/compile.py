@@ -11,7 +11,7 @@ from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.kernel.gemm import HopperGemm
-from hopper_gemm.kernel.meter import ROLES, Reading
+from hopper_gemm.kernel.meter import ROLES, ROLES_TRACED, TRACE_WORDS, Reading
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
@@ -32,7 +32,9 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered: bool = False) -> Compiled:
+def compile_kernel(
+    config: GemmConfig, dtype: str, layouts: str = "kk", metered: bool = False, traced: bool = False
+) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
@@ -56,14 +58,15 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", metered:
     sums, words, readings = None, None, None
     if config.has_workspace:
         sums, words = (make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32))
-    if metered:
-        shape = (cute.sym_int(), len(ROLES), len(Reading._fields))
+    if metered or traced:
+        width = TRACE_WORDS if traced else len(Reading._fields)
+        shape = (cute.sym_int(), ROLES_TRACED if traced else len(ROLES), width)
         strides = (shape[1] * shape[2], shape[2], 1)
         readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            HopperGemm(footprint(config), element, layouts, out, metered),
+            HopperGemm(footprint(config), element, layouts, out, metered, traced),
             matrix(element, m, k, layouts[0] != "k"),
             matrix(element, n, k, layouts[1] != "k"),
             matrix(out, m, n),

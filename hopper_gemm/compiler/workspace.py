@@ -1,9 +1,9 @@
 """Workspaces of launches: memory through which CTAs meet, one for each stream, and for each stream of a captured graph.
 
-Launches of one stream take turns, and every kernel leaves the words of a workspace zero, so that all kernels that run on
-a stream share one. A captured graph may be replayed on any stream, beside any other graph: it has a workspace of its own,
-from its own memory pool, whose words it clears itself when a replay begins. So a graph needs nothing that happened when
-another was captured, and nothing outlives it.
+Launches of one stream take turns, and every kernel leaves the words of a workspace zero, so that all kernels that run
+on a stream share one. A captured graph may be replayed on any stream, beside any other graph: it has a workspace of its
+own, from its own memory pool, whose words it clears itself when a replay begins. So a graph needs nothing that happened
+when another was captured, and nothing outlives it.
 """
 
 from __future__ import annotations

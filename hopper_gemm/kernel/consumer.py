@@ -9,7 +9,7 @@ from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from hopper_gemm.kernel.ladder.multistage import Ahead
-from hopper_gemm.kernel.meter import Meter
+from hopper_gemm.kernel.meter import Meter, Trace
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.model import hopper
 
@@ -88,6 +88,8 @@ def multiply_tile(
     ahead: Ahead | None,
     turn: Turn | None,
     meter: Meter,
+    trace: Trace | None,
+    held: cutlass.Constexpr[int],
 ) -> tuple[RingState, Meter]:
     """The MMA role, for one share of one output tile: accumulators = sum over k_tiles of A @ B.
 
@@ -106,9 +108,12 @@ def multiply_tile(
         ahead: the loads that this warpgroup sees to itself, or None where a producer does.
         turn: taken before the first stage and given after the last is fed, or None where all work at once.
         meter: of this role.
+        trace: where to note moments, or None.
+        held: last stages of the tile that are not released; see :func:`release_held`.
 
     Returns:
-        The state after the last stage, and the meter. No group is in flight and every stage has been released.
+        The state after the last stage, and the meter. No group is in flight and every stage but those held has been
+        released.
     """
     k_blocks = cute.size(share.a, mode=[2])
     batch = max(1, UNIFORM_WGMMA // cute.size(share.a, mode=[1]))
@@ -122,8 +127,10 @@ def multiply_tile(
         if cutlass.const_expr(ahead is not None):
             ahead.step(state, k_tile, k_tiles)
         asked = meter.ask()
+        _note(trace, k_tile, "asked")
         ring.wait(state.index, state.parity, passed)
         meter = meter.got(asked, passed)
+        _note(trace, k_tile, "had")
         warpgroup.fence()
         atom = cute.make_mma_atom(share.mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0)
@@ -135,16 +142,40 @@ def multiply_tile(
             cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
             atom.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
+        _note(trace, k_tile, "issued")
         state = state.next()
         if cutlass.const_expr(peek):
             passed = ring.peek_full(state.index, state.parity)
         warpgroup.wait_group(stagger)
-        share.release(ring, released.index, k_tile >= stagger if stagger else None)
+        share.release(ring, released.index, _due(k_tile, k_tiles, stagger, held))
+        _note(trace, k_tile, "released")
         released = released.next()
     if cutlass.const_expr(turn is not None):
         turn.give()
     warpgroup.wait_group(0)
-    for i in cutlass.range_constexpr(stagger):
+    for i in cutlass.range_constexpr(stagger - held):
         share.release(ring, released.index, k_tiles + i >= stagger)
         released = released.next()
     return state, meter
+
+
+def _due(k_tile: Int32, k_tiles: Int32, stagger: int, held: int) -> Boolean | None:
+    """Whether a stage is released after stage ``k_tile`` is committed; None where that is certain."""
+    begun = k_tile >= stagger if stagger else None
+    if not held:
+        return begun
+    before_held = k_tile < k_tiles - held + stagger
+    return before_held if begun is None else begun & before_held
+
+
+@cute.jit
+def release_held(ring: Ring, share: Share, first: Int32, held: cutlass.Constexpr[int]) -> None:
+    """Give back the slots that were held for the epilogue, once it has been read out of them."""
+    for i in cutlass.range_constexpr(held):
+        slot = first + i
+        share.release(ring, cutlass.select_(slot >= ring.stages, slot - ring.stages, slot), None)
+
+
+def _note(trace: Trace | None, k_tile: Int32, moment: str) -> None:
+    if trace is not None:
+        trace.stage(k_tile, moment)

@@ -85,6 +85,22 @@ class Chunks:
             atom = cute.make_copy_atom(op, self.dtype)
         return cute.make_tiled_copy_C(atom, mma)
 
+    def in_ring(self, slots: cute.Tensor) -> cute.Tensor:
+        """A consumer's part of the ring as chunk buffers, (rows, columns, buffer).
+
+        Args:
+            slots: the rows of an operand that no other consumer reads, (rows, depth, stage), of 128 bytes each.
+        """
+        config, one = self.footprint.config, self.layout(1)
+        rows = config.tile_m if config.split == "m" else config.tile_n
+        stage = rows * config.tile_k * slots.element_type.width // self.dtype.width
+        buffers = (self.footprint.slot_chunks, config.stages)
+        outer = cute.make_layout(
+            (*one.outer.shape[:2], buffers), stride=(*one.outer.stride[:2], (cute.cosize(one), stage))
+        )
+        pointer = cute.recast_ptr(slots.iterator, swizzle_=one.inner, dtype=self.dtype)
+        return cute.make_tensor(pointer, outer)
+
     def epilogue(
         self,
         atom: cute.CopyAtom,
@@ -98,16 +114,16 @@ class Chunks:
 
         Args:
             atom: the TMA store.
-            shared: buffers of all consumers.
+            shared: buffers of all consumers; staged in the ring, those of this one.
             target: C, as TMA sees it.
             mma: a wgmma as wide as a chunk.
             consumer: number of the warpgroup among the consumers.
             thread: within the warpgroup.
         """
-        config = self.footprint.config
+        config, held = self.footprint.config, self.footprint.held_slots(self.dtype.width // 8)
         copy, buffers = self.copy(mma), config.epi_buffers
         assert isinstance(buffers, int)
-        own = cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
+        own = shared if held else cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
         thread_copy = copy.get_slice(thread)
         boxes, global_boxes = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), cute.zipped_divide(own, self.box), cute.zipped_divide(target, self.box)
@@ -124,6 +140,9 @@ class Chunks:
             consumer + 1,
             thread // hopper.WARP_THREADS == 0,
             EVICT_FIRST if config.evict_c else None,
+            held,
+            self.footprint.slot_chunks if held else 0,
+            config.stages,
         )
 
 
@@ -143,6 +162,9 @@ class Epilogue:
         barrier: id of the named barrier of this consumer's 128 threads.
         stores: true in the warp that issues the stores.
         policy: of the L2 for what is stored, or None.
+        held: slots of the ring in which a tile is staged; 0 where it has buffers of its own.
+        each: chunks in a slot.
+        stages: slots of the ring.
     """
 
     atom: cute.CopyAtom
@@ -155,7 +177,10 @@ class Epilogue:
     buffers: int
     barrier: Int32
     stores: Boolean
-    policy: int | None = None
+    policy: int | None
+    held: int
+    each: int
+    stages: int
 
     def sync(self) -> None:
         """A barrier of this consumer's four warps."""
@@ -176,6 +201,7 @@ class Epilogue:
         row: Int32,
         column: Int32,
         reduction: ClusterSum | WorkspaceSum | None = None,
+        first: Int32 | None = None,
     ) -> None:
         """Store one share.
 
@@ -188,16 +214,21 @@ class Epilogue:
             row, column: the share's first chunk in the whole output.
             reduction: whose sums are stored, chunk by chunk of those that this CTA owns; None where the accumulators
                 are the sums.
+            first: the first slot of the ring in which to stage; then all stores have been read on return.
         """
         chunks = rows * columns
         size = cute.size(accumulators) // chunks
         flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))
-        self.wait_reads(0)
+        if cutlass.const_expr(self.held == 0):
+            self.wait_reads(0)
         self.sync()
         if cutlass.const_expr(reduction is None):
             for j in cutlass.range_constexpr(chunks):
                 i, at = divmod(j, columns)
-                self._store_chunk(flat[None, at, i], j, chunks, row, i, column, at)
+                self._store_chunk(flat[None, at, i], j, chunks, row, i, column, at, first)
+            if cutlass.const_expr(self.held > 0):
+                self.wait_reads(0)
+                self.sync()
         else:
             parts, slots = reduction.parts, slots_of(chunks, reduction.parts)
             own = own_chunks(accumulators, size, parts, reduction.rank)
@@ -218,9 +249,10 @@ class Epilogue:
         i: cutlass.Constexpr[int],
         column: Int32,
         at: cutlass.Constexpr[int],
+        first: Int32 | None = None,
     ) -> None:
         """Store one chunk, the ``number``-th of so many, to its place in the output: (row + i, column + at)."""
-        slot = number % self.buffers
+        slot = self._slot(number, first)
         packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
         packed.store(values.load().to(self.registers.element_type))
         cute.copy(self.copy, packed, self.registers[None, None, None, slot])
@@ -241,3 +273,10 @@ class Epilogue:
         if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
             self.wait_reads(0)
             self.sync()
+
+    def _slot(self, number: int, first: Int32 | None) -> int | tuple[int, Int32]:
+        """The buffer of a chunk: its number, or its place in a slot of the ring and the slot."""
+        if first is None:
+            return number % self.buffers
+        stage = first + number // self.each
+        return number % self.each, cutlass.select_(stage >= self.stages, stage - self.stages, stage)

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.bundle import Bundle
-from hopper_gemm.kernel.consumer import Share, Turn, multiply_tile
+from hopper_gemm.kernel.consumer import Share, Turn, multiply_tile, release_held
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue
 from hopper_gemm.kernel.ladder.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.ladder.direct_store import DirectEpilogue
 from hopper_gemm.kernel.ladder.multistage import Ahead
 from hopper_gemm.kernel.ladder.packed_state import PackedState
-from hopper_gemm.kernel.meter import Meter
+from hopper_gemm.kernel.meter import Meter, Trace
 from hopper_gemm.kernel.operand import Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.producer import Fill, Pace
@@ -151,11 +151,11 @@ class HopperGemm:
         named barrier 0     the producer's first warp, which initialises the barriers and goes on; consumers wait
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
-        cluster barrier     all threads, once the barriers are initialised; in a cluster that divides k three times a tile
-        mailbox             dynamic scheduler: the producers of a cluster; see :class:`hopper_gemm.kernel.work.Counter`
+        cluster barrier     all threads, once the barriers are initialised; where a cluster divides k thrice a tile
+        mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.Counter`)
 
-    Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits until
-    every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
+    Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
+    until every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
 
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
@@ -163,6 +163,7 @@ class HopperGemm:
         layouts: the contiguous axis of A, then of B.
         out_dtype: element type of C: theirs or fp32.
         metered: whether the roles count their waits; see :mod:`hopper_gemm.kernel.meter`.
+        traced: whether the first CTA notes when it did what.
     """
 
     def __init__(
@@ -172,8 +173,10 @@ class HopperGemm:
         layouts: str,
         out_dtype: type[cutlass.Numeric],
         metered: bool = False,
+        traced: bool = False,
     ) -> None:
-        self.footprint, self.config, self.metered = footprint, footprint.config, metered
+        self.footprint, self.config = footprint, footprint.config
+        self.metered, self.traced = metered, traced
         self.dtype, self.out_dtype = dtype, out_dtype
         config = footprint.config
         self.chunks = Chunks(footprint, out_dtype)
@@ -260,13 +263,14 @@ class HopperGemm:
         readings: cute.Tensor | None,
     ) -> None:
         """Set up, then play the warpgroup's role; see the class."""
-        config, shares, registers = self.config, self.footprint, self.footprint.registers
+        config, registers = self.config, self.footprint.registers
+        entry = cute.arch.clock() if cutlass.const_expr(self.traced) else None
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         place = Place.here(*self.cluster, self.parts)
         layout_a, layout_b = self.a.layout(), self.b.layout()
         layout_c = None
-        if cutlass.const_expr(config.stores == "tma"):
+        if cutlass.const_expr(config.stores == "tma" and config.staging == "own"):
             layout_c = self.chunks.layout(config.epi_buffers * config.consumers)
         storage = SmemAllocator().allocate(self._shared(layout_a, layout_b, layout_c))
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
@@ -277,15 +281,21 @@ class HopperGemm:
             k_first, k_tiles = stretch(place.part, self.parts, k_tiles)
         task = Task(place, ring, raster, k_first, k_tiles, workspace, readings)
 
+        if cutlass.const_expr(config.prefetch > 0):
+            if place.warp == 1:
+                self._prefetch(task, self._tma_loads(task, operands, shared_a, shared_b))
         if place.warp == 0:
-            ring.init()
-            if cutlass.const_expr(self._has_mailbox):
-                if place.lane == 0:
-                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
             for atom in (operands.atom_a, operands.atom_b, output.atom):
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                ring.init()
+                if cutlass.const_expr(self._has_mailbox):
+                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
+            cute.arch.sync_warp()
         self._set_up(place)
+        if cutlass.const_expr(self.traced):
+            self._trace(task, place.warpgroup).mark("entry", entry)
 
         if cutlass.const_expr(config.specialised):
             if place.warpgroup == 0:
@@ -304,8 +314,8 @@ class HopperGemm:
 
     @cute.jit
     def _set_up(self, place: Place) -> None:
-        """Let nobody use a barrier before it is initialised. Alone in its cluster, the producer need not wait for anyone:
-        it initialised them itself."""
+        """Let nobody use a barrier before it is initialised. Alone in its cluster, the producer need not wait for
+        anyone: it initialised them itself."""
         config, shares = self.config, self.footprint
         if cutlass.const_expr(config.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()
@@ -332,15 +342,14 @@ class HopperGemm:
             self._fill(task, self._copy_fill(task, operands, storage), state, self._walk(task, storage))
         elif place.warp == 0:
             loads = self._tma_loads(task, operands, shared_a, shared_b)
-            if cutlass.const_expr(config.prefetch > 0):
-                self._prefetch(task, loads)
             self._await_launch()
             pace = None
             if cutlass.const_expr(config.pace > 0):
                 word = task.workspace.word(PACE_WORD)
                 pace = Pace.of(word, config.pace, task.raster, config.cluster_size, task.k_tiles)
             peek, tagged = config.peeks("producer"), config.scheduler == "dynamic"
-            fill = Fill(loads, peek, self._unroll, config.reverse_k, pace, self.metered, tagged)
+            trace = self._trace(task, 0) if cutlass.const_expr(self.traced) else None
+            fill = Fill(loads, peek, self._unroll, config.reverse_k, pace, self.metered, tagged, trace)
             self._fill(task, fill, state, self._walk(task, storage))
         elif cutlass.const_expr(self.parts > 1):
             self._await_launch()
@@ -354,6 +363,7 @@ class HopperGemm:
 
     @cute.jit
     def _fill(self, task: Task, fill: Fill | CopyFill, state: RingState, walk: Walk | StreamWalk | Counter) -> None:
+        self._note(task, 0, "set_up")
         at, filling = walk.start(state), fill.start(state)
         while walk.more(at):
             item = walk.item(at)
@@ -374,6 +384,7 @@ class HopperGemm:
         if cutlass.const_expr(self.metered):
             if task.place.lane == 0:
                 filling.meter.write(task.readings, 0)
+        self._note(task, 0, "left")
 
     def _await_launch(self) -> None:
         """Where the launch may be ahead of the one before it, wait for that."""
@@ -382,7 +393,9 @@ class HopperGemm:
 
     @cute.jit
     def _prefetch(self, task: Task, loads: Loads) -> None:
-        """Ask the first stages that this CTA will load into the L2. By one warp."""
+        """Ask the first stages that this CTA will load into the L2, before anything else is done. By one warp, which has
+        nothing else to do: DRAM answers while the others set up, and where the launch is ahead of the one before it,
+        while that ends."""
         walk = self._static_walk(task)
         item = walk.item(walk.start(STATES[self.config.ring_state].first(self.config.stages, phase=1)))
         tile_m, tile_n = self._tile(task, item)
@@ -409,8 +422,11 @@ class HopperGemm:
         pingpong = config.schedule == "pingpong"
         consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
         consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
-        share = self._share(task, consumer_m, consumer_n, shared_a, shared_b)
-        epilogue = self._epilogue(task, consumer, storage, layout_c, output)
+        own_a, own_b = self._own(shared_a, shared_b, consumer_m, consumer_n)
+        share = self._share(task, own_a, own_b)
+        own = own_a if cutlass.const_expr(config.split == "m") else own_b
+        epilogue = self._epilogue(task, consumer, storage, layout_c, output, own)
+        held = shares.held_slots(self.out_dtype.width // 8)
         rows, columns = shares.share_m // hopper.WGMMA_M, shares.share_n // self.chunks.n
         self._await_launch()
 
@@ -422,6 +438,14 @@ class HopperGemm:
         if cutlass.const_expr(pingpong):
             state = state.advance(consumer * task.k_tiles)
         meter = Meter.start(self.metered)
+<<<<<<< HEAD
+=======
+        if cutlass.const_expr(config.skew > 0):
+            if consumer > 0:
+                ring.wait(consumer * config.skew, Int32(0))
+        self._note(task, consumer + 1, "set_up")
+        trace = self._trace(task, consumer + 1) if cutlass.const_expr(self.traced) else None
+>>>>>>> main
         at = walk.start(state)
         if cutlass.const_expr(config.skew > 0):
             # only for a stage of the first item: a CTA may have no other, or, handed out dynamically, none at all
@@ -431,6 +455,7 @@ class HopperGemm:
         while walk.more(at):
             item = walk.item(at)
             tile_m, tile_n = self._tile(task, item)
+            self._note(task, consumer + 1, "first")
             ahead = None
             if cutlass.const_expr(loads is not None):
                 stages_ahead = config.stages - 1 - config.stagger
@@ -451,16 +476,26 @@ class HopperGemm:
                 ahead,
                 turn,
                 meter,
+                trace,
+                held,
             )
+            self._note(task, consumer + 1, "fed")
             row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
             column = tile_n * (config.tile_n // self.chunks.n) + consumer_n * columns
-            self._store(task, item, consumer, share, shared_a, epilogue, (rows, columns), (row, column))
+            if cutlass.const_expr(held > 0):
+                first = state.behind(held).index
+                epilogue.store_tile(share.accumulators, rows, columns, row, column, None, first)
+                release_held(ring, share, first, held)
+            else:
+                self._store(task, item, consumer, share, shared_a, epilogue, (rows, columns), (row, column))
+            self._note(task, consumer + 1, "stored")
             if cutlass.const_expr(pingpong):
                 state = state.advance(task.k_tiles)
             at = walk.next(at, state)
         if cutlass.const_expr(config.scheduler == "dynamic"):
             share.release(ring, state.index, None)
         epilogue.wait_reads(0)
+        self._note(task, consumer + 1, "left")
         if cutlass.const_expr(self.metered):
             if (consumer == 0) & (place.in_group == 0):
                 meter.write(task.readings, 1)
@@ -536,6 +571,16 @@ class HopperGemm:
             first, stride = cluster + consumer * stride, stride * 2
         return Walk(raster, task.k_first, task.k_tiles, first, stride)
 
+    def _trace(self, task: Task, role: Int32 | int) -> Trace:
+        """Where a role of a traced kernel notes moments: one thread of the first CTA."""
+        place = task.place
+        first = (place.cluster == 0) & (place.rank_m == 0) & (place.rank_n == 0)
+        return Trace(task.readings, role, Boolean(first & (place.in_group == 0)))
+
+    def _note(self, task: Task, role: Int32 | int, moment: str) -> None:
+        if self.traced:
+            self._trace(task, role).mark(moment)
+
     @property
     def _has_mailbox(self) -> bool:
         return self.config.scheduler == "dynamic" and self.config.cluster_size > 1
@@ -555,14 +600,19 @@ class HopperGemm:
         )
         return cute.make_tiled_mma(op)
 
-    def _share(
-        self, task: Task, consumer_m: Int32 | int, consumer_n: Int32 | int, shared_a: cute.Tensor, shared_b: cute.Tensor
-    ) -> Share:
+    def _own(
+        self, shared_a: cute.Tensor, shared_b: cute.Tensor, consumer_m: Int32 | int, consumer_n: Int32 | int
+    ) -> tuple[cute.Tensor, cute.Tensor]:
+        """The rows of both operands that one consumer reads, (rows, depth, stage)."""
+        shares = self.footprint
+        own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
+        own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
+        return own_a, own_b
+
+    def _share(self, task: Task, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
         """What one consumer multiplies with."""
         shares, place, ring = self.footprint, task.place, task.ring
         mma = self._tiled_mma(shares.share_n)
-        own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
-        own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
         thread_mma = mma.get_slice(0)
         return Share(
             mma,
@@ -574,14 +624,22 @@ class HopperGemm:
         )
 
     def _epilogue(
-        self, task: Task, consumer: Int32, storage, layout_c: cute.ComposedLayout | None, output: Output
+        self,
+        task: Task,
+        consumer: Int32,
+        storage,
+        layout_c: cute.ComposedLayout | None,
+        output: Output,
+        own: cute.Tensor,
     ) -> Epilogue | DirectEpilogue:
         """How one consumer's share leaves."""
         thread = task.place.in_group
         if self.config.stores == "direct":
             return DirectEpilogue.of(thread, output.c, self.footprint.share_n, self.out_dtype)
-        assert layout_c is not None
-        shared = storage.c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
+        if layout_c is None:
+            shared = self.chunks.in_ring(own)
+        else:
+            shared = storage.c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
         return self.chunks.epilogue(output.atom, shared, output.c, self._tiled_mma(self.chunks.n), consumer, thread)
 
     def _tma_loads(self, task: Task, operands: Operands, shared_a: cute.Tensor, shared_b: cute.Tensor) -> Loads:

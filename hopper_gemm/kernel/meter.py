@@ -1,14 +1,17 @@
 """Counting inside the kernel: how often a role found its barrier ready, and how long it waited where it was not.
 
 A metered kernel is another binary than the one that is timed: it reads the clock twice a stage. A kernel that is not
-metered carries a meter that holds nothing and leaves no trace in the machine code.
+metered carries a meter that holds nothing and leaves no trace in the machine code. A traced kernel writes down when its
+first CTA did what.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from cutlass import Boolean, Int32, cute
+from cutlass import Boolean, Int32, Int64, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 
 
@@ -74,3 +77,63 @@ class Meter:
         return Meter(
             tuple(new_from_mlir_values(part, [value]) for part, value in zip(self.values, values, strict=True))
         )
+
+
+class Stamp(NamedTuple):
+    """Moments of one CTA that a traced kernel writes down for each role, SM clock, 32 bits each: those of the role,
+    then those of each stage of its first tile."""
+
+    entry: int
+    set_up: int
+    first: int
+    fed: int
+    stored: int
+    left: int
+
+
+class StageStamp(NamedTuple):
+    """Moments of one stage: asked for; had; loads issued, or wgmma committed; released."""
+
+    asked: int
+    had: int
+    issued: int
+    released: int
+
+
+ROLES_TRACED = 4
+"""The producer, and up to three consumers."""
+
+TRACED_STAGES = 128
+"""Stages of the first tile that are traced."""
+
+TRACE_WORDS = 8 + len(StageStamp._fields) * TRACED_STAGES
+"""32-bit words of a role."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Time stamps of the first CTA's first tile, straight to global memory.
+
+    Args:
+        readings: (CTAs, roles, words) of 32 bits.
+        role: row of it.
+        speaks: true in the one thread that writes.
+    """
+
+    readings: cute.Tensor
+    role: Int32 | int
+    speaks: Boolean
+
+    def mark(self, moment: str, clock: Int32 | None = None) -> None:
+        """Note a moment of the role, of :class:`Stamp`: now, or an earlier one."""
+        self._put(Stamp._fields.index(moment), self.speaks, clock)
+
+    def stage(self, number: Int32, moment: str) -> None:
+        """Note a moment of a stage, of :class:`StageStamp`."""
+        at = 8 + number * len(StageStamp._fields) + StageStamp._fields.index(moment)
+        self._put(at, Boolean(self.speaks & (number < TRACED_STAGES)))
+
+    def _put(self, at: Int32 | int, writes: Boolean, clock: Int32 | None = None) -> None:
+        address = self.readings.iterator.toint() + Int64(self.role * TRACE_WORDS + at) * 4
+        now = cute.arch.clock() if clock is None else clock
+        inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[address, now], predicate=writes)

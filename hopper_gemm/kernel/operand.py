@@ -72,8 +72,8 @@ class OperandLoad:
         boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
         first: the first slice that this CTA loads.
         count: slices that this CTA loads.
-        turn: alternating multicast: this CTA's rank among so many, which load the stages k = rank, rank + so many ...; None:
-            of all stages.
+        turn: alternating multicast: this CTA's rank among so many, which load the stages k = rank, rank + so many ...;
+            None: of all stages.
         mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
         descriptor: a TMA descriptor to take instead of the atom's own, or None.
     """

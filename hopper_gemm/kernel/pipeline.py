@@ -35,8 +35,8 @@ A number may travel with a slot (:meth:`Ring.tag`): the thread that announces th
 arrives, consumers read it once they have found the slot full and before they release it, so it needs no barrier of its
 own. :class:`hopper_gemm.kernel.work.Handed` hands out work so.
 
-:mod:`hopper_gemm.model.protocol.ring` writes the same protocol out as values, and its tests run it in every order: nothing is
-overwritten while read, nothing deadlocks, and releasing one group too early is found.
+:mod:`hopper_gemm.model.protocol.ring` writes the same protocol out as values, and its tests run it in every order:
+nothing is overwritten while read, nothing deadlocks, and releasing one group too early is found.
 """
 
 from __future__ import annotations
@@ -175,19 +175,18 @@ class Ring:
         """CTAs that must have read a slot before it is loaded anew."""
         return self.cluster[0] + self.cluster[1] - 1
 
-    @cute.jit
     def init(self) -> None:
-        """Set the arrival counts. By one warp, before any other thread of the cluster uses a barrier."""
+        """Set the arrival counts. By one thread, before any other thread of the cluster uses a barrier.
+
+        Shared out among lanes it takes longer: an mbarrier is initialised through a uniform register, so that the
+        compiler makes a loop over the lanes, with a fence in each turn.
+        """
         each = hopper.WARP_THREADS if self.every else 1
-        lane = cute.arch.lane_idx()
-        for first in range(0, self.stages, hopper.WARP_THREADS):
-            slot = lane + first
-            if slot < self.stages:
-                for load in cutlass.range_constexpr(len(self.load_bytes)):
-                    cute.arch.mbarrier_init(self.full(load) + slot, self.loading_warps * each)
-                cute.arch.mbarrier_init(self.empty + slot, self.reading_warps * each * self.readers)
+        for stage in range(self.stages):
+            for load in range(len(self.load_bytes)):
+                cute.arch.mbarrier_init(self.full(load) + stage, self.loading_warps * each)
+            cute.arch.mbarrier_init(self.empty + stage, self.reading_warps * each * self.readers)
         cute.arch.mbarrier_init_fence()
-        cute.arch.sync_warp()
 
     # Producer ------------------------------------------------------------------------------
 

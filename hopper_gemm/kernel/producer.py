@@ -10,7 +10,7 @@ from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.bundle import Bundle
-from hopper_gemm.kernel.meter import Meter
+from hopper_gemm.kernel.meter import Meter, Trace
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import RingState
 from hopper_gemm.kernel.work import Item, Raster
@@ -35,14 +35,14 @@ class Pace:
     """Keeping CTAs that share panels together, so that what one of them reads from DRAM the others find in the L2.
 
     CTAs of a persistent launch begin together and then go as fast as each can. After dozens of tiles they are so far
-    apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was read
-    two and a half times. So producers meet at a counter every so many stages of a tile: each says that it is here, and
-    waits until all have come to the meeting before this one, while its consumers multiply what the ring holds. A producer
-    less than one interval ahead does not wait; it reads the counter once.
+    apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was
+    read two and a half times. So producers meet at a counter every so many stages of a tile: each says that it is here,
+    and waits until all have come to the meeting before this one, while its consumers multiply what the ring holds. A
+    producer less than one interval ahead does not wait; it reads the counter once.
 
-    Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks no
-    more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever adds the
-    last sets it back to zero.
+    Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks
+    no more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever
+    adds the last sets it back to zero.
 
     Args:
         word: address of the counter.
@@ -72,7 +72,8 @@ class Pace:
 
     @cute.jit
     def keep(self, loaded: Int32, patience: Patience) -> Patience:
-        """With so many stages of the tile asked for: if it is time to meet, wait a while for those behind. By a warp."""
+        """With so many stages of the tile asked for: if it is time to meet, wait a while for those behind. By a
+        warp."""
         attended, looks = patience.attended, patience.looks
         if loaded % self.every == 0:
             lane = cute.arch.lane_idx()
@@ -129,6 +130,7 @@ class Fill:
         pace: with whom to keep in step, or None.
         metered: whether to count waits.
         tagged: whether the number of an item goes with its first stage.
+        trace: where to note moments, or None.
     """
 
     loads: Loads
@@ -138,6 +140,7 @@ class Fill:
     pace: Pace | None
     metered: bool
     tagged: bool
+    trace: Trace | None
 
     def start(self, state: RingState) -> Filling:
         """Before the first tile."""
@@ -163,9 +166,12 @@ class Fill:
             step = cutlass.select_(back != 0, Int32(-1), Int32(1))
         for k_tile in cutlass.range(item.k_count, unroll=self.unroll):
             asked = meter.ask()
+            self._note(k_tile, "asked")
             ring.acquire(state.index, state.parity, passed)
             meter = meter.got(asked, passed)
+            self._note(k_tile, "had")
             self.loads.issue(tile_m, tile_n, start + k_tile * step, state.index, number if self.tagged else None)
+            self._note(k_tile, "issued")
             state = state.next()
             if cutlass.const_expr(self.pace is not None):
                 patience = self.pace.keep(k_tile + 1, patience)
@@ -173,6 +179,10 @@ class Fill:
                 passed = ring.peek_empty(state.index, state.parity)
         walked = at.walked + 1 if cutlass.const_expr(self.reverse) else at.walked
         return replace(at, state=state, meter=meter, patience=patience, walked=walked)
+
+    def _note(self, k_tile: Int32, moment: str) -> None:
+        if self.trace is not None:
+            self.trace.stage(k_tile, moment)
 
     @cute.jit
     def end(self, at: Filling, number: Int32 | None, drain: cutlass.Constexpr[bool]) -> None:

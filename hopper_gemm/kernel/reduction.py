@@ -83,8 +83,8 @@ def add_in_order(total: Float32, own: Float32, own_first: Boolean, other: Float3
 class ClusterSum:
     """One consumer thread's part in adding up within a cluster.
 
-    The cluster meets three times for each tile: before the first part is sent (nobody reads a ring any more), before the
-    first is added (all parts have landed), and before the ring is loaded again (all parts have been read).
+    The cluster meets three times for each tile: before the first part is sent (nobody reads a ring any more), before
+    the first is added (all parts have landed), and before the ring is loaded again (all parts have been read).
 
     Args:
         landing: shared address, in every CTA the same, of this thread's first vector of its consumer's first part.
@@ -270,10 +270,10 @@ class WorkspaceSum:
 class StreamSum:
     """One consumer thread's part in adding up the pieces into which stream-K cuts a tile.
 
-    The cluster that begins a tile owns it: the others leave their sums, and it adds them in the order of k. A piece that
-    is left for another is the first thing its cluster does in the string, a tile that is finished the last. A cluster
-    leaves sums twice at most: of the piece with which its stretch begins, and, where it does not wait for the others, of
-    the piece with which it ends.
+    The cluster that begins a tile owns it: the others leave their sums, and it adds them in the order of k. A piece
+    that is left for another is the first thing its cluster does in the string, a tile that is finished the last. A
+    cluster leaves sums twice at most: of the piece with which its stretch begins, and, where it does not wait for the
+    others, of the piece with which it ends.
 
     Args:
         sums: global address of this thread's first vector of cluster 0.

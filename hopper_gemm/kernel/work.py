@@ -21,8 +21,8 @@ which items a cluster takes:
     Counter     the producer takes the next number from a counter in global memory (dynamic scheduler), and hands it
     Handed      to the consumers through the ring, with the first stage of its item
 
-All share an interface: ``start`` gives a place, ``more`` says whether it holds an item, ``item`` which one, ``ask`` asks
-for the item after it where somebody must be asked, ``next`` gives the place after it.
+All share an interface: ``start`` gives a place, ``more`` says whether it holds an item, ``item`` which one, ``ask``
+asks for the item after it where somebody must be asked, ``next`` gives the place after it.
 """
 
 from __future__ import annotations
@@ -318,10 +318,10 @@ class Asked(Bundle):
 class Counter:
     """The dynamic scheduler: a CTA that is late, since its SM was busy or is slow, takes fewer items.
 
-    The producer of a cluster's first CTA takes numbers from a counter in global memory, one ahead: the number of the next
-    item is asked for before the loads of this one, so that its way to the L2 and back costs nothing. Producers of the
-    other CTAs get it through a mailbox in shared memory. All items are taken so, the first too: with a number of its own
-    for each CTA, one that starts late would hold up the launch with its first item.
+    The producer of a cluster's first CTA takes numbers from a counter in global memory, one ahead: the number of the
+    next item is asked for before the loads of this one, so that its way to the L2 and back costs nothing. Producers of
+    the other CTAs get it through a mailbox in shared memory. All items are taken so, the first too: with a number of
+    its own for each CTA, one that starts late would hold up the launch with its first item.
 
     Every cluster takes numbers until one is beyond the items, so that items + clusters numbers are taken in all, and
     whoever takes the last of them sets the counter back to zero for the next launch.

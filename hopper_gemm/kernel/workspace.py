@@ -1,7 +1,8 @@
 """Global memory through which the CTAs of a launch meet: sums that they leave for one another, and words that count.
 
-A workspace is ``sums``, fp32, and ``words``, int32, all zero before the first launch: whoever is the last to touch a word
-in a launch sets it back. The first words have fixed uses, the rest are ledgers, one for each thing that CTAs add up together.
+A workspace is ``sums``, fp32, and ``words``, int32, all zero before the first launch: whoever is the last to touch a
+word in a launch sets it back. The first words have fixed uses, the rest are ledgers, one for each thing that CTAs add
+up together.
 
 **The ledger.** ``parts`` CTAs bring sums for one thing. Nobody waits without a bound, so that progress never depends on
 who is resident: a CTA that has waited in vain leaves its sums behind and goes on, and the last to arrive adds up alone.
@@ -11,8 +12,9 @@ One word keeps::
     filed     bits 12..23   parts that have left everything, their own share too
     alone     bit 24        set once somebody's patience ran out before all had arrived: from then on nobody adds up
                             but the last to file
-    turn      bit 25        turned over by the last to arrive, which also sets the counts back to zero: so those who wait
-                            see that all are there, and nobody has to clear the word. It is left as it is between launches
+    turn      bit 25        turned over by the last to arrive, which also sets the counts back to zero: so those who
+                            wait see that all are there, and nobody has to clear the word. It is left as it is between
+                            launches
 
 The bit ``alone`` is set by a compare-and-swap that fails once all have arrived, so that every part sees the same of two
 endings:

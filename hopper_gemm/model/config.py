@@ -124,7 +124,7 @@ class GemmConfig:
         "auto",
         "columns of an epilogue chunk: at most 8, 16, 32 or 64, or an odd multiple of 8 from 24 that divides a "
         "consumer's columns; auto: 64 where they fit beside the ring, else 32, or what divides the share; wide: the "
-        "same, but rather an odd multiple of 8 than fewer than 32; half as many for an fp32 output; 0 with direct stores",
+        "same, but an odd multiple of 8 rather than fewer than 32; half as many for fp32 output; 0 with direct stores",
         "auto",
         "wide",
         least=0,
@@ -166,8 +166,8 @@ class GemmConfig:
     split_k: int = _integer(1, "parts into which k is divided (split-K), summed in a fixed order")
     swap_ab: bool = _flag(
         False,
-        "compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, so that few "
-        "rows of C ride on wgmma's n",
+        "compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, so that "
+        "few rows of C ride on wgmma's n",
     )
     stream_k: bool = _flag(False, "stream-K: cut the tiles of the last, partly filled wave along k")
     pdl: bool = _flag(
@@ -189,8 +189,8 @@ class GemmConfig:
     ctas_per_sm: int = _integer(1, "CTAs that share an SM, its memory and its registers", host=True)
     multicast: Literal["split", "alternate"] = _word(
         "split",
-        "how the CTAs of a cluster divide the loading of a shared tile: each a slice of its rows, or one CTA all of it, "
-        "alternating stage by stage",
+        "how the CTAs of a cluster divide the loading of a shared tile: each a slice of its rows, or one CTA all of "
+        "it, alternating stage by stage",
         "split",
         "alternate",
         renamed={"rows": "split", "turns": "alternate"},
@@ -203,11 +203,19 @@ class GemmConfig:
     )
     pace: int = _integer(
         0,
-        "stages between two meetings of all producers, or 0: CTAs that share panels drift apart and read them from DRAM "
-        "again; a producer waits a bounded time at a meeting, so nothing depends on it",
+        "stages between two meetings of all producers, or 0: CTAs that share panels drift apart and read them from "
+        "DRAM again; a producer waits a bounded time at a meeting, so nothing depends on it",
         least=0,
     )
     evict_c: bool = _flag(False, "the L2 is told to drop C first")
+    staging: Literal["own", "ring"] = _word(
+        "own",
+        "where C's chunks lie on their way out: in memory of their own, beside which the next tile is loaded; or in "
+        "the ring, in the slots that held the tile's last stages, all chunks at once",
+        "own",
+        "ring",
+        since=2,
+    )
     scheduler: Literal["static", "dynamic"] = _word(
         "static",
         "which tiles a cluster computes: every so many of the order; or the next one whenever it is free (dynamic), so "
@@ -218,8 +226,8 @@ class GemmConfig:
     )
     skew: int = _integer(
         0,
-        "stages by which each consumer starts behind the one before it, so that the epilogue of one runs under the wgmma of "
-        "the other",
+        "stages by which each consumer starts behind the one before it, so that the epilogue of one runs under the "
+        "wgmma of the other",
         least=0,
         since=2,
     )
@@ -295,8 +303,8 @@ class GemmConfig:
 
 
 LEGEND = (
-    "tile_m x tile_n x tile_k, stages, stagger, consumers and the side they split, schedule, cluster m x n, raster axis "
-    "and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every other parameter that "
+    "tile_m x tile_n x tile_k, stages, stagger, consumers and the side they split, schedule, cluster m x n, raster "
+    "axis and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every parameter that "
     "differs from its default"
 )
 """What stands in a config's label, in order."""

@@ -37,7 +37,8 @@ GATHER_REGISTERS = 32
 """Parts that are read back from a workspace take so many more."""
 
 MAILBOX_BYTES, TAG_BYTES = 48, 4
-"""Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each stage."""
+"""Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each
+stage."""
 
 SMEM_SLACK = 1024
 """Bytes kept back for the barriers and for the alignment of the buffers."""
@@ -174,6 +175,21 @@ class Footprint:
         """Chunks in which one consumer's share of a 16-bit output leaves."""
         return (self.share_m // hopper.WGMMA_M) * (self.share_n // self.chunk_n)
 
+    @property
+    def slot_chunks(self) -> int:
+        """Chunks that a consumer can stage in its part of one slot of the ring: the rows of the side that the consumers
+        split, which no other consumer reads."""
+        rows = self.share_m if self.config.split == "m" else self.share_n
+        return ELEMENT_BYTES * rows * self.config.tile_k // self.chunk_bytes
+
+    def held_slots(self, out_bytes: int) -> int:
+        """Slots of the ring in which a tile is staged on its way out, for elements of C of so many bytes; 0 where it
+        has memory of its own."""
+        if self.config.staging == "own" or not self.slot_chunks:
+            return 0
+        chunks = self.chunks * out_bytes // ELEMENT_BYTES
+        return -(-chunks // self.slot_chunks)
+
     def chunk_columns(self, out_bytes: int) -> int:
         """Columns of a chunk of an output whose elements take so many bytes: a chunk keeps its bytes, so that what a
         config takes of an SM is the same for every problem. The whole share with direct stores."""
@@ -205,6 +221,8 @@ class Footprint:
             "B": ELEMENT_BYTES * self.config.tile_n * tile_k * self.config.stages,
             "barriers": (1 + self.config.full_barriers) * hopper.MBARRIER_BYTES * self.config.stages,
         }
+        if self.config.staging == "ring":
+            del sizes["C"]
         order = ("C", "A", "B") if self.parts_meet else ("A", "C", "B")
         hands_out = self.config.scheduler == "dynamic"
         if hands_out and self.config.cluster_size > 1:
@@ -266,7 +284,7 @@ def stage_bytes(config: GemmConfig) -> int:
 def staging_bytes(config: GemmConfig) -> int:
     """Shared memory that the epilogue is sure of: tile_m x 32 elements, a chunk for each consumer at least; none with
     direct stores."""
-    if config.stores == "direct":
+    if config.stores == "direct" or config.staging == "ring":
         return 0
     shares = Footprint(_with_consumers(config))
     return max(ELEMENT_BYTES * config.tile_m * STAGING_COLUMNS, shares.chunk_bytes * _int(shares.config.consumers))
@@ -302,6 +320,9 @@ def resolve(config: GemmConfig) -> GemmConfig:
             epi_n=0 if isinstance(config.epi_n, str) else config.epi_n,
             epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers,
         )
+    if config.staging == "ring":
+        columns = _columns_in_ring(config) if isinstance(config.epi_n, str) else config.epi_n
+        return replace(config, epi_n=columns, epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers)
     if config.epi_n == "wide":
         config = replace(config, epi_n=_odd_columns(config))
     if config.epi_n == "auto" and config.split_k > 1:
@@ -313,6 +334,22 @@ def resolve(config: GemmConfig) -> GemmConfig:
         most = min(EPI_BUFFERS_MAX, Footprint(config).chunks, _buffers_that_fit(config))
         config = replace(config, epi_buffers=max(1, most))
     return config
+
+
+def _columns_in_ring(config: GemmConfig) -> int:
+    """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest
+    where there is none."""
+    shares = Footprint(config)
+    swizzled = {gcd(shares.share_n, WIDE_CHUNK)}
+    while min(swizzled) > hopper.WGMMA_N_STEP:
+        swizzled.add(min(swizzled) // 2)
+    odd = {n for n in range(24, shares.share_n + 1, 8) if is_odd_chunk(n)}
+    fit = [
+        n
+        for n in sorted(swizzled | odd, reverse=True)
+        if shares.share_n % n == 0 and Footprint(replace(config, epi_n=n)).slot_chunks
+    ]
+    return fit[0] if fit else hopper.WGMMA_N_STEP
 
 
 def _odd_columns(config: GemmConfig) -> int | Literal["auto"]:

@@ -51,8 +51,8 @@ RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 @cache
 def menu() -> tuple[GemmConfig, ...]:
-    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory, and with reverse_k
-    where it can be."""
+    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory, and with
+    reverse_k where it can be."""
     walking = (replace(config, reverse_k=True) for config in _offered())
     offered = (config if is_legal(config) else replace(config, reverse_k=False) for config in walking)
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))

@@ -12,8 +12,8 @@ REGIMES = ("burst", "steady")
 read over the same window."""
 
 CONTEXTS = ("isolated", "chained")
-"""``isolated``: another kernel runs between any two launches, as in a model. ``chained``: launches of one kernel back to
-back, so that programmatic dependent launch overlaps a launch with its own predecessor."""
+"""``isolated``: another kernel runs between any two launches, as in a model. ``chained``: launches of one kernel back
+to back, so that programmatic dependent launch overlaps a launch with its own predecessor."""
 
 
 @dataclass(frozen=True)

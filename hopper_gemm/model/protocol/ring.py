@@ -1,10 +1,10 @@
 """The ring's protocol, written out: what every role does step by step, and what a barrier makes of it.
 
 :mod:`hopper_gemm.kernel.pipeline` says who waits for whom; here the same waits and arrivals are plain values, which
-:mod:`hopper_gemm.model.protocol.machine` runs and watches. A barrier counts its phases where the chip keeps only a parity,
-so that a waiter let through by the right parity of the wrong phase is seen; each filling of a slot has a number, so
-that a slot loaded anew under a running wgmma is seen. Fill ``f`` lives in slot ``f % stages`` and is that slot's round
-``f // stages``.
+:mod:`hopper_gemm.model.protocol.machine` runs and watches. A barrier counts its phases where the chip keeps only a
+parity, so that a waiter let through by the right parity of the wrong phase is seen; each filling of a slot has a
+number, so that a slot loaded anew under a running wgmma is seen. Fill ``f`` lives in slot ``f % stages`` and is that
+slot's round ``f // stages``.
 """
 
 from __future__ import annotations

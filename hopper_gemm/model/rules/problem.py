@@ -68,6 +68,19 @@ def _workspace(shares: Footprint, problem: GemmProblem) -> str | None:
     return f"{config.split_k} parts of the output take {need / 2**20:.0f} MiB of {most} for a workspace; lower split_k"
 
 
+def _held(shares: Footprint, problem: GemmProblem) -> str | None:
+    config = shares.config
+    assert isinstance(config.stages, int)
+    held = shares.held_slots(problem.out_bytes)
+    if not held:
+        return None
+    if held > config.stages:
+        return f'staging "ring" takes {held} slots for {problem.dtype} of {config.stages}; take staging own'
+    if problem.k > config.tile_k * (held - 1):
+        return None
+    return f'k = {problem.k} fills fewer than the {held} slots that staging "ring" takes; take staging own'
+
+
 def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
     """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it."""
     config = shares.config
@@ -115,6 +128,7 @@ def _output(shares: Footprint, problem: GemmProblem) -> str | None:
 PAIR_RULES = (
     PairRule("split_k", "every CTA that divides k needs a stage of its own", _parts_of_k),
     PairRule("workspace", "parts of k of a large output are more traffic than they save", _workspace),
+    PairRule("staging", "C is staged in slots that the tile itself has filled", _held),
     PairRule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
     PairRule("output", "a chunk keeps its bytes, and wgmma leaves its columns in groups of eight", _output),
 )

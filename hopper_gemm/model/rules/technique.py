@@ -125,10 +125,8 @@ def _prefetch(shares: Footprint) -> str | None:
         return None
     if config.prefetch > PREFETCH_MAX:
         return f"prefetch must be 0 to {PREFETCH_MAX} stages but got {config.prefetch}"
-    if not config.pdl:
-        return "prefetch is what a kernel does while it waits for the one ahead: take pdl, or prefetch 0"
-    if config.loads != "tma":
-        return 'prefetch asks by TMA, which loads "cp_async" do without; take loads tma or prefetch 0'
+    if config.loads != "tma" or not config.specialised:
+        return "prefetch is asked by TMA, by a warp of the producer: take loads tma and a schedule with a producer"
     return None
 
 
@@ -225,7 +223,7 @@ def _epi_n(shares: Footprint) -> str | None:
 def _staging(shares: Footprint) -> str | None:
     config = shares.config
     assert isinstance(config.stages, int)
-    if config.stores == "direct" or config.stages > stages_max(config):
+    if config.stores == "direct" or config.staging == "ring" or config.stages > stages_max(config):
         return None
     if config.epi_buffers == 0:
         return 'epi_buffers must be at least 1 but got 0; leave it at "max"'
@@ -237,14 +235,35 @@ def _staging(shares: Footprint) -> str | None:
     )
 
 
+def _ring_staging(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.staging == "own":
+        return None
+    if config.schedule != "cooperative" or config.loads != "tma" or config.stores != "tma" or config.unroll:
+        return 'staging "ring" is for a tile that TMA loads and stores: take schedule cooperative, no unroll'
+    if config.split_k > 1 or config.stream_k:
+        return 'staging "ring" stores whole tiles; take split_k 1 and stream_k false, or staging own'
+    if config.k_depth != 4:
+        return f'staging "ring" puts chunks where rows of 128 bytes lay: take k_depth 4 but got {config.k_depth}'
+    if config.epi_buffers:
+        return 'staging "ring" has no buffers of its own; leave epi_buffers at "max"'
+    if not shares.slot_chunks:
+        return f"a chunk of {shares.chunk_n} columns does not fit into a consumer's part of a slot; lower epi_n"
+    assert isinstance(config.stages, int)
+    held = shares.held_slots(ELEMENT_BYTES)
+    if held <= config.stages:
+        return None
+    return f'staging "ring" takes {held} slots and the ring has {config.stages}; take more stages, or a wider epi_n'
+
+
 def _scheduler(shares: Footprint) -> str | None:
     config = shares.config
     if config.scheduler == "static":
         return None
     if config.schedule != "cooperative" or config.loads != "tma" or not config.persistent:
         return (
-            'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule cooperative, '
-            "loads tma, persistent"
+            'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
+            "cooperative, loads tma, persistent"
         )
     if config.stream_k or shares.parts_meet:
         return 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
@@ -257,7 +276,8 @@ def _skew(shares: Footprint) -> str | None:
     config = shares.config
     if config.skew == 0:
         return None
-    assert isinstance(config.stages, int) and isinstance(config.consumers, int)
+    assert isinstance(config.stages, int)
+    assert isinstance(config.consumers, int)
     if config.schedule != "cooperative" or config.consumers == 1 or shares.parts_meet or config.loads != "tma":
         return "skew is between consumers that share a tile: take schedule cooperative, 2 or 3 consumers, loads tma"
     most = (config.stages - 1 - config.stagger) // (config.consumers - 1)
@@ -272,9 +292,10 @@ TECHNIQUE_RULES = (
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
     Rule("reduction", "a workspace holds parts of k", _reduction),
-    Rule("prefetch", "operands can be asked into the L2 while another kernel writes them, not read", _prefetch),
+    Rule("prefetch", "operands can be asked into the L2 before the kernel is set up", _prefetch),
     Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
     Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
+    Rule("staging", "a slot is free for C between the tile's last wgmma and its release", _ring_staging),
     Rule("scheduler", "the number of a tile goes from the producer to the consumers through the ring", _scheduler),
     Rule("skew", "a consumer behind the other holds stages that cannot be loaded meanwhile", _skew),
     Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
