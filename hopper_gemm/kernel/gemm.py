@@ -438,14 +438,8 @@ class HopperGemm:
         if cutlass.const_expr(pingpong):
             state = state.advance(consumer * task.k_tiles)
         meter = Meter.start(self.metered)
-<<<<<<< HEAD
-=======
-        if cutlass.const_expr(config.skew > 0):
-            if consumer > 0:
-                ring.wait(consumer * config.skew, Int32(0))
         self._note(task, consumer + 1, "set_up")
         trace = self._trace(task, consumer + 1) if cutlass.const_expr(self.traced) else None
->>>>>>> main
         at = walk.start(state)
         if cutlass.const_expr(config.skew > 0):
             # only for a stage of the first item: a CTA may have no other, or, handed out dynamically, none at all
