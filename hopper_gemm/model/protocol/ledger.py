@@ -1,9 +1,9 @@
 """The ledger's protocol: how parts that bring sums for one thing agree on who adds them up.
 
 Mirrors :class:`hopper_gemm.kernel.workspace.Ledger`, whose module describes the word and its two endings, and the order
-in which :class:`hopper_gemm.kernel.reduction.WorkspaceSum` (split-K) and ``StreamSum`` (stream-K) call it. Each step of a
-part is one access to the word, or the writing of its sums. Any part may begin first, and no more than ``resident`` are
-under way at once: the others begin as these end, as where a GPU has fewer SMs to give than a launch has CTAs.
+in which :class:`hopper_gemm.kernel.reduction.WorkspaceSum` (split-K) and ``StreamSum`` (stream-K) call it. Each step of
+a part is one access to the word, or the writing of its sums. Any part may begin first, and no more than ``resident``
+are under way at once: the others begin as these end, as where a GPU has fewer SMs to give than a launch has CTAs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Part:
     """Where one part stands.
 
     Args:
-        step: ``absent`` (its CTA has no SM yet), ``send``, ``arrive``, ``turn``, ``wait``, ``swap``, ``leave``, ``file``,
-            ``clear``, ``done``.
+        step: ``absent`` (its CTA has no SM yet), ``send``, ``arrive``, ``turn``, ``wait``, ``swap``, ``leave``,
+            ``file``, ``clear``, ``done``.
         came: the word as its arrival left it.
         seen: what it last saw of the word.
         looks: that it still has.
@@ -79,8 +79,8 @@ class Ledger:
         """Run every order of events, from the word as the launch before left it.
 
         Raises:
-            Broken: a part is stuck (``deadlock``), sums are added up twice, never or before they are written (``sums``),
-                or the word is not as the next launch wants it (``word``).
+            Broken: a part is stuck (``deadlock``), sums are added up twice, never or before they are written
+                (``sums``), or the word is not as the next launch wants it (``word``).
         """
         return explore(Moment(word, (Part(looks=self.looks),) * self.parts), self._moves, self._ended)
 

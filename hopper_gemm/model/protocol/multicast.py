@@ -1,8 +1,8 @@
 """The ring of two CTAs that share a tile of B and load it for each other; each has its own A.
 
-Mirrors what :class:`hopper_gemm.kernel.operand.OperandLoad` issues and whom :meth:`hopper_gemm.kernel.pipeline.Ring.release`
-tells: with multicast ``split`` each CTA sends a part of every stage's B to both, with ``alternate`` one of them all of it,
-stage by stage. A consumer gives a slot back to both CTAs.
+Mirrors what :class:`hopper_gemm.kernel.operand.OperandLoad` issues and whom
+:meth:`hopper_gemm.kernel.pipeline.Ring.release` tells: with multicast ``split`` each CTA sends a part of every stage's
+B to both, with ``alternate`` one of them all of it, stage by stage. A consumer gives a slot back to both CTAs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The protocol of producers that meet.
 
 Mirrors :class:`hopper_gemm.kernel.producer.Pace`: a producer adds 1 to the counter, who adds the last sets it back to
-zero, and then each looks at the counter a bounded number of times until all have come to the meeting before. Each step is
-one access to the counter. Any producer may begin first, and no more than ``resident`` are under way at once.
+zero, and then each looks at the counter a bounded number of times until on average all have come to the meeting before.
+Each step is one access to the counter. Any producer may begin first, and no more than ``resident`` are under way at
+once.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Meetings:
         shared: meetings that each is expected to attend: nobody waits at a later one.
         resident: producers under way at once.
         looks: of each, given back after every meeting that came about; None to wait without a bound.
+        ahead: nobody may be so many meetings ahead of the average; 0 where that is not looked at.
         fault: a mistake to make.
     """
 
@@ -61,6 +63,7 @@ class Meetings:
     shared: int
     resident: int
     looks: int | None = 2
+    ahead: int = 0
     fault: Fault = ""
 
     @property
@@ -75,15 +78,20 @@ class Meetings:
 
         Raises:
             Broken: a producer does not get to its end (``deadlock``), the counter is not zero then (``counter``), or a
-                producer that waits without a bound is further ahead than one meeting (``ahead``).
+                producer is further ahead than allowed (``ahead``).
         """
         start = Moment(0, tuple(sorted(Producer(attends, looks=self.looks or 0) for attends in self.attends)))
         return explore(start, self._moves, self._ended)
 
     def _moves(self, moment: Moment) -> Iterator[Moment]:
+        came = [one.attended for one in moment.producers]
+        if self.ahead and len(came) * max(came) - sum(came) >= self.ahead * len(came):
+            raise Broken("ahead", str(moment))
         under_way = sum(one.step not in ("absent", "done") for one in moment.producers)
         for i, one in enumerate(moment.producers):
-            waits = one.step == "look" and self.looks is None and moment.counter < (one.attended - 1) * len(self.attends)
+            waits = (
+                one.step == "look" and self.looks is None and moment.counter < (one.attended - 1) * len(self.attends)
+            )
             if one.step == "done" or waits or (one.step == "absent" and under_way == self.resident):
                 continue
             counter, after = self._step(moment.counter, one)

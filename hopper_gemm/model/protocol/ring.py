@@ -180,6 +180,7 @@ class Protocol:
         one_full: one full barrier for A and B; else one each.
         form: how the roles keep their place.
         skew: stages by which each consumer starts behind the one before it.
+        held: last fills of a tile that its consumers give back only once they have stored it out of their slots.
         late: fills that the producer starts beyond one before it says that it is in, as with copies by threads: they
             wait for their own copies, and only the last ones have nothing more to start first.
         fault: mistakes to make.
@@ -199,6 +200,7 @@ class Protocol:
     one_full: bool = True
     form: type[Indexed] | type[Packed] = Indexed
     skew: int = 0
+    held: int = 0
     late: int = 0
     fault: Fault = Fault()
 
@@ -251,13 +253,18 @@ class Protocol:
             turn = first - 1 if tile and self.pingpong and self.fault.ordered else None
             released = state.behind(lag)
             for k in range(self.k_tiles):
-                yield Step("read", state.index, first + k, parity=state.phase, turn=turn, behind=0 if tile or k else behind)
+                yield Step(
+                    "read", state.index, first + k, parity=state.phase, turn=turn, behind=0 if tile or k else behind
+                )
                 state = state.advance()
-                fill = first + k - lag if k >= lag else None
+                fill = first + k - lag if lag <= k < self.k_tiles - self.held + lag else None
                 yield Step("release", released.index, fill, leave=self.stagger + self.fault.lax)
                 released = released.advance()
             yield Step("release", 0, None)
-            for k in range(self.k_tiles, self.k_tiles + lag):
+            for k in range(self.k_tiles, self.k_tiles + lag - self.held):
                 if k >= lag and not self.fault.skip_drain:
                     yield Step("release", released.index, first + k - lag, leave=self.k_tiles)
                 released = released.advance()
+            for i in range(self.held):
+                slot = (state.behind(self.held).index + i) % self.stages
+                yield Step("release", slot, first + self.k_tiles - self.held + i, leave=self.k_tiles)

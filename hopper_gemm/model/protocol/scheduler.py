@@ -3,9 +3,9 @@
 Mirrors :class:`hopper_gemm.kernel.work.Counter` and ``Handed``, and the loops of ``HopperGemm._fill`` and ``_consume``:
 the producer of a cluster's first CTA takes numbers one ahead, passes them to the other producers through a mailbox of
 :data:`SLOTS` slots with full and empty barriers, and every producer hands them to its consumer beside the stages of the
-item. The ring itself is that of :mod:`hopper_gemm.model.protocol.ring`; here a slot is full once every CTA of the cluster
-has loaded its share of it, and empty once the consumers of all have given it back. CTAs of a cluster begin together; any
-cluster may begin first, and no more than ``resident`` are under way at once.
+item. The ring itself is that of :mod:`hopper_gemm.model.protocol.ring`; here a slot is full once every CTA of the
+cluster has loaded its share of it, and empty once the consumers of all have given it back. CTAs of a cluster begin
+together; any cluster may begin first, and no more than ``resident`` are under way at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NO_MORE, NOTHING = -1, -2
 
 Fault = Literal["", "torn", "reset early", "never reset", "full mailbox", "leave at once", "no drain", "late tag"]
 """A mistake to make: read the counter and write it in two steps; reset it at every number beyond the items, or never;
-write into the mailbox without waiting for an empty slot; leave before the numbers were taken out of it, or before the slots
-of the ring came back; write a number after its stage is announced."""
+write into the mailbox without waiting for an empty slot; leave before the numbers were taken out of it, or before the
+slots of the ring came back; write a number after its stage is announced."""
 
 
 @dataclass(frozen=True, order=True)
@@ -130,8 +130,8 @@ class Launch:
         """Run every order of events.
 
         Raises:
-            Broken: ``deadlock``; ``items``: one is computed twice, never, or not by all CTAs of a cluster; ``counter``: not
-                zero for the next launch; ``gone``: a CTA reaches into one that has left; ``mailbox``: a number is
+            Broken: ``deadlock``; ``items``: one is computed twice, never, or not by all CTAs of a cluster; ``counter``:
+                not zero for the next launch; ``gone``: a CTA reaches into one that has left; ``mailbox``: a number is
                 overwritten before it was taken out.
         """
         tags = (NOTHING,) * self.stages
@@ -268,5 +268,7 @@ class Launch:
             raise Broken("counter", f"left at {moment.counter}")
         computed = [cta.items for cluster in moment.clusters for cta in cluster.ctas]
         alike = all(cta.items == cluster.ctas[0].items for cluster in moment.clusters for cta in cluster.ctas)
-        if not alike or sorted(number for items in computed for number in items) != sorted([*range(self.items)] * self.size):
+        if not alike or sorted(number for items in computed for number in items) != sorted(
+            [*range(self.items)] * self.size
+        ):
             raise Broken("items", str(computed))
