@@ -1,28 +1,31 @@
 """Fast matrix multiplication on NVIDIA Hopper GPUs, and knowing why it is fast.
 
->>> import torch, hopper_gemm                                     # doctest: +SKIP
->>> c = hopper_gemm.matmul(a, b)                                  # a: (m, k), b: (k, n) with k contiguous
+>>> import torch, hopper_gemm               # doctest: +SKIP
+>>> c = hopper_gemm.matmul(a, b)            # doctest: +SKIP
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
-    from hopper_gemm.drop_in import matmul
+    from hopper_gemm.serve.kernels import chained
+    from hopper_gemm.serve.matmul import matmul
 
-__all__ = ["GemmConfig", "GemmProblem", "matmul"]
-__version__ = "0.1.0"
+__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul"]
+
+_SERVED = {"chained": "hopper_gemm.serve.kernels", "matmul": "hopper_gemm.serve.matmul"}
+"""These bring torch and the DSL along, so they are imported when first asked for."""
 
 
 def __getattr__(name: str) -> Any:
-    """``matmul`` brings torch and the DSL along, so it is imported when first asked for."""
-    if name == "matmul":
-        from hopper_gemm.drop_in import matmul
-
-        globals()["matmul"] = matmul
-        return matmul
+    if name == "__version__":
+        return import_module("importlib.metadata").version("hopper-gemm")
+    if name in _SERVED:
+        found = globals()[name] = getattr(import_module(_SERVED[name]), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +60,21 @@ class LoadedKernel:
             readings: where a metered kernel writes, and only that: contiguous int32 of the shape
                 (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.
         """
-        config = self.config
         sums = words = None
-        if config.has_workspace:
-            needs = workspace_size(config, *out.shape, self.clusters)
+        if self._meets:
+            needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
-        raster = config.raster == "m", config.swizzle, config.serpentine
-        self.launcher(a, b, out, self._clusters, *raster, sums, words, readings)
+        self.launcher(a, b, out, *self._order, sums, words, readings)
+
+    @cached_property
+    def _meets(self) -> bool:
+        return self.config.has_workspace
+
+    @cached_property
+    def _order(self) -> tuple[int, bool, int, bool]:
+        """Launch arguments that are the same every time: clusters, raster along m, swizzle, serpentine."""
+        config = self.config
+        return self._clusters, config.raster == "m", config.swizzle, config.serpentine
 
     def ctas(self, problem: GemmProblem) -> int:
         """CTAs of a launch."""

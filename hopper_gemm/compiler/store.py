@@ -4,17 +4,26 @@ An entry's name is a digest of everything that shapes the machine code: the sour
 behind it, the resolved config without its launch-time fields, element type and layouts, the versions of the DSL and of
 its calling convention, and the architecture. Nothing else: another GPU of the same architecture, another driver and
 another Python load the same file.
+
+An entry is machine code that will run with the rights of who loads it. Its report holds the SHA-256 of the object file
+and the name of the kernel that it is of, both checked at every look-up; an entry that does not agree with itself counts
+as missing, and is compiled again. Folders are made 0700; what another user owns (root excepted) or may write is
+refused.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import fcntl
 import hashlib
 import io
 import json
 import os
+import stat
 import tempfile
 import tokenize
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -35,6 +44,14 @@ SOURCES = (
     "model/problem.py",
     "compiler/compile.py",
 )
+NOT_SOURCES = ("kernel/probes.py",)
+"""Kernels that a measurement compiles for itself; they shape no entry."""
+
+LOCK = ".lock"
+
+
+class StoreError(PermissionError):
+    """The store cannot be trusted: somebody else owns it or may write to it. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +99,8 @@ def source_digest() -> str:
     digest = hashlib.sha256()
     for pattern in SOURCES:
         for path in sorted(root.glob(pattern)):
+            if path.relative_to(root).as_posix() in NOT_SOURCES:
+                continue
             digest.update(path.relative_to(root).as_posix().encode())
             digest.update(bare_code(path.read_text()).encode())
     return digest.hexdigest()[:16]
@@ -109,7 +128,11 @@ def default_store() -> Path:
 
 @dataclass(frozen=True)
 class KernelStore:
-    """A folder of compiled kernels. Safe for many processes: entries appear whole or not at all."""
+    """A folder of compiled kernels. Safe for many processes: entries appear whole or not at all, and stay as they are.
+
+    Args:
+        root: the folder; made when the first entry is put.
+    """
 
     root: Path
 
@@ -118,32 +141,83 @@ class KernelStore:
         return self.root / f"{kernel.digest}.o"
 
     def report(self, kernel: KernelId) -> CubinReport | None:
-        """The entry's resource report, or None where the kernel has not been compiled."""
-        path = self._report_file(kernel)
+        """The resource report of a whole entry. None where the kernel has not been compiled, or its entry is damaged or
+        of another kernel: then compile it and :meth:`put` it.
+
+        Raises:
+            StoreError: another user owns the folder or a file of the entry, or may write to it.
+        """
         try:
-            return CubinReport(**json.loads(path.read_text()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError):
-            path.unlink(missing_ok=True)
+            _trusted(os.stat(self.root), self.root)
+            entry = json.loads(_read(self._report_file(kernel)))
+            object_file = _read(self.object_file(kernel))
+            if (entry.pop("kernel"), entry.pop("object")) != (kernel.digest, hashlib.sha256(object_file).hexdigest()):
+                return None
+            return CubinReport(**entry)
+        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def put(self, kernel: KernelId, object_file: bytes, report: CubinReport) -> None:
-        """Add an entry. The report is written last: where it stands, the object file stands whole."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        _write(self.object_file(kernel), object_file)
-        _write(self._report_file(kernel), json.dumps(report.as_dict()).encode())
+        """Add an entry, or replace a damaged one; one that is whole stays. The report is written last: where it
+        stands, the object file stands whole.
+
+        Raises:
+            StoreError: as :meth:`report`.
+        """
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _trusted(os.stat(self.root), self.root)
+        with self._alone():
+            if self.report(kernel) is None:
+                entry = {"kernel": kernel.digest, "object": hashlib.sha256(object_file).hexdigest(), **report.as_dict()}
+                self._write(self.object_file(kernel), object_file)
+                self._write(self._report_file(kernel), json.dumps(entry).encode())
 
     def _report_file(self, kernel: KernelId) -> Path:
         return self.root / f"{kernel.digest}.json"
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other writers out. On a file system without locks two may meet: then an object file may stand beside
+        another's report, which counts as damaged and is compiled again."""
+        with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
-def _write(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    def _write(self, path: Path, content: bytes) -> None:
+        """Write a file so that it is there whole or not at all, also after a crash of the machine."""
+        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=path.name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        folder = os.open(self.root, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        _trusted(os.fstat(file.fileno()), path)
+        return file.read()
+
+
+def _trusted(status: os.stat_result, path: Path) -> None:
+    """Refuse what another user owns or may write."""
+    if status.st_uid not in (os.geteuid(), 0):
+        raise StoreError(
+            f"{path} must belong to this user but belongs to user {status.st_uid}; name another folder for compiled "
+            "kernels, or remove this one"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StoreError(
+            f"{path} must be writable by its owner alone but has mode {stat.S_IMODE(status.st_mode):o}; if nobody else "
+            f"can have written to it: chmod go-w {path}; else remove it"
+        )

@@ -1,32 +1,31 @@
-"""The two sides of a comparison, as CUDA graphs over rotating buffers, and the clock around them."""
+"""The sides of a comparison: launches in their context, captured as CUDA graphs over rotating buffers.
+
+A launch is *chained* to its own predecessor, or *isolated* by a spacer: another kernel that writes operands of the
+launch after it, as the norm or the activation of a model does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
-from typing import Any
 
 import torch
 
-from hopper_gemm.compiler.probe import load_clock_probe
-from hopper_gemm.measure.workload import Operands, Workload
+from hopper_gemm.compiler.probe import load_spacer, spacer_elements
+from hopper_gemm.measure.workload import Operands
 
 Launch = Callable[[Operands], None]
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a :class:`hopper_gemm.compiler.loader.LoadedKernel`, or
-what stands for one."""
+"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a
+:class:`hopper_gemm.compiler.loader.LoadedKernel`, or what stands for one."""
 
 
 def kernel_launch(kernel: Kernel) -> Launch:
     """One launch of our kernel on a set of matrices."""
-
-    def launch(operands: Operands) -> None:
-        kernel(operands.a, operands.b, operands.ours)
-
-    return launch
+    return lambda operands: kernel(operands.a, operands.b, operands.ours)
 
 
 def cublas_launch(operands: Operands) -> None:
@@ -38,90 +37,111 @@ def cublas_launch(operands: Operands) -> None:
         torch.mm(a, b, out_dtype=out.dtype, out=out)
 
 
+def touch(sms: int) -> Launch:
+    """A spacer of 3 to 5 us on all SMs that rewrites the first elements of A, as they are."""
+    kernel, most = load_spacer(), spacer_elements(sms)
+    pieces: dict[int, torch.Tensor] = {}
+
+    def launch(operands: Operands) -> None:
+        piece = pieces.get(id(operands))
+        if piece is None:
+            piece = pieces[id(operands)] = operands.memory[:most]
+        kernel(piece, sms)
+
+    return launch
+
+
+def rmsnorm(sms: int) -> Launch:
+    """A spacer that reads all of A twice and writes it once, as an RMSNorm by plain torch does; what it multiplies by
+    is computed from the rows and then clamped to 1, so that A stays as it is."""
+    scales: dict[int, torch.Tensor] = {}
+
+    def launch(operands: Operands) -> None:
+        a = operands.a
+        scale = scales.get(id(operands))
+        if scale is None:
+            scale = scales[id(operands)] = a.new_empty(a.shape[0], 1)
+        torch.linalg.vector_norm(a, dim=1, keepdim=True, out=scale)
+        torch.mul(a, scale.clamp_(1, 1), out=a)
+
+    return launch
+
+
+SPACERS: dict[str, Callable[[int], Launch]] = {"touch": touch, "rmsnorm": rmsnorm}
+"""What makes a spacer, for a GPU with so many SMs. Results are taken with ``touch``; the other one must agree with it
+in which side is faster."""
+
+
 @dataclass(frozen=True)
-class Arm:
-    """One side of a comparison, captured.
+class Graph:
+    """A captured graph.
 
     Args:
-        warm: graph that brings the GPU up to speed.
-        timed: graph that is timed.
-        launches: launches in ``timed``.
-        stretched: how many times longer than was asked both take together, where launches are long; else 1.
+        replay: starts it.
+        launches: of the side in it.
     """
 
-    warm: torch.cuda.CUDAGraph
-    timed: torch.cuda.CUDAGraph
+    replay: Callable[[], None]
     launches: int
-    stretched: float = 1.0
 
 
-def make_arm(
-    launch: Launch, workload: Workload, warm_seconds: float, timed_seconds: float, seconds: float | None = None
-) -> Arm:
-    """Capture a side. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the figures.
+class Arm:
+    """One side of a comparison. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the
+    figures; they are captured when they are first asked for, and kept.
 
     Args:
         launch: what runs.
-        workload: on which matrices, set after set.
-        warm_seconds: of the graph that warms up.
-        timed_seconds: of the graph that is timed.
-        seconds: of one launch, where that is known; measured if None.
-    """
-    seconds = seconds_per_launch(launch, workload) if seconds is None else seconds
-    warm, timed = (max(2, ceil(span / seconds)) for span in (warm_seconds, timed_seconds))
-    stretched = max(1.0, (warm + timed) * seconds / (warm_seconds + timed_seconds))
-    return Arm(_capture(launch, workload, warm), _capture(launch, workload, timed), timed, stretched)
-
-
-class Clock:
-    """Mean SM clock between two marks, by a probe that reads every SM's cycle counter.
-
-    Args:
-        sms: SMs of the GPU.
+        sets: matrices; launches rotate over them.
+        seconds: of one launch, roughly, the spacer included; what is timed later improves it.
+        spacer: launched before each launch; None where launches are chained.
     """
 
-    def __init__(self, sms: int) -> None:
-        self._sms = sms
-        self._probe = load_clock_probe()
+    def __init__(self, launch: Launch, sets: Sequence[Operands], seconds: float, spacer: Launch | None = None) -> None:
+        self.seconds = seconds
+        self._launch, self._sets, self._spacer = launch, sets, spacer
+        self._graphs: dict[float, Graph] = {}
 
-    def mark(self) -> Any:
-        """Queue a reading on the current stream."""
-        readings = torch.zeros(self._sms, 2, dtype=torch.int64, device="cuda")
-        self._probe(readings, self._sms)
-        return readings
+    def launches(self, span: float) -> int:
+        """Launches in a graph of about so many seconds; at least two."""
+        return max(2, ceil(span / self.seconds - 1e-6))
 
-    def mhz(self, start: Any, end: Any) -> float:
-        """Mean clock between two marks, in MHz; NaN where no SM was read both times."""
-        seen = (start[:, 1] > 0) & (end[:, 1] > start[:, 1])
-        spans = (end - start)[seen].double()
-        return float((spans[:, 0] / spans[:, 1]).median() * 1000) if len(spans) else float("nan")
+    def graph(self, span: float) -> Graph:
+        """A graph of about so many seconds."""
+        if span not in self._graphs:
+            self._graphs[span] = self._captured(self.launches(span))
+        return self._graphs[span]
+
+    def stretched(self, *spans: float) -> float:
+        """How many times longer than asked graphs take together, where launches are long; else 1."""
+        return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
+
+    def _captured(self, launches: int) -> Graph:
+        """As torch.cuda.graph does, without giving back the memory that the next check will ask for again."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(_capture_stream()):
+            graph.capture_begin()
+            try:
+                for i in range(launches):
+                    operands = self._sets[i % len(self._sets)]
+                    if self._spacer is not None:
+                        self._spacer(operands)
+                    self._launch(operands)
+            finally:
+                graph.capture_end()
+        return Graph(graph.replay, launches)
 
 
-def seconds_per_launch(launch: Launch, workload: Workload) -> float:
+def seconds_per_launch(launch: Launch, sets: Sequence[Operands]) -> float:
     """Roughly, launched one by one: of a short kernel this is the host's time."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for operands in workload.sets:
-        launch(operands)
+    launch(sets[0])
     start.record()
-    for operands in workload.sets:
+    for operands in sets:
         launch(operands)
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1000 / len(workload.sets)
-
-
-def _capture(launch: Launch, workload: Workload, launches: int) -> torch.cuda.CUDAGraph:
-    """As torch.cuda.graph does, without giving back the memory that the next check will ask for again."""
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(_capture_stream()):
-        graph.capture_begin()
-        try:
-            for i in range(launches):
-                launch(workload.sets[i % len(workload.sets)])
-        finally:
-            graph.capture_end()
-    return graph
+    return start.elapsed_time(end) / 1000 / len(sets)
 
 
 @cache

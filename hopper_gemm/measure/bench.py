@@ -1,321 +1,357 @@
-"""One config on one problem in one regime: checked, timed against cuBLAS or another baseline, checked again."""
+"""One point, measured: checked, timed beside a baseline in its regime and context, checked again."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import torch
 
-from hopper_gemm.compiler.loader import load
-from hopper_gemm.measure.arms import (
-    Arm,
-    Clock,
-    Kernel,
-    Launch,
-    cublas_launch,
-    kernel_launch,
-    make_arm,
-    seconds_per_launch,
-)
-from hopper_gemm.measure.baselines.base import Baseline
-from hopper_gemm.measure.baselines.choose import Chosen, GpuStopwatch, choose
-from hopper_gemm.measure.correctness import Correctness, check, poison
-from hopper_gemm.measure.device import DeviceInfo, Telemetry
-from hopper_gemm.measure.regimes import Burst, Protocol, Steady, Timing, time_burst, time_steady
-from hopper_gemm.measure.statistics import Pair, Ratio, speedup
+from hopper_gemm.compiler.loader import IllegalConfigError, load
+from hopper_gemm.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
+from hopper_gemm.measure.baselines import BASELINES
+from hopper_gemm.measure.baselines.base import BaselineError
+from hopper_gemm.measure.baselines.choose import Chosen, Stopwatch, choose
+from hopper_gemm.measure.correctness import Correctness, check, poison, same_bits
+from hopper_gemm.measure.device import DeviceInfo
+from hopper_gemm.measure.protocol import Outcome, Protocol, protocol_dict
+from hopper_gemm.measure.race import Look, hopeless
+from hopper_gemm.measure.statistics import Ratio, Sample, speedup
+from hopper_gemm.measure.timing import Timer, Timing, host_times
 from hopper_gemm.measure.workload import Workload, make_workload
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.legality import filled_up
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
 
 TRIES = 3
 """How often a timing that something voided is taken again before it is called unstable."""
 
+ENERGY_US = 150.0
+"""Time of a launch from which on its energy is reported in the isolated context, where the spacer's is in it: there
+the spacer's share is below 3 %."""
 
-@dataclass(frozen=True)
-class Figures:
-    """What was measured of a config that works. Where it was held against another baseline, that one stands for cuBLAS.
-
-    Args:
-        ratio: speedup over cuBLAS.
-        time_us, cublas_us: median microseconds per launch.
-        tflops: 10^12 floating-point operations per second.
-        sm_mhz, cublas_sm_mhz: mean SM clock while ours and while cuBLAS ran.
-        watts, cublas_watts: mean power; None in a burst, which is shorter than a step of NVML's counter.
-        pj_per_flop, cublas_pj_per_flop: energy of one operation; None without power.
-        tensor_active: percent of the tensor cores' peak at that clock.
-        rel_err: relative Frobenius error against fp32.
-        samples: the pairs behind the ratio.
-    """
-
-    ratio: Ratio
-    time_us: float
-    cublas_us: float
-    tflops: float
-    sm_mhz: float
-    cublas_sm_mhz: float
-    watts: float | None
-    cublas_watts: float | None
-    pj_per_flop: float | None
-    cublas_pj_per_flop: float | None
-    tensor_active: float
-    rel_err: float
-    samples: tuple[Pair, ...]
+KEPT = 4
+"""Loaded kernels that are kept at hand; with its workspace one may hold much memory."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A status of the results schema, why, and the figures where it is ``"ok"``."""
+class Round(NamedTuple):
+    """One timing of each side, and of the spacer alone where there is one."""
 
-    status: str
-    reason: str = ""
-    figures: Figures | None = None
+    ours: Timing
+    baseline: Timing
+    spacer: Timing | None
+
+    def samples(self, process: int) -> list[Sample]:
+        """Its pairs of times."""
+        spacer = None if self.spacer is None else self.spacer.us[0]
+        return [Sample(process, *pair, spacer) for pair in zip(self.ours.us, self.baseline.us, strict=True)]
 
 
 @dataclass
+class Scene:
+    """What is kept of a problem from point to point.
+
+    Args:
+        workload: the matrices on which launches are timed.
+        checked: those on which products are checked; the same where the data is normal.
+        spacer: launched between two launches in isolation, and timed alone.
+        baselines: by name, context and regime, what was chosen to run and its captured side.
+    """
+
+    workload: Workload
+    checked: Workload
+    spacer: Launch
+    alone: Arm
+    baselines: dict[tuple[str, str, str], tuple[Chosen, Arm]] = field(default_factory=dict)
+
+    def arm(self, launch: Launch, seconds: float, context: str) -> Arm:
+        """One side of a comparison in a context; ``seconds`` are those of the launch without a spacer."""
+        if context == "chained":
+            return Arm(launch, self.workload.sets, seconds)
+        return Arm(launch, self.workload.sets, seconds + self.alone.seconds, self.spacer)
+
+
 class Bench:
     """A GPU, its clock and the matrices of the problem at hand. One per process; it holds the CUDA context.
 
     A config is checked on standard-normal data whatever it is timed on: a product of zeros is right by accident.
 
+    In the isolated context a spacer runs before every launch, in the graphs of both sides. Its own time, taken from a
+    graph of spacers alone in the same round, is taken off both: the speedup is the median of the ratios of the
+    differences, so its interval carries the noise of all three. Figures of time have the spacer taken off; clock, power
+    and energy are those of the launches with their spacers, and energy is left out below :data:`ENERGY_US`.
+
     Args:
         device: the GPU.
         store: folder of compiled kernels, or None for the default.
         seed: of the matrices.
+        spacer: of :data:`hopper_gemm.measure.arms.SPACERS`.
     """
 
-    device: DeviceInfo
-    store: Path | None = None
-    seed: int = 0
-    _workload: Workload | None = None
-    _checked: Workload | None = None
-    _baselines: dict[Protocol, Arm] = field(default_factory=dict)
-    _rivals: dict[tuple[str, Protocol], tuple[Arm, Chosen]] = field(default_factory=dict)
-    _last: tuple[tuple[GemmConfig, Protocol], Arm, Correctness] | None = None
-    """The config at hand, so that another look at it checks and captures nothing anew."""
+    def __init__(self, device: DeviceInfo, store: Path | None = None, seed: int = 0, spacer: str = "touch") -> None:
+        self.device = device
+        self._store, self._seed = store, seed
+        self._new_spacer = partial(SPACERS[spacer], device.sms)
+        self._timer = Timer(device)
+        self._scene: Scene | None = None
+        self._kernels: dict[tuple[GemmConfig, GemmProblem], Kernel] = {}
+        self._following: Point | None = None
 
-    def __post_init__(self) -> None:
-        self._clock = Clock(self.device.sms)
-        self._idle_since: float | None = None
+    def prepare(self, point: Point) -> None:
+        """Do ahead what the first measurement would wait for: the matrices of a problem, and what loads a kernel."""
+        self._at(point)
+        if point.config is not None:
+            self._kernel(point.config, point.problem)
 
-    def cell(
-        self, config: GemmConfig, problem: GemmProblem, protocol: Protocol, process: int = 0, data: str = "normal"
+    def measure(
+        self,
+        point: Point,
+        protocol: Protocol,
+        *,
+        process: int = 0,
+        looks: Sequence[Look] = (),
+        leader: Ratio | None = None,
+        noise: float = 0.0,
+        following: Point | None = None,
     ) -> Outcome:
-        """Measure one config.
+        """Measure a point.
 
         Args:
-            config: a legal config.
-            problem: what to multiply.
-            protocol: how to time; its type says in which regime.
+            point: its config is legal; None for the baseline against itself.
+            protocol: how to time; of the point's regime.
             process: number of this process, noted with each pair.
-            data: what the matrices hold while they are timed.
-        """
-        return self._cell(config, problem, protocol, process, data, lambda: self._baseline(protocol))
-
-    def versus(
-        self, config: GemmConfig, problem: GemmProblem, protocol: Protocol, baseline: Baseline, process: int = 0
-    ) -> tuple[Outcome, Chosen | None]:
-        """Measure one config against a baseline, on normal data.
-
-        Args:
-            config: a legal config.
-            problem: what to multiply.
-            protocol: how to time; its type says in which regime.
-            baseline: the best of its candidates is chosen when it is first met with a problem and a protocol.
-            process: number of this process, noted with each pair.
+            looks: when to drop the config, in this order, where it is hopeless beside the leader.
+            leader: the best so far, with all its pairs; without one nothing is dropped.
+            noise: the noise floor of the run, as a fraction.
+            following: the point that is likely to be measured next, compiled: its kernel is loaded while the GPU is at
+                work on this one.
 
         Returns:
-            The outcome, its figures of cuBLAS being those of the baseline; and what the baseline ran, None where our
-            product was wrong and it was not asked.
+            The outcome. Of a dropped config the figures are those of the look at which it was dropped, and ``pairs``
+            says how many were taken by then; samples of a look with a protocol of its own are in them only there.
 
         Raises:
-            BaselineError: the baseline cannot run the problem.
+            ValueError: the protocol, or a look's, is not of the point's regime, or there is no such baseline.
         """
-        outcome = self._cell(config, problem, protocol, process, "normal", lambda: self._rival(baseline, protocol)[0])
-        _, chosen = self._rivals.get((baseline.name, protocol), (None, None))
-        return outcome, chosen
+        for one in (protocol, *(look.protocol for look in looks if look.protocol)):
+            if protocol_dict(one)["regime"] != point.regime:
+                raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {one}")
+        if point.against not in BASELINES:
+            raise ValueError(f"the baseline must be one of {', '.join(BASELINES)} but got {point.against!r}")
+        scene, self._following = self._at(point), following
+        launch, seconds, found = None, 0.0, None
+        if point.config is not None:
+            kernel = self._kernel(point.config, point.problem)
+            found, seconds = checked_twice(kernel, scene.checked)
+            if not found.ok:
+                return Outcome("wrong_result", found.reason or "")
+            launch = kernel_launch(kernel)
+        try:
+            chosen, baseline = self._baseline(scene, point, protocol)
+        except BaselineError as error:
+            return Outcome("no_baseline", str(error))
+        if launch is None:
+            launch = chosen.candidate.launch
+            seconds = baseline.seconds - (scene.alone.seconds if point.context == "isolated" else 0.0)
+        first = scene.workload.sets[0]
+        poison(first.ours)
+        self._timer.idle()
+        ours = scene.arm(launch, seconds, point.context)
+        rounds, harm = self._raced((ours, baseline), scene, point, protocol, looks, leader, noise)
+        if harm is not None:
+            return Outcome("unstable", f"{harm} in each of {TRIES} tries")
+        if found is not None:
+            after = check(first.ours, scene.workload.reference, point.problem.k)
+            self._timer.idle()
+            if not after.ok:
+                return Outcome("wrong_result", f"after timing: {after.reason}")
+        samples = tuple(sample for one in rounds for sample in one.samples(process))
+        if any(min(sample.ours_us, sample.baseline_us) <= (sample.spacer_us or 0) for sample in samples):
+            return Outcome("unstable", "the spacer alone took as long as with a launch behind it")
+        figures = self._figures(point, rounds, samples, chosen)
+        if found is not None:
+            figures["rel_err"] = found.rel_err
+        return Outcome("ok", "", figures, samples, chosen.candidate.recipe)
 
-    def prepare(self, config: GemmConfig, problem: GemmProblem, data: str = "normal") -> None:
-        """Do ahead what the first request would wait for: the matrices of a problem, and what loads a kernel."""
-        self._prepare(problem, data)
-        load(config, problem, self.store)
+    def host_times(self, problem: GemmProblem) -> dict[str, float]:
+        """Median host microseconds of a launch, each into a given output: ``torch.mm``, ``hopper_gemm.matmul``, and
+        ``kernel``, the loaded kernel alone.
 
-    def control(self, problem: GemmProblem, protocol: Protocol, process: int = 0, data: str = "normal") -> Outcome:
-        """cuBLAS against itself by the same protocol on the same data: the noise floor of the run."""
-        self._prepare(problem, data)
-        return self._compare(self._arm(cublas_launch, protocol), self._baseline(protocol), protocol, process, None)
+        Args:
+            problem: a tiny one, so that the GPU's work is shorter than the host's.
+        """
+        from hopper_gemm import matmul
+        from hopper_gemm.model.tuned import pick, recorded_entries
+
+        kernel = self._kernel(pick(recorded_entries(), problem).config, problem)
+        first = make_workload(problem, l2_bytes=0).sets[0]
+        a, b, right, out = first.a, first.b, first.b.t(), first.ours
+        calls = {
+            "torch.mm": lambda: torch.mm(a, right, out=out),
+            "hopper_gemm.matmul": lambda: matmul(a, right, out=out),
+            "kernel": lambda: kernel(a, b, out),
+        }
+        return host_times(calls, torch.cuda.synchronize)
 
     # -----------------------------------------------------------------------------------------
 
-    def _cell(
-        self,
-        config: GemmConfig,
-        problem: GemmProblem,
-        protocol: Protocol,
-        process: int,
-        data: str,
-        theirs: Callable[[], Arm],
-    ) -> Outcome:
-        checked, workload = self._prepare(problem, data)
-        key = config, _one_pair(protocol)
-        if self._last is None or self._last[0] != key:
-            self._last = None
-            kernel = self._kernel(config, problem)
-            before = self._check(kernel, checked)
-            if not before.ok:
-                return Outcome("wrong_result", before.reason or "")
-            self._last = key, self._arm(kernel_launch(kernel), protocol, workload.sets[0].ours), before
-        else:
-            poison(workload.sets[0].ours)
-            self._idle()
-        _, arm, before = self._last
-        outcome = self._compare(arm, theirs(), protocol, process, before)
-        after = check(workload.sets[0].ours, workload.reference, problem.k)
-        if not after.ok:
-            return Outcome("wrong_result", f"after timing: {after.reason}")
-        return outcome
+    def _at(self, point: Point) -> Scene:
+        """The matrices of a point, and what was captured on them."""
+        asked = point.problem, point.data
+        if self._scene is None or (self._scene.workload.problem, self._scene.workload.data) != asked:
+            self._scene = None
+            torch.cuda.empty_cache()
+            workload = make_workload(point.problem, self.device.l2_bytes, self._seed, point.data)
+            checked = workload if point.data == "normal" else make_workload(point.problem, 0, self._seed)
+            spacer = self._new_spacer()  # it keeps pieces of these matrices
+            alone = Arm(spacer, workload.sets, seconds_per_launch(spacer, workload.sets))
+            self._scene = Scene(workload, checked, spacer, alone)
+        return self._scene
 
     def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
         """What is launched: the kernel, or where TMA cannot reach the matrices what matmul does, copies and all."""
-        filled = filled_up(problem)
-        kernel = load(config, filled, self.store)
-        if filled == problem:
-            return kernel
+        key = config, problem
+        if key not in self._kernels:
+            while len(self._kernels) >= KEPT:
+                del self._kernels[next(iter(self._kernels))]
+            filled = filled_up(problem)
+            kernel: Kernel = load(config, filled, self._store)
+            self._kernels[key] = kernel if filled == problem else _through_copies(config)
+        return self._kernels[key]
+
+    def _baseline(self, scene: Scene, point: Point, protocol: Protocol) -> tuple[Chosen, Arm]:
+        """The baseline's fastest way in this context and regime, chosen when it is first asked for."""
+        key = point.against, point.context, point.regime
+        if key not in scene.baselines:
+
+            def arm(launch: Launch, seconds: float) -> Arm:
+                return scene.arm(launch, seconds, point.context)
+
+            watch = Stopwatch(scene.workload, protocol, self._timer, arm)
+            chosen = choose(BASELINES[point.against].candidates(scene.workload), watch)
+            launch = chosen.candidate.launch
+            scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
+        return scene.baselines[key]
+
+    def _raced(
+        self,
+        arms: tuple[Arm, Arm],
+        scene: Scene,
+        point: Point,
+        protocol: Protocol,
+        looks: Sequence[Look],
+        leader: Ratio | None,
+        noise: float,
+    ) -> tuple[list[Round], str | None]:
+        """The rounds that count: all of them, or those up to the look at which the config was dropped; and what voided
+        them, if anything did."""
+        kept: list[Round] = []
+        spacer = scene.alone if point.context == "isolated" else None
+        for look in (*looks, Look(protocol.pairs)):
+            own = look.protocol or protocol
+            wanted = look.pairs if look.protocol else min(look.pairs, protocol.pairs) - len(kept)
+            if wanted <= 0:
+                continue
+            rounds, harm = self._rounds(arms, spacer, own, wanted, len(kept))
+            if harm is not None:
+                return rounds, harm
+            taken = rounds if look.protocol else kept + rounds
+            ratio = speedup([sample for one in taken for sample in one.samples(0)])
+            if leader is not None and hopeless(ratio, leader, noise + look.margin):
+                return taken, None
+            kept = kept if look.protocol else taken
+        return kept, None
+
+    def _rounds(
+        self, arms: tuple[Arm, Arm], spacer: Arm | None, protocol: Protocol, count: int, before: int
+    ) -> tuple[list[Round], str | None]:
+        """Rounds in the order A B, B A, A B, ...; taken again where the GPU was slowed down."""
+        for _ in range(TRIES):
+            rounds = []
+            with self._timer.telemetry(protocol) as telemetry:
+                for number in range(before, before + count):
+                    timed = partial(self._timer.time, protocol=protocol, telemetry=telemetry, meanwhile=self._meanwhile)
+                    first, second = arms if number % 2 == 0 else arms[::-1]
+                    one = timed(first)
+                    alone = None if spacer is None else self._timer.time(spacer, protocol.of_spacer, telemetry)
+                    sides = (one, timed(second))
+                    ours, baseline = sides if number % 2 == 0 else sides[::-1]
+                    rounds.append(Round(ours, baseline, alone))
+            if telemetry.harm is None:
+                break
+        return rounds, telemetry.harm
+
+    def _meanwhile(self) -> None:
+        """While the GPU is at work: load what comes next. What is wrong with it is said when it is measured."""
+        point, self._following = self._following, None
+        if point is not None and point.config is not None:
+            with suppress(IllegalConfigError):
+                self._kernel(point.config, point.problem)
+
+    def _figures(
+        self, point: Point, rounds: Sequence[Round], samples: Sequence[Sample], chosen: Chosen
+    ) -> dict[str, Any]:
+        """By column of the results schema; those without a value are left out."""
+        ratio, flop = speedup(samples), point.problem.flop
+        spacers = [sample.spacer_us or 0.0 for sample in samples]
+        ours = [sample.ours_us for sample in samples]
+        time_us = median(us - spacer for us, spacer in zip(ours, spacers, strict=True))
+        tflops = flop / time_us / 1e6
+        figures: dict[str, Any] = {
+            "speedup": ratio.median,
+            "speedup_low": ratio.low,
+            "speedup_high": ratio.high,
+            "pairs": ratio.pairs,
+            "processes": 1,
+            "time_us": time_us,
+            "baseline_us": median(sample.baseline_us - spacer for sample, spacer in zip(samples, spacers, strict=True)),
+            "tflops": tflops,
+            "sm_mhz": median(one.ours.sm_mhz for one in rounds),
+            "baseline_sm_mhz": median(one.baseline.sm_mhz for one in rounds),
+            "choice": chosen.candidate.label,
+            "candidates": chosen.of,
+            "baseline_rel_err": chosen.rel_err,
+        }
+        peak = hopper.FLOP_PER_CLOCK_PER_SM * self.device.sms * figures["sm_mhz"] / 1e6
+        figures["tensor_active"] = 100 * tflops / peak
+        if point.context == "isolated":
+            figures["spacer_us"] = median(spacers)
+        if point.context == "chained" or time_us >= ENERGY_US:
+            powers = {"": [one.ours.watts for one in rounds], "baseline_": [one.baseline.watts for one in rounds]}
+            us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
+            for side, watts in powers.items():
+                known = [one for one in watts if one is not None]
+                if len(known) == len(watts):
+                    mean = sum(known) / len(known)
+                    figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
+        return figures
+
+
+def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, float]:
+    """Run twice into poisoned output: right, and the same bits both times; and roughly the seconds of a launch."""
+    first = workload.sets[0]
+    poison(first.ours)
+    kernel(first.a, first.b, first.ours)
+    found = check(first.ours, workload.reference, workload.problem.k)
+    again = torch.empty_like(first.ours)
+    poison(again)
+    seconds = seconds_per_launch(lambda operands: kernel(operands.a, operands.b, again), workload.sets[:1])
+    if found.ok and not same_bits(first.ours, again):
+        found = replace(found, reason="a second run gave other bits")
+    return found, seconds
+
+
+def _through_copies(config: GemmConfig) -> Kernel:
+    def kernel(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         from hopper_gemm import matmul
 
-        def through_copies(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-            matmul(a, b.t(), out=out, config=config)
+        matmul(a, b.t(), out=out, config=config)
 
-        return through_copies
-
-    def _prepare(self, problem: GemmProblem, data: str) -> tuple[Workload, Workload]:
-        """The matrices to check on and those to time on: the same where the data is normal."""
-        if self._workload is None or (self._workload.problem, self._workload.data) != (problem, data):
-            self._checked, self._workload, self._baselines, self._rivals, self._last = None, None, {}, {}, None
-            torch.cuda.empty_cache()
-            self._workload = make_workload(problem, self.device.l2_bytes, self.seed, data)
-            normal = data == "normal"
-            self._checked = self._workload if normal else make_workload(problem, l2_bytes=0, seed=self.seed)
-        assert self._checked is not None
-        return self._checked, self._workload
-
-    def _baseline(self, protocol: Protocol) -> Arm:
-        alike = _one_pair(protocol)
-        if alike not in self._baselines:
-            self._baselines[alike] = self._arm(cublas_launch, protocol)
-        return self._baselines[alike]
-
-    def _rival(self, baseline: Baseline, protocol: Protocol) -> tuple[Arm, Chosen]:
-        key = baseline.name, protocol
-        if key not in self._rivals:
-            assert self._workload is not None
-            watch = GpuStopwatch(self._workload, protocol, self._clock, self.device.uuid)
-            best, chosen = choose(baseline.candidates(self._workload), watch)
-            self._rivals[key] = self._arm(best.launch, protocol), chosen
-        return self._rivals[key]
-
-    def _arm(self, launch: Launch, protocol: Protocol, poisoned: torch.Tensor | None = None) -> Arm:
-        """Capture a side, the GPU at rest meanwhile; before that, have an output poisoned."""
-        workload = self._workload
-        assert workload is not None
-        seconds = seconds_per_launch(launch, workload)
-        if poisoned is not None:
-            poison(poisoned)
-        self._idle()
-        if isinstance(protocol, Burst):
-            return make_arm(launch, workload, protocol.warm, protocol.timed, seconds)
-        return make_arm(launch, workload, protocol.graph, protocol.graph, seconds)
-
-    def _idle(self) -> None:
-        """Wait until the GPU has nothing to do, and remember since when."""
-        torch.cuda.synchronize()
-        self._idle_since = time.perf_counter()
-
-    def _check(self, kernel: Kernel, workload: Workload) -> Correctness:
-        """Run twice into poisoned output: right, and the same bits both times."""
-        first = workload.sets[0]
-        poison(first.ours)
-        kernel(first.a, first.b, first.ours)
-        found = check(first.ours, workload.reference, workload.problem.k)
-        if not found.ok:
-            return found
-        again = torch.empty_like(first.ours)
-        poison(again)
-        kernel(first.a, first.b, again)
-        if not torch.equal(first.ours.view(torch.int16), again.view(torch.int16)):
-            return Correctness(found.rel_err, 0, 0, "a second run gave other bits")
-        return found
-
-    def _compare(
-        self, ours: Arm, theirs: Arm, protocol: Protocol, process: int, checked: Correctness | None
-    ) -> Outcome:
-        for _ in range(TRIES):
-            with Telemetry(self.device.uuid, energy=isinstance(protocol, Steady)) as telemetry:
-                timings = [
-                    self._pair(ours, theirs, protocol, telemetry, ours_first=i % 2 == 0) for i in range(protocol.pairs)
-                ]
-            if telemetry.harm is None:
-                return Outcome("ok", "", self._figures(timings, process, checked))
-        return Outcome("unstable", f"{telemetry.harm} in each of {TRIES} tries")
-
-    def _pair(
-        self, ours: Arm, theirs: Arm, protocol: Protocol, telemetry: Telemetry, ours_first: bool
-    ) -> tuple[Timing, Timing]:
-        """Time both sides next to each other; ours is returned first whichever ran first."""
-
-        def timed(arm: Arm) -> Timing:
-            if isinstance(protocol, Steady):
-                return time_steady(arm, protocol, self._clock, telemetry)
-            timing = time_burst(arm, protocol, self._clock, self._idle_since, telemetry.look)
-            self._idle()
-            return timing
-
-        if ours_first:
-            first = timed(ours)
-            return first, timed(theirs)
-        second = timed(theirs)
-        return timed(ours), second
-
-    def _figures(self, timings: list[tuple[Timing, Timing]], process: int, checked: Correctness | None) -> Figures:
-        assert self._workload is not None
-        flop = self._workload.problem.flop
-        pairs = tuple(
-            Pair(process, our_us, their_us)
-            for ours, theirs in timings
-            for our_us, their_us in zip(ours.us, theirs.us, strict=True)
-        )
-        time_us, cublas_us = median(pair.ours_us for pair in pairs), median(pair.cublas_us for pair in pairs)
-        sm_mhz, cublas_sm_mhz = (median(pair[side].sm_mhz for pair in timings) for side in (0, 1))
-        watts, cublas_watts = (_mean([pair[side].watts for pair in timings]) for side in (0, 1))
-        tflops = flop / time_us / 1e6
-        peak = hopper.FLOP_PER_CLOCK_PER_SM * self.device.sms * sm_mhz / 1e6
-        return Figures(
-            ratio=speedup(pairs),
-            time_us=time_us,
-            cublas_us=cublas_us,
-            tflops=tflops,
-            sm_mhz=sm_mhz,
-            cublas_sm_mhz=cublas_sm_mhz,
-            watts=watts,
-            cublas_watts=cublas_watts,
-            pj_per_flop=None if watts is None else watts * time_us * 1e6 / flop,
-            cublas_pj_per_flop=None if cublas_watts is None else cublas_watts * cublas_us * 1e6 / flop,
-            tensor_active=100 * tflops / peak,
-            rel_err=float("nan") if checked is None else checked.rel_err,
-            samples=pairs,
-        )
-
-
-def _one_pair(protocol: Protocol) -> Protocol:
-    """What an arm depends on: not how often it is timed."""
-    return replace(protocol, pairs=1)
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
+    return kernel

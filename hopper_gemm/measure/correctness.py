@@ -68,7 +68,7 @@ def rel_err_max(dtype: torch.dtype, k: int) -> float:
 
 
 def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
-    """Hold an output against its fp32 reference, as a whole and element by element.
+    """Compare an output with its fp32 reference, as a whole and element by element.
 
     The whole is the relative Frobenius error. It cannot see a few wrong elements among millions; the element-wise
     bound can: one rounding to the output's type (of an fp32 output what truncation does to a sum that never changes its
@@ -79,20 +79,25 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
         reference: (m, n), fp32.
         k: depth of the product of matrices whose elements are of the size of standard-normal ones, or smaller.
     """
-    values = out.float()
-    unwritten = int(torch.isnan(values).sum())
-    error = values - reference
-    off, size = float(error.norm()), float(reference.norm())
-    rel_err = off / size if size else off * float("inf") if off else 0.0
-    slack = (ELEMENT_SLACK + ELEMENT_SLACK_PER_K * k) * k**0.5
     most = rel_err_max(out.dtype, k)
-    bound = UNIT_ROUNDOFF.get(out.dtype, most) * reference.abs() + slack
-    wrong = int((error.abs() > bound).sum())
-    reason = None
+    slack = (ELEMENT_SLACK + ELEMENT_SLACK_PER_K * k) * k**0.5
+    error = torch.sub(out, reference)
+    norms = torch.linalg.vector_norm(error), torch.linalg.vector_norm(reference)
+    beyond = error.abs_().sub_(reference.abs(), alpha=UNIT_ROUNDOFF.get(out.dtype, most))
+    off, size, worst = torch.stack((*norms, beyond.amax())).tolist()  # NaN wherever an element is
+    rel_err = off / size if size else off * float("inf") if off else 0.0
+    if rel_err <= most and worst <= slack:
+        return Correctness(rel_err, 0, 0, None)
+    unwritten, wrong = int(torch.isnan(out).sum()), int((beyond > slack).sum())
     if unwritten:
         reason = f"{unwritten} of {out.numel()} elements were not written"
     elif wrong:
         reason = f"{wrong} of {out.numel()} elements are off by more than rounding, relative error {rel_err:.2e}"
-    elif not rel_err <= most:
+    else:
         reason = f"relative error {rel_err:.2e} exceeds {most:.1e}"
     return Correctness(rel_err, unwritten, wrong, reason)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two outputs of one type hold the same bits."""
+    return torch.equal(one.view(torch.int16), other.view(torch.int16))

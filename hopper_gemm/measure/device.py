@@ -13,7 +13,7 @@ from hopper_gemm.model import hopper
 
 
 class NoHopperError(RuntimeError):
-    """There is no GPU here that can run the kernel; the message says what there is and the mend."""
+    """There is no GPU here that can run the kernel; the message says what there is and what to do."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,12 @@ class Operands:
     ours: torch.Tensor
     theirs: torch.Tensor
 
+    @property
+    def memory(self) -> torch.Tensor:
+        """A's elements as they lie in memory: int16 (m * k,)."""
+        rows = self.a if self.a.is_contiguous() else self.a.t()
+        return rows.view(-1).view(torch.int16)
+
 
 @dataclass(frozen=True)
 class Workload:

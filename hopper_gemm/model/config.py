@@ -183,8 +183,9 @@ class GemmConfig:
     )
     prefetch: int = _integer(
         0,
-        "with pdl: stages of a CTA's first tile that it asks into the L2 before it waits for the kernel ahead",
+        "stages of a CTA's first tile that it asks into the L2 before it sets itself up, or waits for the kernel ahead",
         least=0,
+        tier="ladder",
     )
     ctas_per_sm: int = _integer(1, "CTAs that share an SM, its memory and its registers", host=True)
     multicast: Literal["split", "alternate"] = _word(

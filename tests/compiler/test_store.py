@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from hopper_gemm.compiler import loader
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, load
+from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import PACKAGES, KernelId, KernelStore
+from hopper_gemm.compiler.store import PACKAGES, KernelId, KernelStore, StoreError
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -82,45 +85,40 @@ def test_only_a_metered_kernel_is_given_readings():
     kernel = LoadedKernel(GemmConfig(swizzle=4), REPORT, lambda *arguments: calls.append(arguments), 132)
     kernel("a", "b", "out")
     kernel("a", "b", "out", "readings")
-    plain = ("a", "b", "out", 132, True, 4, True)
-    assert calls == [plain, (*plain, "readings")]
+    plain = ("a", "b", "out", 132, True, 4, True, None, None)
+    assert calls == [(*plain, None), (*plain, "readings")]
 
 
 @pytest.mark.parametrize(
-    ("config", "sizes"),
+    "config",
     [
-        (GemmConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2), {512: (66 * 2, 1), 1000: (66 * 2, 1)}),
-        (GemmConfig(tile_m=128, split_k=3, reduction="workspace", consumers=2), {512: (4 * 4, 3), 1000: (8 * 8, 3)}),
-        (GemmConfig(tile_m=64, split_k=3, reduction="workspace", consumers=1, cluster_m=2), {1000: (16 * 8, 3)}),
+        GemmConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2),
+        GemmConfig(tile_m=128, split_k=3, reduction="workspace", consumers=2),
     ],
     ids=str,
 )
-def test_a_workspace_has_room_for_every_cta_or_every_part_of_every_tile(config, sizes, monkeypatch):
-    """And stays where it is while others come: a captured graph has its address."""
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    given = []
-    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[-2:]), 132 // config.cluster_size)
-    for size, (ctas, parts) in sizes.items():
+def test_a_kernel_that_meets_in_memory_is_given_a_workspace_of_the_size_it_needs(config, monkeypatch):
+    asked, given = [], []
+
+    def get(device, sums, words):
+        asked.append((sums, words))
+        return "sums", "words"
+
+    monkeypatch.setattr(loader, "WORKSPACES", SimpleNamespace(get=get))
+    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[-3:]), 132 // config.cluster_size)
+    for size in (512, 1000):
         out = torch.zeros(size, size)
         kernel(out, out, out)
-        sums, flags = given[-1]
-        assert (sums.dtype, sums.numel()) == (torch.float32, ctas * parts * config.tile_m * config.tile_n)
-        assert (flags.dtype, flags.numel()) == (torch.int32, ctas * config.consumers)
-        assert not flags.any()
-        kernel(out, out, out)
-        assert given[-1][0] is sums
-    first = torch.zeros(next(iter(sizes)), next(iter(sizes)))
-    kernel(first, first, first)
-    assert given[-1][0] is given[0][0]
+    assert given == [("sums", "words", None)] * 2
+    assert asked == [loader.workspace_size(config, size, size, kernel.clusters) for size in (512, 1000)]
 
 
-def test_parts_that_the_gpu_does_not_hold_at_once_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("hopper_gemm.compiler.loader.resident_clusters", lambda size: 8)
-    config = GemmConfig(tile_m=128, split_k=16, reduction="workspace")
-    with pytest.raises(
-        IllegalConfigError, match="16 parts must be under way at once and this GPU holds 8 clusters of 1"
-    ):
-        load(config, GemmProblem(512, 512, 65536), tmp_path)
+@pytest.fixture
+def entry(tmp_path):
+    """A store with one whole entry, and its kernel."""
+    store, kernel = KernelStore(tmp_path / "store"), KernelId.of(GemmConfig(), PROBLEM)
+    store.put(kernel, b"a whole kernel", REPORT)
+    return store, kernel
 
 
 def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
@@ -133,13 +131,128 @@ def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
     assert store.object_file(kernel).read_bytes() == b"a whole kernel"
 
 
-def test_a_damaged_report_is_a_miss_and_not_an_error(tmp_path):
-    store, kernel = KernelStore(tmp_path), KernelId.of(GemmConfig(), PROBLEM)
-    store.put(kernel, b"kernel", REPORT)
-    (tmp_path / f"{kernel.digest}.json").write_text('{"registers": 1')
+DAMAGE = {
+    "report cut off": lambda report, object_file: report.write_text('{"registers": 1'),
+    "report of another form": lambda report, object_file: report.write_text("[1, 2]"),
+    "report of an earlier version": lambda report, object_file: report.write_text(json.dumps(REPORT.as_dict())),
+    "report is no text": lambda report, object_file: report.write_bytes(b"\xff\xfe"),
+    "report missing": lambda report, object_file: report.unlink(),
+    "object missing": lambda report, object_file: object_file.unlink(),
+    "object cut off": lambda report, object_file: object_file.write_bytes(b"a whole"),
+    "object changed": lambda report, object_file: object_file.write_bytes(b"a whole kernex"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_entry_counts_as_missing_and_is_healed_by_putting_it_again(entry, damage):
+    store, kernel = entry
+    object_file = store.object_file(kernel)
+    DAMAGE[damage](object_file.with_suffix(".json"), object_file)
     assert store.report(kernel) is None
-    store.put(kernel, b"kernel", REPORT)
+    store.put(kernel, b"compiled again", REPORT)
     assert store.report(kernel) == REPORT
+    assert object_file.read_bytes() == b"compiled again"
+
+
+def test_loading_compiles_a_damaged_entry_again(entry, monkeypatch):
+    store, kernel = entry
+    compiled = SimpleNamespace(object_file=b"compiled again", cubin=b"")
+    monkeypatch.setattr("hopper_gemm.compiler.compile.compile_kernel", lambda *about: compiled)
+    monkeypatch.setattr("hopper_gemm.compiler.loader.read_cubin", lambda cubin: REPORT)
+    assert compile_into(store, kernel) == REPORT
+    assert store.object_file(kernel).read_bytes() == b"a whole kernel", "nothing was compiled for a whole entry"
+    store.object_file(kernel).write_bytes(b"damaged")
+    assert compile_into(store, kernel) == REPORT
+    assert store.object_file(kernel).read_bytes() == b"compiled again"
+
+
+def test_a_whole_entry_stays_as_it_is(entry):
+    """A process that has looked it up may be about to load it."""
+    store, kernel = entry
+    store.put(kernel, b"another object", replace(REPORT, registers=1))
+    assert store.report(kernel) == REPORT
+    assert store.object_file(kernel).read_bytes() == b"a whole kernel"
+
+
+@pytest.mark.parametrize("with_report", [False, True], ids=["object", "object and report"])
+def test_one_kernels_object_under_another_kernels_name_does_not_run(entry, with_report):
+    store, kernel = entry
+    other = KernelId.of(GemmConfig(stages=3), PROBLEM)
+    store.put(other, b"another kernel", REPORT)
+    files = [store.object_file(one) for one in (other, kernel)]
+    files[1].write_bytes(files[0].read_bytes())
+    if with_report:
+        files[1].with_suffix(".json").write_bytes(files[0].with_suffix(".json").read_bytes())
+    assert store.report(kernel) is None
+    assert store.report(other) == REPORT
+
+
+def given_away(path, monkeypatch):
+    """Another user owns it."""
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+
+@pytest.mark.parametrize("part", ["folder", "report", "object"])
+@pytest.mark.parametrize("how", ["owner", "group may write", "others may write"])
+def test_what_somebody_else_owns_or_may_write_is_refused_with_the_fix(entry, monkeypatch, part, how):
+    store, kernel = entry
+    object_file = store.object_file(kernel)
+    path = {"folder": store.root, "report": object_file.with_suffix(".json"), "object": object_file}[part]
+    if how == "owner":
+        given_away(path, monkeypatch)
+        message = "must belong to this user but belongs to user"
+    else:
+        path.chmod(0o720 if how.startswith("group") else 0o702)
+        message = f"chmod go-w {path}"
+    for refused in (lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT)):
+        with pytest.raises(StoreError) as caught:
+            refused()
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert object_file.read_bytes() == b"a whole kernel"
+
+
+def test_folder_and_files_are_for_their_owner_alone(entry):
+    store, _ = entry
+    assert store.root.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in store.root.iterdir()} == {0o600}
+
+
+def test_content_is_on_disk_before_it_has_its_name_and_the_name_before_the_next(tmp_path, monkeypatch):
+    """A machine that loses its power leaves a whole entry or none."""
+    steps = []
+    fsync, replace_file = os.fsync, os.replace
+
+    def synced(handle):
+        steps.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "content")
+        fsync(handle)
+
+    def named(old, new):
+        steps.append(Path(new).suffix)
+        replace_file(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named)
+    KernelStore(tmp_path).put(KernelId.of(GemmConfig(), PROBLEM), b"kernel", REPORT)
+    assert steps == ["content", ".o", "folder", "content", ".json", "folder"]
+
+
+def test_many_writers_leave_one_whole_entry_and_readers_meet_nothing_else(tmp_path):
+    store, kernel = KernelStore(tmp_path), KernelId.of(GemmConfig(), PROBLEM)
+
+    def write(number):
+        mine = f"kernel of writer {number}".encode() * 1000
+        store.put(kernel, mine, replace(REPORT, registers=number))
+        report = store.report(kernel)
+        return report.registers, store.object_file(kernel).read_bytes()
+
+    with ThreadPoolExecutor(8) as together:
+        seen = set(together.map(write, range(64)))
+    ((number, content),) = seen
+    assert content == f"kernel of writer {number}".encode() * 1000
 
 
 def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
@@ -240,5 +353,5 @@ def test_a_compiled_kernel_loads_as_a_function(tmp_path, monkeypatch):
     assert callable(kernel.launcher)
     assert kernel.clusters == 66
     assert kernel.report.spills is False
-    with pytest.raises(TypeError, match="Expects 7 parameters"):  # those that a call passes
+    with pytest.raises(TypeError, match="Expects 10 parameters"):  # those that a call passes
         kernel.launcher()

@@ -1,4 +1,4 @@
-"""Every baseline that is here computes the product, and a comparison runs from end to end."""
+"""Every baseline that is here computes the product; the best of cuBLASLt is not behind torch.mm."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from contextlib import suppress
 import pytest
 import torch
 
-from hopper_gemm.measure.arms import make_arm
-from hopper_gemm.measure.baseline import UNKNOWN, kernel_of
+from hopper_gemm.measure.arms import Arm
 from hopper_gemm.measure.baselines import BASELINES
 from hopper_gemm.measure.baselines.choose import REL_ERR_MAX
 from hopper_gemm.measure.baselines.cublaslt_api import CublasLtError
+from hopper_gemm.measure.bench import Bench
 from hopper_gemm.measure.correctness import check, poison
+from hopper_gemm.measure.device import describe_current
+from hopper_gemm.measure.naming import UNKNOWN, baseline_kernel
+from hopper_gemm.measure.protocol import Burst
 from hopper_gemm.measure.workload import make_workload
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.compare import PAGE, read_compare
-from hopper_gemm.tuning.compare import Comparison, host_times
 
 pytestmark = pytest.mark.gpu
 
@@ -37,12 +40,12 @@ def error_of(candidate, workload) -> float:
 
 
 @pytest.mark.parametrize("problem", [PROBLEMS[0], PROBLEMS[3]], ids=lambda problem: problem.dtype)
-@pytest.mark.parametrize("name", ["cublas", "cublaslt"])
-def test_the_first_candidate_is_right_also_when_it_is_restored(name, problem):
+@pytest.mark.parametrize(("name", "which"), [("cublas", 0), ("cublaslt", 0), ("cublaslt", 1), ("cublaslt", -1)])
+def test_a_candidate_is_right_also_when_it_is_restored(name, which, problem):
     baseline = BASELINES[name]
     assert baseline.missing() is None
     workload = make_workload(problem, l2_bytes=0)
-    candidate = baseline.candidates(workload)[0]
+    candidate = baseline.candidates(workload)[which]
     assert error_of(candidate, workload) < REL_ERR_MAX
     assert error_of(baseline.restore(workload, candidate.recipe), workload) < REL_ERR_MAX
 
@@ -57,8 +60,7 @@ def test_a_peer_that_is_installed_is_right_and_can_be_captured(name):
     workload = make_workload(PROBLEMS[0], l2_bytes=0)
     (candidate,) = baseline.candidates(workload)
     assert error_of(candidate, workload) < REL_ERR_MAX
-    arm = make_arm(candidate.launch, workload, 0.001, 0.001)
-    arm.timed.replay()
+    Arm(candidate.launch, workload.sets, 1e-4).graph(0.001).replay()
     torch.cuda.synchronize()
 
 
@@ -75,27 +77,37 @@ def test_cublaslt_lists_several_algorithms_and_what_runs_is_right(problem):
     assert right > 0.8 * len(candidates)
 
 
-def test_a_chosen_algorithm_has_a_kernel_with_a_name():
+def test_variants_of_an_algorithm_are_right_too():
     workload = make_workload(PROBLEMS[0], l2_bytes=0)
-    candidate = BASELINES["cublaslt"].candidates(workload)[-1]
-    assert kernel_of(candidate.launch, workload.sets[0]) != UNKNOWN
+    variants = BASELINES["cublaslt"].candidates(workload)[1].variants()
+    assert len(variants) > 3
+    right = 0
+    for candidate in variants:
+        with suppress(CublasLtError):
+            right += error_of(candidate, workload) < REL_ERR_MAX
+    assert right > 0.8 * len(variants)
 
 
-def test_a_comparison_fills_its_table_and_is_not_run_twice(tmp_path):
-    sizes = (1024, 1024, 1024, 256, 512, 4096)
-    comparison = Comparison.prepare(None, sizes, against="cublas,cublaslt", out=tmp_path)
-    assert comparison.run() == 4
-    frame = read_compare(tmp_path)
-    assert frame["status"].tolist() == ["ok"] * 4
-    assert (frame["theirs_rel_err"] < REL_ERR_MAX).all()
-    assert (frame["kernel"] != UNKNOWN).all()
-    lt = frame[frame["against"] == "cublaslt"]
-    assert (lt["candidates"] > 3).all()
-    assert "geometric mean" in (tmp_path / PAGE).read_text()
-    assert Comparison.prepare(None, sizes, against="cublas,cublaslt", out=tmp_path).run() == 0
+@pytest.mark.parametrize("context", ["isolated", "chained"])
+@pytest.mark.parametrize("problem", [GemmProblem(1024, 1024, 1024), GemmProblem(2048, 2048, 2048)], ids=str)
+def test_the_best_of_cublaslt_is_not_behind_torch_and_its_kernel_has_a_name(kernel_store, problem, context):
+    bench, protocol = Bench(describe_current(), kernel_store), Burst(rest=0.010, pairs=15)
+    config = GemmConfig(tile_m=128, tile_n=128)
+    theirs = {}
+    for against in ("cublas", "cublaslt"):
+        point = Point(problem, config, context=context, against=against)
+        outcome = bench.measure(point, protocol)
+        assert outcome.status == "ok", outcome.reason
+        theirs[against] = outcome.figures["baseline_us"]
+    print(f"{problem} {context}: {theirs}, {outcome.figures['choice']} of {outcome.figures['candidates']}")
+    assert outcome.figures["candidates"] > 50
+    assert outcome.figures["baseline_rel_err"] < REL_ERR_MAX
+    assert theirs["cublaslt"] < theirs["cublas"] * 1.01
+    assert baseline_kernel(point, outcome.recipe) != UNKNOWN
 
 
-def test_the_host_time_of_a_launch_is_that_of_a_call_and_not_of_a_kernel():
-    times = host_times()
+def test_the_host_time_of_a_launch_is_that_of_a_call_and_not_of_a_kernel(kernel_store):
+    times = Bench(describe_current(), kernel_store).host_times(GemmProblem(256, 256, 256))
+    print(times)
     assert set(times) == {"torch.mm", "hopper_gemm.matmul", "kernel"}
     assert times["kernel"] < times["hopper_gemm.matmul"] < 50

@@ -1,6 +1,9 @@
-"""The drop-in does what torch.mm does."""
+"""matmul does what torch.mm does, and refuses what it does not."""
 
 from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,6 +11,8 @@ import torch
 import hopper_gemm
 from hopper_gemm import GemmConfig
 from hopper_gemm.measure.correctness import check
+from hopper_gemm.serve import kernels
+from hopper_gemm.serve import matmul as room
 
 pytestmark = pytest.mark.gpu
 
@@ -149,3 +154,102 @@ def test_it_runs_on_the_current_stream_and_in_a_graph():
     graph.replay()
     torch.cuda.synchronize()
     assert right(out, a, b)
+
+
+@pytest.fixture
+def nothing_known(monkeypatch):
+    """As in a new process: what was loaded is forgotten, not what was compiled."""
+    monkeypatch.setattr(room, "_known", {})
+    monkeypatch.setattr(kernels, "_loaded", {})
+
+
+@pytest.mark.parametrize("config", [None, GemmConfig(split_k=2, reduction="workspace")], ids=["picked", "workspace"])
+def test_a_first_call_may_be_captured_and_the_graph_replays_on_new_operands(nothing_known, config):
+    """Compiled before, as the docstring of CUDA graphs wants of warm-ups, but not loaded."""
+    a, b = operands(776, 1032, 2048)
+    expected = hopper_gemm.matmul(a, b, config=config)
+    room._known.clear()
+    kernels._loaded.clear()
+    out = torch.zeros_like(expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        hopper_gemm.matmul(a, b, out=out, config=config)
+    for _ in range(2):
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected)
+    a.copy_(torch.randn_like(a))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert right(out, a, b)
+
+
+def test_first_calls_of_many_threads_at_once_are_right(nothing_known):
+    """On streams of their own; without the lock the compiler took the process along."""
+    sizes = [(8 * (1 + number % 5), 264, 520) for number in range(16)]
+    pairs = [operands(*size) for size in sizes]
+    torch.cuda.synchronize()
+    start = threading.Barrier(len(pairs))
+
+    def multiply(pair):
+        start.wait()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            product = hopper_gemm.matmul(*pair)
+            torch.cuda.current_stream().synchronize()
+        return product
+
+    with ThreadPoolExecutor(len(pairs)) as together:
+        products = list(together.map(multiply, pairs))
+    assert all(right(product, *pair) for product, pair in zip(products, pairs, strict=True))
+
+
+def test_chained_calls_are_right_and_may_run_another_kernel():
+    x, w = operands(512, 1024, 1024)
+    w = w / 32
+    with hopper_gemm.chained():
+        chained = hopper_gemm.matmul(hopper_gemm.matmul(x, w), w)
+    apart = hopper_gemm.matmul(hopper_gemm.matmul(x, w), w)
+    torch.testing.assert_close(chained, apart, atol=0.05, rtol=0.02)
+
+
+def test_a_gradient_is_refused():
+    a, b = operands(64, 64, 64)
+    hopper_gemm.matmul(a, b)
+    with pytest.raises(RuntimeError, match="no gradient yet"):
+        hopper_gemm.matmul(a.requires_grad_(), b)
+    with torch.no_grad():
+        assert right(hopper_gemm.matmul(a, b), a, b)
+
+
+def test_negated_and_expanded_operands_are_read_as_they_are():
+    a, b = operands(128, 264, 520)
+    product = hopper_gemm.matmul(a, b)
+    assert torch.equal(hopper_gemm.matmul(torch._neg_view(a), b), -product)
+    assert torch.equal(hopper_gemm.matmul(a, torch._neg_view(b)), -product)
+    row = a[:1].expand(128, 520)
+    assert right(hopper_gemm.matmul(row, b), row, b)
+    vector = a[0].expand(1, 520)
+    assert right(hopper_gemm.matmul(vector, b), vector, b)
+    negated = torch._neg_view(torch.zeros_like(product))
+    assert torch.equal(hopper_gemm.matmul(a, b, out=negated), product)
+
+
+@pytest.mark.parametrize("sizes", [(0, 64, 64), (64, 0, 64), (64, 64, 0)], ids=str)
+def test_a_size_of_zero_is_as_of_torch(sizes):
+    m, n, k = sizes
+    a, b = torch.ones(m, k, device="cuda").bfloat16(), torch.ones(k, n, device="cuda").bfloat16()
+    assert torch.equal(hopper_gemm.matmul(a, b), torch.mm(a, b))
+    out = torch.full((m, n), 7.0, device="cuda").bfloat16()
+    assert torch.equal(hopper_gemm.matmul(a, b, out=out), torch.mm(a, b))
+
+
+def test_an_output_that_shares_memory_is_refused_and_blocks_of_one_matrix_are_not():
+    whole = torch.randn(256, 512, device="cuda").bfloat16()
+    b = operands(8, 256, 256)[1]
+    a = whole[:, :256]
+    with pytest.raises(ValueError, match="out must not share memory"):
+        hopper_gemm.matmul(a, b, out=whole[:, 128:384])
+    assert right(hopper_gemm.matmul(a, b, out=whole[:, 256:]), a, b)
+    with pytest.raises(ValueError, match="a place in memory for each element"):
+        hopper_gemm.matmul(a, b, out=torch.empty(1, 256, device="cuda").bfloat16().expand(256, 256))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hopper_gemm.compiler.child import Child, Handler
-from hopper_gemm.measure.counters import CountRequest
+from hopper_gemm.measure.counters.waits import FIGURES, WaitMeter
 from hopper_gemm.measure.device import find_hopper
-from hopper_gemm.measure.waits import FIGURES, WaitMeter
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.verify.harness import ANSWER_SECONDS
 
@@ -37,7 +37,7 @@ def reading(store: Path) -> Handler:
     import numpy as np
 
     from hopper_gemm.compiler.loader import load
-    from hopper_gemm.measure.waits import read_meter
+    from hopper_gemm.measure.counters.waits import read_meter
     from hopper_gemm.measure.workload import make_workload
 
     workload = make_workload(PROBLEM, l2_bytes=0)
@@ -84,7 +84,7 @@ def test_every_stage_of_every_tile_is_counted_once(child, config):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_shares_lie_between_0_and_100(meter, config):
-    counted = meter.measure(CountRequest(PROBLEM, config))
+    counted = meter.measure(Point(PROBLEM, config))
     assert counted.reason == ""
     probing = {f"{side}_hit_pct" for side in ("producer", "consumer") if config.peeks(side)}
     expected = probing | {"producer_wait_pct", "consumer_wait_pct"}
@@ -97,8 +97,6 @@ def test_shares_lie_between_0_and_100(meter, config):
 
 def test_a_ring_of_one_stage_waits_more_than_a_deep_one(meter):
     """Nothing can be loaded ahead: both sides wait for each other all the time."""
-    shallow, deep = (
-        meter.measure(CountRequest(PROBLEM, GemmConfig(stages=stages, stagger=0))).figures for stages in (1, 4)
-    )
+    shallow, deep = (meter.measure(Point(PROBLEM, GemmConfig(stages=stages, stagger=0))).figures for stages in (1, 4))
     assert shallow["consumer_wait_pct"] > deep["consumer_wait_pct"] + 10
     assert shallow["consumer_hit_pct"] < deep["consumer_hit_pct"]

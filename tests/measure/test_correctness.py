@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hopper_gemm.measure.correctness import Correctness, check, poison, rel_err_max
+from hopper_gemm.measure.correctness import Correctness, check, poison, rel_err_max, same_bits
 
 K = 1024
 
@@ -110,3 +110,13 @@ def test_a_small_error_everywhere_fails_by_the_whole():
     reference = torch.randn(512, 512, generator=torch.Generator().manual_seed(1)) * K**0.5
     out = (reference * 1.0035).to(torch.bfloat16)
     assert check(out, reference, K).reason is not None
+
+
+def test_bits_are_compared_and_not_values():
+    """Zero of either sign is equal and has other bits; NaN of the same bits is the same."""
+    one = torch.tensor([0.0, float("nan"), 3.0], dtype=torch.bfloat16)
+    assert same_bits(one, one.clone())
+    assert not same_bits(one, -one)
+    wide = one.float()
+    assert same_bits(wide, wide.clone())
+    assert not same_bits(wide, torch.tensor([0.0, float("nan"), 3.0000002]))

@@ -1,4 +1,4 @@
-"""The libraries that a kernel of ours is held against, each optional but cuBLAS."""
+"""The libraries that a kernel of ours is compared with, each optional but cuBLAS."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from hopper_gemm.measure.baselines.base import Baseline
 from hopper_gemm.measure.baselines.cublas import Cublas
 from hopper_gemm.measure.baselines.cublaslt import CublasLt
 from hopper_gemm.measure.baselines.peers import Quack, Triton
+from hopper_gemm.measure.baselines.recorded import Recorded
 
-BASELINES: dict[str, Baseline] = {one.name: one for one in (Cublas(), CublasLt(), Triton(), Quack())}
+BASELINES: dict[str, Baseline] = {one.name: one for one in (Cublas(), CublasLt(), Triton(), Quack(), Recorded())}
 """By name, in the order of a table's columns."""
 
 

@@ -5,12 +5,14 @@ Names, numbers and sizes are those of ``cublasLt.h`` (CUDA 12 and 13; enums by v
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,19 @@ ALGO_FIELDS: dict[str, tuple[int, type[ctypes._SimpleCData[int]]]] = {
     "cluster": (8, ctypes.c_uint16),
 }
 """Attributes of an algorithm: ``cublasLtMatmulAlgoConfigAttributes_t`` and the type of each."""
+
+CAPABILITIES = {"split_k": 0, "reduction": 1, "swizzle": 2, "tile": 6, "custom": 7, "stages": 13}
+"""What the attributes may be: ``cublasLtMatmulAlgoCapAttributes_t``, 32 bits each. Of tiles and stages a list; of
+custom options and swizzles the largest; whether k is split; the schemes of reduction as bits."""
+
+CLUSTERS = (0, 2, 3, 5, 4, 8, 6)
+"""``cublasLtClusterShape_t``: the library's choice, 1x1, 2x1, 1x2, 4x1, 1x4, 2x2."""
+
+REDUCED_IN_FP32 = 2
+"""``CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE``: what the heuristics take for a split k."""
+
+IDS = 100
+"""Ids of algorithms asked for; the library gives fewer where it has no more."""
 
 STATUSES = {
     1: "not initialised",
@@ -148,6 +163,14 @@ class Library:
                 fields[name] = int(value.value)
         return fields
 
+    def capability(self, algo: Algo, name: str) -> list[int]:
+        """A capability of :data:`CAPABILITIES` of an algorithm's id; empty where the library does not tell."""
+        ask, size = self._shared.cublasLtMatmulAlgoCapGetAttribute, c_size_t()
+        if ask(byref(algo), CAPABILITIES[name], None, 0, byref(size)):
+            return []
+        values = (c_uint32 * (size.value // ctypes.sizeof(c_uint32)))()
+        return [] if ask(byref(algo), CAPABILITIES[name], values, size, byref(size)) else list(values)
+
 
 class Plan:
     """A described product: its descriptors live as long as this does.
@@ -172,6 +195,8 @@ class Plan:
         self._freed_with_self: list[tuple[str, c_void_p]] = []
         weakref.finalize(self, _free, library, self._freed_with_self).atexit = False
         self._one, self._zero = c_float(1.0), c_float(0.0)
+        left, right, out = (TYPES[dtype] for dtype in dtypes)
+        self._types = COMPUTE_32F, TYPES["fp32"], left, right, out, out
         self._desc = self._made("cublasLtMatmulDesc", COMPUTE_32F, TYPES["fp32"])
         for attribute, flag in zip((DESC_TRANSA, DESC_TRANSB), transposed, strict=True):
             self._set("cublasLtMatmulDesc", self._desc, attribute, c_int32(int(flag)))
@@ -195,6 +220,43 @@ class Plan:
         self._library.call("cublasLtMatmulAlgoGetHeuristic", *arguments)
         return [result for result in results[: returned.value] if result.state == 0]
 
+    def ids(self) -> list[Algo]:
+        """An algorithm of each id that the library has for these types, its attributes not chosen yet.
+
+        Raises:
+            CublasLtError: the library lists no ids.
+        """
+        numbers, found = (c_int * IDS)(), c_int()
+        self._library.call("cublasLtMatmulAlgoGetIds", self._handle, *self._types, IDS, numbers, byref(found))
+        made = []
+        for number in numbers[: found.value]:
+            algo = Algo()
+            with contextlib.suppress(CublasLtError):
+                self._library.call("cublasLtMatmulAlgoInit", self._handle, *self._types, number, byref(algo))
+                made.append(algo)
+        return made
+
+    def legal(self, algo: Algo, choices: Mapping[str, Sequence[int]], workspace_bytes: int) -> Iterator[Algo]:
+        """The algorithm with every combination of attributes that the library says it would run.
+
+        Args:
+            algo: gives the other attributes.
+            choices: by the names of :data:`ALGO_FIELDS`.
+            workspace_bytes: the most that an algorithm may use.
+        """
+        a, b, d = self._layouts
+        for values in product(*choices.values()):
+            made, result = Algo.from_buffer_copy(algo), HeuristicResult()
+            with contextlib.suppress(CublasLtError):
+                for name, number in zip(choices, values, strict=True):
+                    attribute, kind = ALGO_FIELDS[name]
+                    arguments = (byref(made), attribute, byref(kind(number)), ctypes.sizeof(kind))
+                    self._library.call("cublasLtMatmulAlgoConfigSetAttribute", *arguments)
+                about = (self._handle, self._desc, a, b, d, d)
+                self._library.call("cublasLtMatmulAlgoCheck", *about, byref(made), byref(result))
+                if result.state == 0 and result.workspace_bytes <= workspace_bytes:
+                    yield made
+
     def run(self, algo: Algo, a: int, b: int, d: int, workspace: int, workspace_bytes: int, stream: int) -> None:
         """Launch an algorithm.
 
@@ -206,25 +268,9 @@ class Plan:
             stream: a ``cudaStream_t``.
         """
         layout_a, layout_b, layout_d = self._layouts
-        self._library.call(
-            "cublasLtMatmul",
-            self._handle,
-            self._desc,
-            byref(self._one),
-            a,
-            layout_a,
-            b,
-            layout_b,
-            byref(self._zero),
-            d,
-            layout_d,
-            d,
-            layout_d,
-            byref(algo),
-            workspace,
-            workspace_bytes,
-            stream,
-        )
+        sides = byref(self._one), a, layout_a, b, layout_b, byref(self._zero), d, layout_d, d, layout_d
+        more = byref(algo), workspace, workspace_bytes, stream
+        self._library.call("cublasLtMatmul", self._handle, self._desc, *sides, *more)
 
     def _layout(self, dtype: str, layout: Layout) -> c_void_p:
         made = self._made("cublasLtMatrixLayout", TYPES[dtype], layout.rows, layout.cols, layout.pitch)
@@ -263,6 +309,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         POINTER(HeuristicResult),
         POINTER(c_int),
     ),
+    "cublasLtMatmulAlgoGetIds": (c_void_p, *(c_int,) * 7, POINTER(c_int), POINTER(c_int)),
+    "cublasLtMatmulAlgoInit": (c_void_p, *(c_int,) * 7, POINTER(Algo)),
+    "cublasLtMatmulAlgoCheck": (*(c_void_p,) * 6, POINTER(Algo), POINTER(HeuristicResult)),
+    "cublasLtMatmulAlgoCapGetAttribute": (POINTER(Algo), c_int, c_void_p, c_size_t, POINTER(c_size_t)),
+    "cublasLtMatmulAlgoConfigSetAttribute": (POINTER(Algo), c_int, c_void_p, c_size_t),
     "cublasLtMatmulAlgoConfigGetAttribute": (POINTER(Algo), c_int, c_void_p, c_size_t, POINTER(c_size_t)),
     "cublasLtMatmul": (*(c_void_p,) * 12, POINTER(Algo), c_void_p, c_size_t, c_void_p),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.measure.baselines.base import BaselineError, Candidate
+from hopper_gemm.measure.baselines.base import Baseline, BaselineError, Candidate
 from hopper_gemm.measure.workload import Operands, Workload
 from hopper_gemm.model.problem import types_of
 
@@ -23,7 +23,7 @@ TRITON_OPTIONS = {
 Options that a version of torch does not know are left out."""
 
 
-class Triton:
+class Triton(Baseline):
     """torch.compile's Triton kernels, the best of its own tuning."""
 
     name = "triton"
@@ -52,12 +52,8 @@ class Triton:
         launch(workload.sets[0])
         return (Candidate(launch, product=lambda operands: outputs[id(operands)]),)
 
-    def restore(self, workload: Workload, recipe: Any) -> Candidate:
-        """Tuned again; torch keeps what it found on disk."""
-        return self.candidates(workload)[0]
 
-
-class Quack:
+class Quack(Baseline):
     """quack's CuTe DSL kernel, the best of its own autotuner."""
 
     name = "quack"
@@ -85,10 +81,6 @@ class Quack:
             launch(workload.sets[0])
         return (Candidate(launch),)
 
-    def restore(self, workload: Workload, recipe: Any) -> Candidate:
-        """Tuned again, or as its cache remembers it."""
-        return self.candidates(workload)[0]
-
 
 @contextmanager
 def _children_allowed() -> Iterator[None]:
@@ -106,7 +98,7 @@ def _refuse_wider(name: str, workload: Workload) -> None:
     """Peers are asked as their users ask them, for an output of the operands' type."""
     operands, out = types_of(workload.problem.dtype)
     if out != operands:
-        raise BaselineError(f"{name} is asked for an output of {operands} only but got {out}; hold it against cublaslt")
+        raise BaselineError(f"{name} is asked for an output of {operands} only but got {out}; compare with cublaslt")
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -63,6 +63,9 @@ def test_every_function_has_its_signature_before_it_is_called():
         assert getattr(shared, name).restype is ctypes.c_int
     assert len(api._SIGNATURES["cublasLtMatmul"]) == 16
     assert len(api._SIGNATURES["cublasLtMatmulAlgoGetHeuristic"]) == 10
+    assert len(api._SIGNATURES["cublasLtMatmulAlgoGetIds"]) == 10
+    assert len(api._SIGNATURES["cublasLtMatmulAlgoInit"]) == 9
+    assert len(api._SIGNATURES["cublasLtMatmulAlgoCheck"]) == 8
 
 
 def test_a_failed_call_names_itself_and_its_status():
@@ -109,6 +112,64 @@ def test_heuristics_are_those_that_came_back_with_success():
     assert shared.called("cublasLtMatmulAlgoGetHeuristic")[0][7] == 100
     workspace = shared.called("cublasLtMatmulPreferenceSetAttribute")[0]
     assert (workspace[1], workspace[2]._obj.value, workspace[3]) == (1, 2**25, 8)
+
+
+def test_ids_and_capabilities_are_asked_for_as_the_headers_say():
+    shared = FakeShared()
+
+    def ids(*arguments):
+        arguments[8][0], arguments[8][1], arguments[9]._obj.value = 6, 66, 2
+
+    def capability(algo, attribute, values, size, written):
+        tell = {6: [18, 20, 24], 7: [7]}[attribute]
+        written._obj.value = 4 * len(tell)
+        if values is not None:
+            values[:] = tell
+
+    shared.cublasLtMatmulAlgoGetIds.act = ids
+    shared.cublasLtMatmulAlgoCapGetAttribute.act = capability
+    library = Library(shared)
+    plan = library.plan("bf16", A, False, B, False, D, "fp32")
+    first, _ = plan.ids()
+    types = (68, 0, 14, 14, 0, 0)
+    assert shared.called("cublasLtMatmulAlgoGetIds")[0][1:8] == (*types, api.IDS)
+    assert [call[1:8] for call in shared.called("cublasLtMatmulAlgoInit")] == [(*types, 6), (*types, 66)]
+    assert (library.capability(first, "tile"), library.capability(first, "custom")) == ([18, 20, 24], [7])
+    shared.cublasLtMatmulAlgoCapGetAttribute.status = 7
+    assert library.capability(first, "tile") == []
+
+
+def test_an_id_that_cannot_be_initialised_is_passed_over():
+    shared = FakeShared()
+    shared.cublasLtMatmulAlgoGetIds.act = lambda *arguments: setattr(arguments[9]._obj, "value", 3)
+    shared.cublasLtMatmulAlgoInit.status = 15
+    assert Library(shared).plan("bf16", A, False, B, False, D).ids() == []
+
+
+def test_combinations_are_those_that_the_library_would_run_within_the_workspace():
+    """Each is set attribute by attribute, with the sizes of the headers, then checked; none shares memory with the
+    next."""
+    shared = FakeShared()
+    state: dict[int, int] = {}
+
+    def set_attribute(algo, attribute, value, size):
+        state[attribute] = value._obj.value
+        algo._obj.data[attribute % 8] = value._obj.value
+
+    def check(*arguments):
+        arguments[7]._obj.workspace_bytes = 2**30 if state[1] == 20 else 2**20
+        arguments[7]._obj.state = 15 if state[8] == 5 else 0
+
+    shared.cublasLtMatmulAlgoConfigSetAttribute.act = set_attribute
+    shared.cublasLtMatmulAlgoCheck.act = check
+    plan = Library(shared).plan("bf16", A, False, B, False, D)
+    found = list(plan.legal(Algo(), {"tile": (18, 20, 24), "cluster": (3, 5)}, 2**28))
+    assert [(algo.data[1], algo.data[0]) for algo in found] == [(18, 3), (24, 3)]
+    sizes = {call[1]: call[3] for call in shared.called("cublasLtMatmulAlgoConfigSetAttribute")}
+    assert sizes == {1: 4, 8: 2}
+    assert len(shared.called("cublasLtMatmulAlgoCheck")[0]) == 8
+    shared.cublasLtMatmulAlgoConfigSetAttribute.status = 7
+    assert list(plan.legal(Algo(), {"tile": (18,)}, 2**28)) == []
 
 
 def test_a_launch_passes_c_as_d_and_the_workspace_last_but_the_stream():

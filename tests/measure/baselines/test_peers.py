@@ -24,7 +24,7 @@ def workload():
     return Workload(GemmProblem(24, 40, 16), sets, a @ b.t(), 0)
 
 
-def test_what_is_not_installed_is_missing_with_the_mend(monkeypatch):
+def test_what_is_not_installed_is_missing_with_the_fix(monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     assert missing(["cublas", "triton", "quack"]) == {
         "triton": "triton is not installed; pip install triton",

@@ -1,0 +1,100 @@
+"""Binaries kept beside results: what ran when a figure was recorded, to be timed again beside today's kernel.
+
+A folder of them holds object files, each named after its SHA-256, and for each problem that one of them served a JSON
+file with problem, config, the object's SHA-256 and the compiler's report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.loader import LoadedKernel, compile_into
+from hopper_gemm.compiler.residency import resident_clusters
+from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.problem import GemmProblem
+
+
+class RecordedBinaryError(ValueError):
+    """A recorded binary is damaged, or cannot be launched; the message names the file and the fix."""
+
+
+@dataclass(frozen=True)
+class RecordedBinary:
+    """A binary and what it served.
+
+    Args:
+        problem: on which it ran.
+        config: resolved, launch-time fields included.
+        report: of the compiler.
+        object_file: its launcher with its device code.
+        digest: SHA-256 of that file.
+    """
+
+    problem: GemmProblem
+    config: GemmConfig
+    report: CubinReport
+    object_file: Path
+    digest: str
+
+    def load(self) -> LoadedKernel:
+        """The kernel as it was, loaded for the current device.
+
+        Raises:
+            RecordedBinaryError: the file is not what was recorded.
+        """
+        from cutlass import cute
+
+        from hopper_gemm.compiler.compile import FUNCTION
+
+        if not self.object_file.is_file() or hashlib.sha256(self.object_file.read_bytes()).hexdigest() != self.digest:
+            raise RecordedBinaryError(f"{self.object_file} is not the binary that was recorded; restore it from git")
+        launcher = cute.runtime.load_module(str(self.object_file), enable_tvm_ffi=True)[FUNCTION]
+        clusters = resident_clusters(self.config.cluster_size) * self.config.ctas_per_sm
+        return LoadedKernel(self.config, self.report, launcher, clusters)
+
+
+def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> RecordedBinary:
+    """Keep the binary that today serves a config on a problem.
+
+    Args:
+        folder: of recorded binaries; made if need be.
+        config: legal on the problem.
+        problem: that TMA reaches.
+        store: folder of compiled kernels, or None for the default.
+    """
+    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem)
+    report = compile_into(kernels, kernel)
+    content = kernels.object_file(kernel).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    made = RecordedBinary(problem, resolve(config), report, folder / f"{digest[:16]}.o", digest)
+    made.object_file.write_bytes(content)
+    about = {"problem": asdict(problem), "config": made.config.as_dict(), "object": digest, "report": report.as_dict()}
+    path = folder / f"{problem}-{problem.dtype}-{problem.layouts}-{digest[:16]}.json"
+    path.write_text(json.dumps(about, indent=1) + "\n")
+    return made
+
+
+def recorded_binaries(folder: Path) -> list[RecordedBinary]:
+    """The binaries of a folder, by name; none where there is no folder.
+
+    Raises:
+        RecordedBinaryError: a file is not of this form.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            raw = json.loads(path.read_text())
+            problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
+            digest = str(raw["object"])
+            binary = RecordedBinary(problem, config, CubinReport(**raw["report"]), folder / f"{digest[:16]}.o", digest)
+        except (ValueError, TypeError, KeyError) as error:
+            raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None
+        found.append(binary)
+    return found

@@ -1,0 +1,70 @@
+"""Small kernels that a measurement launches beside the one it times: the clock probe and the spacer.
+
+**Clock probe.** NVML reports the SM clock up to a tenth too high under a power cap and cannot resolve a burst of
+milliseconds. Two launches of the probe around a piece of work give the true mean clock in between: every SM notes its
+cycle counter (``clock64``) and the global timer in nanoseconds; cycles over nanoseconds, SM by SM, is the clock in GHz.
+
+**Spacer.** The kernel that stands between two launches in an isolated measurement, in place of the norm or activation
+of a model: an ordinary kernel, without programmatic dependent launch, that writes operands of the launch after it.
+"""
+
+from __future__ import annotations
+
+import cuda.bindings.driver as cuda
+from cutlass import Int32, Int64, cute
+
+SPACER_THREADS = 256
+"""Threads of a spacer's CTA; each writes one element."""
+
+SPACER_CYCLES = 4000
+"""SM cycles that a spacer's CTA lasts at least: with its launch 3 to 5 us."""
+
+
+@cute.kernel
+def _note(readings: cute.Tensor) -> None:
+    sm = cute.arch.smid()
+    readings[sm, 0] = cute.arch.clock64()
+    readings[sm, 1] = cute.arch.globaltimer()
+
+
+@cute.jit
+def clock_probe(readings: cute.Tensor, blocks: Int32, stream: cuda.CUstream) -> None:
+    """Note (cycles, nanoseconds) of every SM.
+
+    Args:
+        readings: int64 (SMs, 2), one row per SM; rows of SMs that no block reached keep what they held.
+        blocks: blocks to launch, one for each SM.
+        stream: where to launch.
+    """
+    _note(readings).launch(grid=(blocks, 1, 1), block=(1, 1, 1), stream=stream)
+
+
+@cute.kernel
+def _rewrite(piece: cute.Tensor, cycles: Int32, one: Int32) -> None:
+    started = cute.arch.clock64()
+    index = cute.arch.block_idx()[0] * SPACER_THREADS + cute.arch.thread_idx()[0]
+    value = Int32(0)
+    if index < cute.size(piece):
+        value = piece[index].to(Int32)
+    waited = Int64(0)
+    while waited < cycles:
+        waited = cute.arch.clock64() - started
+    if index < cute.size(piece):
+        piece[index] = (value * one).to(piece.element_type)
+
+
+@cute.jit
+def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, one: Int32, stream: cuda.CUstream) -> None:
+    """Read a piece of memory, wait, and write back what it holds.
+
+    The wait makes a spacer last equally long whether or not the L2 holds its piece, so that the time of spacers alone
+    can be taken off.
+
+    Args:
+        piece: int16 (elements,); at most ``blocks * SPACER_THREADS`` of them are written.
+        blocks: CTAs, one for each SM.
+        cycles: SM cycles that each CTA lasts at least.
+        one: 1. The product with a number that the compiler does not know keeps the write in the code.
+        stream: where to launch.
+    """
+    _rewrite(piece, cycles, one).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)

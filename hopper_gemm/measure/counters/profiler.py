@@ -1,0 +1,321 @@
+"""Nsight Compute as a process of its own: where it is, how it is asked, what it answers, why it refuses.
+
+A launch is replayed until every metric has been counted, a few at a time. Three settings make the figures those of the
+suite: the clocks are left alone, the caches are flushed before each replay, so that every one of them finds the L2 cold
+(rotating buffers cannot do that: a replay repeats one launch on the same matrices), and only what lies between
+cudaProfilerStart and cudaProfilerStop is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+
+CHIP = "gh100"
+"""Nsight Compute's name of the Hopper GPU of the H100 and the H200."""
+
+PROTOCOL = {"clock_control": "none", "cache_control": "all", "replay_mode": "kernel"}
+"""Options that shape the figures; they stand in the provenance."""
+
+PLACES = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
+"""Where installers put the profiler when it is not on PATH."""
+
+QUERY_SECONDS = 60.0
+
+REFUSALS = {
+    "ERR_NVGPUCTRPERM": (
+        "this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM); run as root, or load the driver "
+        "with NVreg_RestrictProfilingToAdminUsers=0"
+    ),
+    "driver resource was unavailable": (
+        "another tool holds the GPU's performance counters; stop it (DCGM, another profiler) and run again"
+    ),
+    "InterprocessLockFailed": "another profiler runs, or its lock file cannot be opened; end it, or remove the lock",
+    "LibraryNotLoaded": "the profiler cannot reach the counters from here (LibraryNotLoaded); use another machine",
+}
+"""Complaints of the profiler that concern all of its work, each with the fix."""
+
+_PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SCALED = re.compile(r"([numkKMGT]?)(?:seconds?|s|bytes?|[hH]z)")
+
+
+class ProfilerError(ValueError):
+    """Nothing can be counted; the message says why and the fix."""
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """The profiler of this machine.
+
+    Args:
+        path: the program.
+        version: as it gives it; empty where it does not.
+        metrics: base names of the metrics it knows for :data:`CHIP`; empty where it would not list them.
+    """
+
+    path: Path
+    version: str
+    metrics: frozenset[str]
+
+    def knows(self, metric: str) -> bool:
+        """Whether a metric, with its suffixes, can be counted; False too where nothing is known."""
+        return metric.split(".", 1)[0] in self.metrics
+
+
+@dataclass(frozen=True)
+class ProfiledLaunch:
+    """One kernel that the profiler replayed.
+
+    Args:
+        kernel: name.
+        values: by metric, in seconds, bytes, hertz, percent or plain numbers; what it could not count is not there.
+    """
+
+    kernel: str
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run of the profiler.
+
+    Args:
+        log: what it wrote to its log file: its messages and the table.
+        console: what the profiled program, and the profiler before it opened the log, wrote.
+        code: exit code; None where the run was killed after the time allowed.
+    """
+
+    log: str
+    console: str
+    code: int | None
+
+    @property
+    def text(self) -> str:
+        """Everything that was said."""
+        return self.log + "\n" + self.console
+
+
+def find_profiler() -> Path:
+    """The newest Nsight Compute of this machine; one on PATH comes first.
+
+    Raises:
+        ProfilerError: there is none.
+    """
+    on_path = shutil.which("ncu")
+    if on_path:
+        return Path(on_path)
+    for pattern in PLACES:
+        found = [path for path in Path("/").glob(pattern.lstrip("/")) if os.access(path, os.X_OK)]
+        if found:
+            return max(found, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
+    raise ProfilerError(
+        "counters need Nsight Compute but there is no ncu on PATH nor under /opt/nvidia/nsight-compute; install it "
+        "(it comes with the CUDA toolkit) or put it on PATH"
+    )
+
+
+def open_profiler(path: Path | None = None) -> Profiler:
+    """Find the profiler and ask what it can count; that needs no GPU.
+
+    Args:
+        path: the program, or None to look for it.
+
+    Raises:
+        ProfilerError: there is none, or it cannot be started.
+    """
+    path = path or find_profiler()
+    version = re.search(r"^Version\s+(\S+)", _said(path, "--version"), re.MULTILINE)
+    listed = re.findall(r"^\s*\"?([a-z0-9]+__\w+)", _said(path, "--query-metrics", "--chips", CHIP), re.MULTILINE)
+    return Profiler(path, version[1] if version else "", frozenset(listed))
+
+
+def command(profiler: Profiler, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
+    """The command line that counts metrics over a program.
+
+    Args:
+        profiler: which.
+        metrics: full names.
+        log: file for messages and table.
+        program: what to run, with its arguments.
+    """
+    return [
+        str(profiler.path),
+        *("--target-processes", "all"),
+        *("--profile-from-start", "off"),
+        *("--replay-mode", PROTOCOL["replay_mode"]),
+        *("--cache-control", PROTOCOL["cache_control"]),
+        *("--clock-control", PROTOCOL["clock_control"]),
+        *("--metrics", ",".join(metrics)),
+        "--csv",
+        *("--page", "raw"),
+        *("--print-units", "base"),
+        *("--log-file", str(log)),
+        *program,
+    ]
+
+
+def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], timeout: float) -> Ran:
+    """Run the profiler; when the time is up, or we are, it dies with everything that it started.
+
+    Args:
+        arguments: of :func:`command`.
+        log: the file that they name.
+        environment: variables on top of ours. The locale is set to C: the table's numbers then look alike everywhere.
+        timeout: seconds.
+
+    Raises:
+        ProfilerError: the program cannot be started.
+    """
+    console = log.with_name("console.txt")
+    log.unlink(missing_ok=True)
+    with console.open("wb") as file:
+        try:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "LC_ALL": "C", **environment},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProfilerError(
+                f"{arguments[0]} cannot be started ({error.strerror}); repair the installation"
+            ) from None
+        try:
+            code: int | None = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _kill(process)
+    return Ran(_text(log), _text(console), code)
+
+
+def read_launches(log: str) -> list[ProfiledLaunch]:
+    """The launches of a log, in their order.
+
+    Reads the raw page, one line for each launch below a line of units. Messages in between are passed over; ``n/a``,
+    ``nan`` and empty cells are left out.
+
+    Args:
+        log: the whole file.
+
+    Raises:
+        ProfilerError: there is a table, but not of this form.
+    """
+    launches: list[ProfiledLaunch] = []
+    header: list[str] = []
+    units: dict[str, str] = {}
+    for cells in csv.reader(line for line in log.splitlines() if line.startswith('"')):
+        if cells[0] == "ID":
+            header, units = cells, {}
+            continue
+        if len(cells) != len(header):
+            continue
+        row = dict(zip(header, cells, strict=True))
+        if not row["ID"]:
+            units = row
+            continue
+        for needed, there in (("column Kernel Name", "Kernel Name" in row), ("line of units", bool(units))):
+            if not there:
+                raise ProfilerError(f"the profiler's table has no {needed}; use another version of Nsight Compute")
+        launch = ProfiledLaunch(row["Kernel Name"])
+        launches.append(launch)
+        for name, text in row.items():
+            number = _number(text) if "__" in name else None
+            if number is not None:
+                launch.values[name] = number * unit_factor(units[name])
+    return launches
+
+
+def refusal(text: str) -> str | None:
+    """What the profiler says of all of its work, with the fix; None where it complains of nothing general."""
+    return next((fix for sign, fix in REFUSALS.items() if sign in text), None)
+
+
+def refused_metrics(text: str, metrics: Iterable[str]) -> set[str]:
+    """Those of the metrics that a complaint of the profiler names, with or without their suffixes."""
+    complaints = "\n".join(re.findall(r"^==(?:ERROR|WARNING)==.*", text, re.MULTILINE))
+    return {
+        metric
+        for metric in metrics
+        if re.search(rf"(?<![\w.]){re.escape(metric.split('.', 1)[0])}(?!\w)", complaints) is not None
+    }
+
+
+def complaint(ran: Ran) -> str | None:
+    """The profiler's first error; that the program failed is not one of its own."""
+    errors = re.findall(r"^==ERROR==\s*(.+)", ran.text, re.MULTILINE)
+    return next((error.strip() for error in errors if "application returned an error" not in error), None)
+
+
+def last_words(ran: Ran) -> str:
+    """The line that most likely says what went wrong."""
+    error = complaint(ran)
+    if error is not None:
+        return error
+    lines = [line.strip() for line in ran.console.splitlines() if line.strip() and not line.startswith("==PROF==")]
+    return lines[-1] if lines else f"no message, exit code {ran.code}"
+
+
+def unit_factor(unit: str) -> float:
+    """What takes a figure to seconds, bytes or hertz: 1e-9 for ``ns``, 1e9 for ``cycle/nsecond``; 1 for any other unit.
+
+    Example:
+        >>> unit_factor("Kbyte"), unit_factor("%"), unit_factor("cycle/second")
+        (1000.0, 1.0, 1.0)
+    """
+    above, _, below = unit.strip().partition("/")
+    return _prefix(above) / _prefix(below)
+
+
+def _prefix(unit: str) -> float:
+    match = _SCALED.fullmatch(unit.strip())
+    return _PREFIXES[match[1]] if match else 1.0
+
+
+def _number(text: str) -> float | None:
+    """A cell as a number; thousands are separated by commas, and what was not counted is none."""
+    try:
+        number = float(text.strip().replace(",", ""))
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _said(path: Path, *arguments: str) -> str:
+    """What a query prints; empty where it fails, since nothing but comfort hangs on it."""
+    try:
+        done = subprocess.run(
+            [str(path), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=QUERY_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    except OSError as error:
+        raise ProfilerError(f"{path} cannot be started ({error.strerror}); reinstall it") from None
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of the process group; it is named after the profiler, its first member."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.is_file() else ""

@@ -1,0 +1,258 @@
+"""``hopper_gemm.matmul``: torch.mm on Hopper, by the kernel that was tuned for the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NoReturn
+
+import torch
+
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.legality import problem_reasons
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve.kernels import MODE, kernel_for
+from hopper_gemm.serve.operands import copied_pair, extent, has_rows, owns_its_elements, reaches, share_memory
+
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""Of the operands. Of the output the same, or fp32."""
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Kinds of tensor whose memory holds what they stand for."""
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    config: GemmConfig | None = None,
+) -> torch.Tensor:
+    """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`. There is no gradient.
+
+    The first call for a config compiles its kernel (about a second) unless the store holds it; calls from several
+    threads wait for each other there. Later calls with the same shapes and strides look it up and launch. It may be
+    captured into a CUDA graph.
+
+    Args:
+        a: (m, k), bf16 or fp16, contiguous along either axis (a pitch is fine); read in place.
+        b: (k, n), same type and device, likewise: row-major, or the ``.t()`` of a row-major (n, k) matrix, as a linear
+            layer's weight is.
+        out: (m, n), the operands' type or fp32, same device; made, contiguous, if None.
+        out_dtype: of the output: ``torch.float32``, what was accumulated, or the operands' type; by default that of
+            ``out``, or of the operands where that is None.
+        config: how to run it; by default what was tuned for this very problem, else what an analytic model chooses:
+            for a launch between other kernels, or within :func:`hopper_gemm.chained` for launches back to back.
+
+    Returns:
+        ``out``, written on torch's current stream.
+
+    What TMA cannot reach in place is copied first, at each call: operands whose n or k is no multiple of 8, whose rows
+    do not start at multiples of 16 bytes, or that are contiguous along neither axis, expanded ones among them; an
+    ``out`` of that kind is written from a buffer. A copy costs the time to read and write the matrix once. To spare
+    it, pad a weight once.
+
+    Raises:
+        TypeError: no plain torch tensors, an element type that is not supported, types that differ, or an output of a
+            third type.
+        ValueError: shapes that do not fit, an illegal config, or an ``out`` that shares memory with an operand or with
+            itself.
+        RuntimeError: the tensors are not on a Hopper GPU; or one requires a gradient while gradients are recorded.
+
+    Example:
+        >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
+        >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
+    """
+    try:
+        if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
+            _refuse_gradient()
+        if out is None:
+            key: Any = (
+                a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
+                b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
+                out_dtype, config, MODE.context,
+            )  # fmt: skip
+        else:
+            if out.requires_grad and torch.is_grad_enabled():
+                _refuse_gradient()
+            key = (
+                a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
+                b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
+                out.shape, out.stride(), out.dtype, out.get_device(), out.is_neg(), type(out),
+                out_dtype, config, MODE.context,
+            )  # fmt: skip
+    except AttributeError:
+        _refuse_foreign(a, b, out)
+        raise
+    known = _known.get(key)
+    if known is None:
+        return _first(a, b, out, out_dtype, config, key)
+    kernel, device, span_a, span_b, span_out = known
+    at_a, at_b = a.data_ptr(), b.data_ptr()
+    if out is None:
+        if (at_a | at_b) & _MISALIGNED:
+            return _first(a, b, out, out_dtype, config, key)
+        size = a.shape[0], b.shape[1]
+        out = a.new_empty(size) if out_dtype is None else a.new_empty(size, dtype=out_dtype)
+    else:
+        at = out.data_ptr()
+        if (
+            (at_a | at_b | at) & _MISALIGNED
+            or at_a - span_out < at < at_a + span_a
+            or at_b - span_out < at < at_b + span_b
+        ):
+            return _first(a, b, out, out_dtype, config, key)
+    if device is None or device == torch.cuda.current_device():
+        kernel(a, b.mT, out)
+    else:
+        with torch.cuda.device(device):
+            kernel(a, b.mT, out)
+    return out
+
+
+_MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
+"""Bits of an address that must be 0."""
+
+_KNOWN_MOST = 4096
+"""Remembered at once; when there are more, all are forgotten."""
+
+_known: dict[Any, tuple[LoadedKernel, int | None, int, int, int]] = {}
+"""What passed every check, by all that the checks look at: shapes, strides, types, devices, config, context; not
+addresses. The kernel to launch; the device that must be current, None on a host that has only one; the bytes that the
+operands and the output reach over."""
+
+
+def _first(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    config: GemmConfig | None,
+    key: Any,
+) -> torch.Tensor:
+    """A call that is not known: check everything, multiply, and spare later calls both if they need not be checked."""
+    _refuse_foreign(a, b, out)
+    if a.is_neg() or b.is_neg():
+        return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
+    _check_pair(a, b)
+    if out_dtype not in (None, a.dtype, torch.float32):
+        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+    if out is not None:
+        _check_out(out, a, b, out_dtype)
+    _check_device(a.device)
+    dtype = out.dtype if out is not None else out_dtype or a.dtype
+    (m, k), n = a.shape, b.shape[1]
+    if 0 in (m, n, k):
+        return a.new_zeros((m, n), dtype=dtype) if out is None else out.zero_()
+    direct = not problem_reasons(_problem(a, b)) and all(reaches(one) or reaches(one.t()) for one in (a, b))
+    if not direct or not (out is None or (reaches(out) and not out.is_neg())):
+        return _staged(a, b, out, dtype, config)
+    problem, index = _problem(a, b, dtype), a.get_device()
+    product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
+    with torch.cuda.device(index), _loading_allowed():
+        kernel = kernel_for(problem, index, config)
+        kernel(a, b.t(), product)
+    if len(_known) >= _KNOWN_MOST:
+        _known.clear()
+    device = index if torch.cuda.device_count() > 1 else None
+    _known[key] = (kernel, device, extent(a), extent(b), extent(product))
+    return product
+
+
+def _staged(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, dtype: torch.dtype, config: GemmConfig | None
+) -> torch.Tensor:
+    """The product by way of copies that TMA can reach."""
+    m, n = a.shape[0], b.shape[1]
+    read_a, read_b = copied_pair(a, b)
+    size = read_a.shape[0], read_b.shape[1]
+    if out is not None and size == (m, n) and reaches(out) and not out.is_neg():
+        return matmul(read_a, read_b, out=out, config=config)
+    written = matmul(read_a, read_b, out=a.new_empty(size, dtype=dtype), config=config)[:m, :n]
+    return written.contiguous() if out is None else out.copy_(written)
+
+
+@contextmanager
+def _loading_allowed() -> Iterator[None]:
+    """While a stream of this thread is captured, loading a kernel may do what captures forbid by default, such as
+    allocating memory; none of it is part of the graph."""
+    if not torch.cuda.is_current_stream_capturing():
+        yield
+        return
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, before = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+
+
+def _problem(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> GemmProblem:
+    """The problem, by the axis along which each operand is read; its output of the operands' type if None."""
+    layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(b) and not has_rows(b.t()) else "k")
+    dtype = DTYPES[a.dtype] + ("_fp32" if out_dtype == torch.float32 else "")
+    return GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts)
+
+
+# What is refused -----------------------------------------------------------------------------
+
+
+def _refuse_gradient() -> NoReturn:
+    raise RuntimeError("matmul has no gradient yet but an operand requires one; use torch.no_grad() or .detach()")
+
+
+def _refuse_foreign(*tensors: Any) -> None:
+    """Refuse what is no tensor, and tensors whose memory does not hold what they stand for."""
+    for one in tensors:
+        if one is not None and type(one) not in PLAIN:
+            kind = f"{type(one).__module__}.{type(one).__qualname__}"
+            fix = "take its plain tensor" if isinstance(one, torch.Tensor) else "convert it with torch.as_tensor"
+            raise TypeError(f"a, b and out must be plain torch tensors but one is a {kind}; {fix}")
+
+
+def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}")
+    if a.dtype != b.dtype or a.dtype not in DTYPES:
+        raise TypeError(
+            f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()"
+        )
+    if a.device != b.device:
+        raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
+
+
+def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    m, n = a.shape[0], b.shape[1]
+    allowed = (a.dtype, torch.float32) if out_dtype is None else (out_dtype,)
+    if tuple(out.shape) != (m, n) or out.dtype not in allowed or out.device != a.device:
+        raise ValueError(
+            f"out must be ({m}, {n}) {' or '.join(map(str, allowed))} on {a.device} "
+            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
+        )
+    if out.numel() and not owns_its_elements(out):
+        raise ValueError(
+            f"out must have a place in memory for each element but has strides {out.stride()} for {tuple(out.shape)}; "
+            "give it as .contiguous()"
+        )
+    if any(one.numel() and out.numel() and share_memory(out, one) for one in (a, b)):
+        raise ValueError("out must not share memory with a or b, which are read while it is written; give another one")
+
+
+@cache
+def _check_device(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise RuntimeError(
+            f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm"
+        )
+    capability = torch.cuda.get_device_capability(device)
+    if capability != hopper.COMPUTE_CAPABILITY:
+        major, minor = capability
+        raise RuntimeError(
+            f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there"
+        )

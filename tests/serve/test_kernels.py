@@ -1,0 +1,165 @@
+"""Which kernel serves a problem, in which context; first calls of many threads load one after the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+import hopper_gemm
+from hopper_gemm.compiler import loader
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import TunedEntry
+from hopper_gemm.serve import kernels
+from hopper_gemm.serve.kernels import MODE, chained, default_config, kernel_for
+from tests.conftest import ROOT
+
+PROBLEM = GemmProblem(1024, 1024, 1024)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_loaded(monkeypatch):
+    monkeypatch.setattr(kernels, "_loaded", {})
+
+
+def entry(context: str, **config) -> TunedEntry:
+    about = {"registers": 168, "wgmma": 8, "instructions": 500, "code": "0", "study": "s", "gpu": "NVIDIA H200"}
+    return TunedEntry(PROBLEM, "burst", resolve(GemmConfig(**config)), 1.1, 1.0, 1.2, 0.001, context=context, **about)
+
+
+def test_calls_take_isolated_entries_and_chained_ones_where_the_caller_says_so(monkeypatch):
+    isolated, back_to_back = entry("isolated", tile_m=64), entry("chained", tile_m=128, pdl=True)
+    monkeypatch.setattr(kernels, "_tuned", lambda: (isolated, back_to_back))
+    assert default_config(PROBLEM) == isolated.config
+    with hopper_gemm.chained():
+        assert default_config(PROBLEM) == back_to_back.config
+    assert default_config(PROBLEM) == isolated.config
+
+
+def test_an_entry_that_exists_only_chained_serves_others_without_pdl(monkeypatch):
+    only = entry("chained", tile_m=128, pdl=True)
+    monkeypatch.setattr(kernels, "_tuned", lambda: (only,))
+    assert default_config(PROBLEM) == replace(only.config, pdl=False, prefetch=0)
+
+
+def test_what_is_said_within_chained_is_of_one_thread_and_ends_with_it():
+    seen = []
+    with chained():
+        thread = threading.Thread(target=lambda: seen.append(MODE.context))
+        thread.start()
+        thread.join()
+        with chained():
+            pass
+        seen.append(MODE.context)
+    seen.append(MODE.context)
+    with pytest.raises(KeyError), chained():
+        raise KeyError
+    assert [*seen, MODE.context] == ["isolated", "chained", "isolated", "isolated"]
+
+
+class Compiler:
+    """Not thread-safe, and it notices."""
+
+    def __init__(self) -> None:
+        self.busy = threading.Lock()
+        self.overlaps = 0
+        self.loaded = []
+
+    def load(self, config, problem):
+        free = self.busy.acquire(blocking=False)
+        self.overlaps += not free
+        time.sleep(0.01)
+        self.loaded.append((config, problem))
+        if free:
+            self.busy.release()
+        return object()
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    fake = Compiler()
+    monkeypatch.setattr(kernels, "load", fake.load)
+    return fake
+
+
+def at_once(calls):
+    """The results of calls that begin together, each in a thread."""
+    start = threading.Barrier(len(calls))
+
+    def run(call):
+        start.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as together:
+        return list(together.map(run, calls))
+
+
+def test_first_calls_from_many_threads_compile_one_after_the_other_and_each_kernel_once(compiler):
+    problems = [GemmProblem(8 * (1 + number % 4), 64, 64) for number in range(16)]
+    found = at_once([lambda problem=problem: kernel_for(problem, 0, GemmConfig()) for problem in problems])
+    assert compiler.overlaps == 0
+    assert len(compiler.loaded) == 4
+    assert len(set(found)) == 4
+    assert all(one is other for one, other in zip(found, found[4:], strict=False))
+
+
+def test_a_kernel_is_loaded_once_for_each_device_config_and_context(compiler):
+    for _ in range(2):
+        for device in (0, 1):
+            for config in (None, GemmConfig()):
+                kernel_for(PROBLEM, device, config)
+    with chained():
+        kernel_for(PROBLEM, 0)
+    assert len(compiler.loaded) == 5
+
+
+def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
+    monkeypatch.setattr(kernels, "load", lambda config, problem: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        kernel_for(PROBLEM, 0, GemmConfig())
+    monkeypatch.setattr(kernels, "load", compiler.load)
+    kernel_for(PROBLEM, 0, GemmConfig())
+    assert len(compiler.loaded) == 1
+
+
+@pytest.mark.compile
+def test_four_threads_cross_compile_at_once(tmp_path, monkeypatch):
+    """Without the lock the compiler aborts the process: an MLIR function requires a location."""
+    monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
+    monkeypatch.setattr(kernels, "load", lambda config, problem: loader.load(config, problem, tmp_path))
+    configs = [GemmConfig(tile_m=64, tile_n=tile_n) for tile_n in (64, 72, 80, 88)]
+    found = at_once([lambda config=config: kernel_for(PROBLEM, 0, config) for config in configs])
+    assert [kernel.config.tile_n for kernel in found] == [64, 72, 80, 88]
+    assert all(callable(kernel.launcher) for kernel in found)
+
+
+def test_serving_loads_neither_the_search_nor_the_tables():
+    """matmul is there without optuna, pandas, pydantic or matplotlib, and without what measures."""
+    program = (
+        "import sys, hopper_gemm\n"
+        "hopper_gemm.matmul, hopper_gemm.chained\n"
+        "from hopper_gemm.serve.kernels import default_config\n"
+        "default_config(hopper_gemm.GemmProblem(4096, 4096, 4096))\n"
+        "heavy = {'optuna', 'pandas', 'pydantic', 'matplotlib'}\n"
+        "rooms = {'hopper_gemm.' + name for name in ('measure', 'study', 'search', 'run', 'tables', 'cli', 'tuning')}\n"
+        "print(sorted((heavy | rooms) & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=300
+    )
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+def test_the_package_alone_loads_nothing_heavy():
+    program = "import sys, hopper_gemm; print(sorted({'torch', 'cutlass', 'optuna', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=300
+    )
+    assert done.stdout.strip() == "[]", done.stderr
