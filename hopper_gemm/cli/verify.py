@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from hopper_gemm.cli.app import CHECK_FAILED, app, plain_errors, saying
-from hopper_gemm.cli.options import Json
+from hopper_gemm.cli.options import Gpus, Json, gpus_of
 
 
 @app.command()
@@ -21,7 +21,7 @@ def verify(
     pairs: Annotated[int, typer.Option(min=0, help="Drawn pairs of config and problem.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
-    gpus: Annotated[str, typer.Option(help="Indices of GPUs, as nvidia-smi lists them, with commas: 0,1.")] = "0",
+    gpus: Gpus = "0",
     out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = Path(
         "results/verification"
     ),
@@ -53,7 +53,7 @@ def verify(
         from hopper_gemm.measure.device import find_hopper
         from hopper_gemm.verify.load import answering
 
-        boards = [find_hopper(index) for index in indices(gpus)]
+        boards = [find_hopper(index) for index in gpus_of(gpus)]
         harness = Harness(out, kept, [Board(one.uuid, one.name) for one in boards], answering, say)
         harness.run(jobs, seconds)
         failed = harness.failed
@@ -63,18 +63,6 @@ def verify(
         print(json.dumps({"rows": len(rows), "failed": failed, "by_status": Counter(row.status for row in rows)}))
     if failed:
         raise typer.Exit(CHECK_FAILED)
-
-
-def indices(text: str) -> list[int]:
-    """GPUs by their indices.
-
-    Raises:
-        ValueError: not numbers with commas, each once.
-    """
-    words = text.split(",")
-    if not all(word.isdecimal() and len(word) < 4 for word in words) or len(set(words)) < len(words):
-        raise ValueError(f"--gpus must be indices with commas, each once, such as 0,1 but got {text!r}")
-    return [int(word) for word in words]
 
 
 def _write_page(folder: Path, report: Path | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from hopper_gemm.compiler.child import Handler
-from hopper_gemm.measure.correctness import check
+from hopper_gemm.measure.correctness import check, same_bits
 from hopper_gemm.measure.workload import TYPES, filled
 from hopper_gemm.model.hopper import TMA_ALIGN_BYTES
 from hopper_gemm.model.problem import GemmProblem, types_of
@@ -96,14 +96,14 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
     again = torch.empty_like(first)
     for run in range(1, runs):
         launch(a, b, again.fill_((0.0, float("inf"), float("nan"))[run % 3]))
-        if not _same(first, again):
+        if not same_bits(first, again):
             return Finding(f"run {run + 1} gave other bits than the first")
     if replay is not None:
         replayed = replay(lambda: launch(a, b, again))
         for number in range(2):
             again.fill_(float("nan"))
             replayed()
-            if not _same(first, again):
+            if not same_bits(first, again):
                 return Finding(f"replay {number + 1} of a graph gave other bits than the first run")
     reason = _check_special(launch, problem, a.clone(), b.clone(), again, pair.seed)
     return Finding(reason, "" if reason else digest(first))
@@ -119,7 +119,7 @@ def _check_guarded(
     out = Guarded.of(nan, fill=GUARD)
     launch(given[0].matrix, given[1].matrix, out.matrix)
     found, strays = check(out.matrix, product(a, b), problem.k), out.strays(GUARD)
-    written = [name for name, one, was in zip("AB", given, before, strict=True) if not _same(one.whole, was)]
+    written = [name for name, one, was in zip("AB", given, before, strict=True) if not same_bits(one.whole, was)]
     reason = found.reason or ""
     if strays:
         reason = f"{strays} elements outside the output were written"
@@ -149,11 +149,6 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def digest(matrix: torch.Tensor) -> str:
     """A name for the bits of a contiguous matrix."""
     return hashlib.sha256(matrix.view(torch.uint8).cpu().numpy().tobytes()).hexdigest()[:16]
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two contiguous matrices hold the same bits."""
-    return torch.equal(one.view(torch.int16), other.view(torch.int16))
 
 
 # Special values ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.loader import LoadedKernel, load
-from hopper_gemm.measure.correctness import check
+from hopper_gemm.measure.correctness import check, same_bits
 from hopper_gemm.verify.busy import UnsupportedError, green, held
 from hopper_gemm.verify.check import checking, digest, ordinary, product
 from hopper_gemm.verify.drawing import Pair
@@ -78,7 +78,7 @@ class Case:
     def wrong(self, outputs: list[torch.Tensor], where: str) -> list[str]:
         """Wait for this thread's stream, and say which outputs do not hold the bits of a quiet launch."""
         torch.cuda.current_stream().synchronize()
-        same = [torch.equal(one.view(torch.int16), self.expected.view(torch.int16)) for one in outputs]
+        same = [same_bits(one, self.expected) for one in outputs]
         return [] if all(same) else [f"{where}: {same.count(False)} of {len(same)} outputs have other bits"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint, resolve
+from hopper_gemm.model.footprint import Footprint, footprint, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import recorded_entries
@@ -69,6 +69,8 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
         report, by_tma = built.report, shares.config.loads == "tma"
         each, unrolled = shares.wgmma_per_stage, shares.config.unroll
         stores = shares.tma_stores(problem.out_bytes)
+        if shares.config.work_items > 1:  # a part that adds up alone stores the whole tile
+            stores += Footprint(replace(shares.config, split_k=1, reduction="cluster")).tma_stores(problem.out_bytes)
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
             and report.wgmma_waits <= shares.wgmma_waits
