@@ -32,7 +32,8 @@ def verify(
     cpu: Annotated[bool, typer.Option("--cpu", help="Only the protocols' models; needs no GPU.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a failure."""
+    """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a
+    failure."""
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.verify.rows import read_rows
 

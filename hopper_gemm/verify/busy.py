@@ -116,7 +116,7 @@ def green(sms: int) -> Iterator[None]:
     try:
         from torch.cuda.green_contexts import GreenContext
 
-        context = GreenContext.create(num_sms=sms, device_id=torch.cuda.current_device())
+        context: Any = GreenContext.create(num_sms=sms, device_id=torch.cuda.current_device())
     except (ImportError, RuntimeError, TypeError, AttributeError) as error:
         raise UnsupportedError(f"no green contexts here: {str(error).splitlines()[0]}") from None
     torch.cuda.synchronize()

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -109,9 +110,7 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
     return Finding(reason, "" if reason else digest(first))
 
 
-def _check_guarded(
-    launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor
-) -> tuple[str, torch.Tensor]:
+def _check_guarded(launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor) -> tuple[str, torch.Tensor]:
     """What is wrong with one launch between guards, and its output."""
     given = [Guarded.of(one, axis != "k") for one, axis in zip((a, b), problem.layouts, strict=True)]
     before = [one.whole.clone() for one in given]
@@ -159,8 +158,8 @@ def _check_special(
 ) -> str:
     """What is wrong where a few rows of A and B hold one special value each, or are zero, or subnormal.
 
-    One value in a row: then what comes out does not depend on the order of the sum. Subnormal numbers that are taken for
-    zero show where they meet an infinity.
+    One value in a row: then what comes out does not depend on the order of the sum. Subnormal numbers that are taken
+    for zero show where they meet an infinity.
     """
     plant(a, seed, (*SPECIALS, HUGE[a.dtype], -HUGE[a.dtype]), whole_rows=True)
     plant(b, seed + 1, (*SPECIALS, -HUGE[b.dtype], HUGE[b.dtype]))
@@ -189,7 +188,7 @@ def plant(matrix: torch.Tensor, seed: int, values: tuple[float, ...], whole_rows
     chosen = rng.sample(range(rows), min(rows, len(values) + 2 * whole_rows))
     if rows > len(chosen):
         chosen[0] = rows - 1 if rows - 1 not in chosen else chosen[0]
-    tasks: list[float | str] = [*values, *(("zero", "subnormal") if whole_rows else ())]
+    tasks: list[Any] = [*values, *(("zero", "subnormal") if whole_rows else ())]
     rng.shuffle(tasks)
     for row, task in zip(chosen, tasks, strict=False):
         if task == "zero":

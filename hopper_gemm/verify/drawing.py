@@ -14,7 +14,7 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.rules.problem import reachable
-from hopper_gemm.model.rules.shape import CLUSTERS, K_DEPTH_MAX, TILE_M
+from hopper_gemm.model.rules.shape import K_DEPTH_MAX, TILE_M
 
 USUAL = 0.88
 """How likely a parameter that is a technique keeps its default."""
@@ -146,9 +146,7 @@ def _kind(config: GemmConfig, used: Counter[tuple[str, str]]) -> tuple[str, str]
     return kind
 
 
-def _placed(
-    rng: random.Random, config: GemmConfig, kind: tuple[str, str], number: int, each: int
-) -> Iterator[Pair]:
+def _placed(rng: random.Random, config: GemmConfig, kind: tuple[str, str], number: int, each: int) -> Iterator[Pair]:
     """A config on problems of a type and layout, each launched in a drawn way."""
     for shape in islice(cycle(SHAPES), number, number + each):
         for _ in range(10):

@@ -79,10 +79,9 @@ def load_jobs() -> Iterator[Job]:
     """Every kind in every circumstance in which it can run."""
     for circumstance in CIRCUMSTANCES:
         for name in KINDS:
-            pair, also = kind(name), ()
-            if circumstance == "chain":
-                also = tuple(Pair(config, CHAIN) for config in chained(pair.config))
+            pair = kind(name)
+            also = [Pair(config, CHAIN) for config in chained(pair.config)] if circumstance == "chain" else []
             if all(is_legal(one.config, one.problem) for one in also):
-                yield Job(pair, circumstance, name, also)
+                yield Job(pair, circumstance, name, tuple(also))
     for name in LATE:
         yield Job(kind(name), "late", name)

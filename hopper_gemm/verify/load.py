@@ -218,6 +218,7 @@ CIRCUMSTANCES: dict[str, Callable[[Case], Iterator[str]]] = {
 }
 """By the names of :data:`hopper_gemm.verify.kinds.CIRCUMSTANCES`."""
 
+
 def answering(store: Path) -> Handler:
     """Answers ``(circumstance, pair, runs)`` with a finding, without a circumstance as :func:`checking` does; and None,
     which only asks whether it has started."""

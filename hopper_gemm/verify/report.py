@@ -68,7 +68,9 @@ def _counts(rows: Sequence[Row]) -> str:
 def _coverage(rows: Sequence[Row]) -> list[str]:
     """How many pairs had each technique, type and layout."""
     pairs = [Pair.of(row.subject) for row in rows]
-    techniques = [(f"{name} = {value}", sum(getattr(one.config, name) == value for one in pairs)) for name, value in STRATA]
+    techniques = [
+        (f"{name} = {value}", sum(getattr(one.config, name) == value for one in pairs)) for name, value in STRATA
+    ]
     problems = Counter(f"{one.problem.dtype}, {one.problem.layouts}" for one in pairs)
     return [
         "Pairs by type and layouts: " + "; ".join(f"{name} {count}" for name, count in sorted(problems.items())) + ".",

@@ -1,4 +1,5 @@
-"""What was verified, one row a line: appended and written through as each ends, so that a run goes on where it stopped."""
+"""What was verified, one row a line: appended and written through as each ends, so that a run goes on where it
+stopped."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from hopper_gemm.kernel.work import LEAST_STAGES, Raster, StreamWalk, Walk
 CLUSTERS, MOST = 66, 64
 
 Piece = tuple[int, ...]
-"""Tile, part, first stage, stages; of stream-K then the cluster that begins the tile and how many have a piece of it."""
+"""Tile, part, first stage, stages; of stream-K then the cluster that begins the tile and how many have a piece of
+it."""
 
 
 @cute.jit

@@ -26,8 +26,8 @@ def faking(mistake: str, log: Path | None, store: Path) -> Handler:
     """Answers as a GPU's child does; every pair is noted in the log.
 
     Args:
-        mistake: ``""``, ``"wrong"``, ``"hang"``, ``"crash"``, ``"raise"``; or one of a :class:`tests.verify.kernels.Kernel`,
-            which is run and checked.
+        mistake: ``""``, ``"wrong"``, ``"hang"``, ``"crash"``, ``"raise"``; or one of a
+            :class:`tests.verify.kernels.Kernel`, which is run and checked.
         log: file.
         store: not used.
     """

@@ -1,4 +1,5 @@
-"""The harness finds wrong results, hangs and crashes, makes them small, and goes on where it stopped; with fake kernels."""
+"""The harness finds wrong results, hangs and crashes, makes them small, and goes on where it stopped; with fake
+kernels."""
 
 from __future__ import annotations
 
@@ -101,7 +102,10 @@ def test_what_cannot_be_checked_here_is_skipped_and_two_processes_run_at_once(tm
     log = tmp_path / "log"
     jobs = [Job(FINE.pair, "few SMs", "static"), Job(FINE.pair, PROCESSES, "static")]
     one, _ = run(tmp_path, jobs, log=log)
-    assert [(row.kind, row.status) for row in one.rows.rows] == [("few SMs: static", "skipped"), ("processes: static", "ok")]
+    assert [(row.kind, row.status) for row in one.rows.rows] == [
+        ("few SMs: static", "skipped"),
+        ("processes: static", "ok"),
+    ]
     assert [line.split("|")[0] for line in log.read_text().splitlines()] == ["few SMs", "streams", "streams"]
 
 

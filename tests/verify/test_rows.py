@@ -30,7 +30,7 @@ def test_a_line_that_a_kill_tore_is_dropped_and_the_file_goes_on_whole(tmp_path)
     assert (tmp_path / FILE).read_bytes() == whole
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"kind": "pair"}', '{"kind": 1, "subject": {}, "status": "ok", "more": 2}'])
+@pytest.mark.parametrize("line", ["{", "[]", '{"kind": "pair"}', '{"kind": 1, "subject": {}, "status": "ok", "n": 2}'])
 def test_a_line_that_is_no_row_is_named_and_nothing_is_changed(tmp_path, line):
     Rows(tmp_path).add(ONE)
     with (tmp_path / FILE).open("a") as file:
