@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test lint types notebooks pages clean
+.PHONY: sweep test verify verify-cpu lint types notebooks pages clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -13,6 +13,14 @@ test: lint types $(VENV)/.ready
 	$(BIN)/pytest -n auto -m "not gpu"
 	$(BIN)/pytest -m gpu
 	$(BIN)/pytest --nbmake --nbmake-timeout=300 notebooks/*.ipynb
+
+# Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
+verify: $(VENV)/.ready
+	$(BIN)/hopper-gemm verify --report docs/verification.md
+
+# The same of the protocols, in every order of events; needs no GPU.
+verify-cpu: $(VENV)/.ready
+	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

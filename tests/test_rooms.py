@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "run": {"search", "study", "measure", "compiler", "model"},
     "tables": {"study", "model"},
     "serve": {"compiler", "model"},
+    "verify": {"compiler", "measure", "model"},
     "__init__": {"model", "serve"},
     "__main__": {"cli"},
 }
@@ -35,6 +36,7 @@ HEAVY = {
     "measure": {"cutlass", "optuna", "pandas"},
     "kernel": {"torch", "optuna", "pandas"},
     "serve": {"optuna", "pandas"},
+    "verify": {"cutlass", "optuna", "pandas"},
 }
 """Libraries that a package must do without."""
 

@@ -6,7 +6,7 @@ import os
 # other hold it up there. Read when numpy is first imported, here and in child processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from hopper_gemm.cli import measuring, reading  # noqa: F401  (they hold the commands)
+from hopper_gemm.cli import measuring, reading, verify  # noqa: F401  (they hold the commands)
 from hopper_gemm.cli.app import app, entry
 
 __all__ = ["app", "entry"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -26,6 +27,9 @@ FIXED_WORDS = 4
 
 UNBOUNDED = 2**30
 """Clusters of a launch that is not persistent: the kernel takes as many as there are tiles."""
+
+LOADING = threading.RLock()
+"""Held while a kernel is compiled or loaded: the compiler is not thread-safe."""
 
 
 class IllegalConfigError(ValueError):
@@ -138,8 +142,10 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
     clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
     kernels = KernelStore(store or default_store())
     kernel = KernelId.of(config, problem, metered)
-    report = compile_into(kernels, kernel)
-    return LoadedKernel(config, report, _launcher(kernels.object_file(kernel)), clusters)
+    with LOADING:
+        report = compile_into(kernels, kernel)
+        launcher = _launcher(kernels.object_file(kernel))
+    return LoadedKernel(config, report, launcher, clusters)
 
 
 @cache

@@ -440,12 +440,14 @@ class HopperGemm:
         if cutlass.const_expr(pingpong):
             state = state.advance(consumer * task.k_tiles)
         meter = Meter.start(self.metered)
-        if cutlass.const_expr(config.skew > 0):
-            if consumer > 0:
-                ring.wait(consumer * config.skew, Int32(0))
         self._note(task, consumer + 1, "set_up")
         trace = self._trace(task, consumer + 1) if cutlass.const_expr(self.traced) else None
         at = walk.start(state)
+        if cutlass.const_expr(config.skew > 0):
+            # only for a stage of the first item: a CTA may have no other, or, handed out dynamically, none at all
+            if walk.more(at):
+                if consumer * config.skew < walk.item(at).k_count:
+                    ring.wait(consumer * config.skew, Int32(0))
         while walk.more(at):
             item = walk.item(at)
             tile_m, tile_n = self._tile(task, item)

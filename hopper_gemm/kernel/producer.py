@@ -36,9 +36,10 @@ class Pace:
 
     CTAs of a persistent launch begin together and then go as fast as each can. After dozens of tiles they are so far
     apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was
-    read two and a half times. So producers meet at a counter every so many stages of a tile: each says that it is here,
-    and waits until all have come to the meeting before this one, while its consumers multiply what the ring holds. A
-    producer less than one interval ahead does not wait; it reads the counter once.
+    read two and a half times. So producers meet at a counter every so many stages of a tile: each adds 1, and waits
+    until the count says that on average all have come to the meeting before this one, while its consumers multiply what
+    the ring holds. So nobody is two meetings ahead of the average, and a few that are late hold nobody up. A producer
+    that is not ahead does not wait: its addition tells it the count.
 
     Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks
     no more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever
@@ -48,7 +49,7 @@ class Pace:
         word: address of the counter.
         every: stages from meeting to meeting.
         ctas: of the launch.
-        meetings: that lie within the tiles that every CTA has: none waits at a later one.
+        meetings: that lie within the tiles that every CTA has in a static walk: none waits at a later one.
         total: that CTAs attend in all.
     """
 

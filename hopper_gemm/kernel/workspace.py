@@ -8,11 +8,11 @@ up together.
 who is resident: a CTA that has waited in vain leaves its sums behind and goes on, and the last to arrive adds up alone.
 One word keeps::
 
-    arrived   bits 0..7     parts that have brought what others need of them
-    filed     bits 8..15    parts that have left everything, their own share too
-    alone     bit 16        set once somebody's patience ran out before all had arrived: from then on nobody adds up
+    arrived   bits 0..11    parts that have brought what others need of them
+    filed     bits 12..23   parts that have left everything, their own share too
+    alone     bit 24        set once somebody's patience ran out before all had arrived: from then on nobody adds up
                             but the last to file
-    turn      bit 17        turned over by the last to arrive, which also sets the counts back to zero: so those who
+    turn      bit 25        turned over by the last to arrive, which also sets the counts back to zero: so those who
                             wait see that all are there, and nobody has to clear the word. It is left as it is between
                             launches
 

@@ -360,6 +360,6 @@ def current(values: Mapping[str, Any]) -> dict[str, Any]:
         if now not in PARAMETERS:
             raise ValueError(f"{name} is not a kernel parameter; choose among {', '.join(FIELDS)}")
         if now in found:
-            raise ValueError(f"{name} is an earlier name of {now}, which is given too; leave one of them out")
+            raise ValueError(f"{now} is given twice, by this name and by an earlier one; leave one of them out")
         found[now] = PARAMETERS[now].renamed.get(value, value) if isinstance(value, str) else value
     return found

@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from hopper_gemm.compiler.loader import LoadedKernel, load
+from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries
-
-LOADING = threading.RLock()
-"""Held while a kernel is compiled or loaded: the compiler is not thread-safe."""
 
 _loaded: dict[tuple[GemmConfig | None, GemmProblem, str, int], LoadedKernel] = {}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +14,11 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.problem import LAYOUTS, GemmProblem
-from tests.build.test_compile import grid
-from tests.gpu.cases import cases_by_rows, drawn_cases, fp32_cases
-from tests.gpu.checking import ANSWER_SECONDS, Case, checking
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.verify.drawing import Pair, pairs
+from hopper_gemm.verify.harness import ANSWER_SECONDS, RUNS, verdict
+from hopper_gemm.verify.load import answering
+from tests.compiler.test_compile import grid
 
 pytestmark = pytest.mark.gpu
 
@@ -25,20 +28,21 @@ RAGGED = GemmProblem(1234, 1000, 520)
 
 @pytest.fixture(scope="module")
 def wrong(kernel_store):
-    """What is wrong with cases, one line each; kernels compile ahead in parallel."""
-    pool, child = CompilePool(kernel_store), Child(checking, kernel_store)
+    """What is wrong with pairs, one line each; kernels compile ahead in parallel, a hang costs a minute."""
+    pool, child = CompilePool(kernel_store), Child(answering, kernel_store)
 
-    def ask(cases):
-        pool.submit(KernelId.of(case.config, case.problem) for case in cases)
+    def ask(pairs, runs=RUNS):
+        kernels = [KernelId.of(pair.config, pair.problem) for pair in pairs]
+        pool.submit(kernels)
         found = []
-        for case in cases:
-            built = pool.result(KernelId.of(case.config, case.problem))
+        for pair, kernel in zip(pairs, kernels, strict=True):
+            built = pool.result(kernel)
             if built.status != "ok":
-                found.append(f"{case}: {built.status} {built.reason}")
+                found.append(f"{pair}: {built.status} {built.reason}")
                 continue
-            reply = child.ask(case, ANSWER_SECONDS)
-            if reply.kind != "answer" or reply.value is not None:
-                found.append(f"{case}: {reply.error or reply.value}")
+            status, reason, _ = verdict(child.ask(("", pair, runs), ANSWER_SECONDS))
+            if status != "ok":
+                found.append(f"{pair}: {status} {reason}")
         return found
 
     yield ask
@@ -46,17 +50,26 @@ def wrong(kernel_store):
     pool.close()
 
 
+def case(problem, config=None, **changes) -> Pair:
+    """A pair whose matrices depend on the sizes."""
+    return Pair(replace(config or GemmConfig(), **changes), problem, problem.m + 7 * problem.n + 13 * problem.k)
+
+
 def test_the_published_grid_on_a_ragged_problem(wrong):
-    assert wrong([Case(config, RAGGED) for config in grid()]) == []
+    assert wrong([case(RAGGED, config) for config in grid()]) == []
 
 
 def test_drawn_configs_on_drawn_problems(wrong):
-    assert wrong(drawn_cases()) == []
+    assert wrong(list(pairs(17, 240))) == []
 
 
-@pytest.mark.parametrize("layouts", LAYOUTS)
-def test_drawn_configs_with_an_fp32_output_in_every_layout(wrong, layouts):
-    assert wrong(fp32_cases(layouts)) == []
+FOUND = [Pair.of(json.loads(line)) for line in (Path(__file__).parent / "found.jsonl").read_text().splitlines()]
+"""What once failed, made small by ``hopper-gemm verify``."""
+
+
+@pytest.mark.parametrize("pair", FOUND, ids=str)
+def test_what_once_failed_fails_no_more(wrong, pair):
+    assert wrong([pair]) == []
 
 
 WIDE_OUTPUTS = {
@@ -69,10 +82,10 @@ WIDE_OUTPUTS = {
     "swapped": {"swap_ab": True},
     "swapped, 16 columns": {"swap_ab": True, "epi_n": 32},
     "swapped, few rows": {"swap_ab": True, "tile_n": 16},
-    "divided k": {"split_k": 2},
-    "divided k, swapped": {"split_k": 4, "swap_ab": True},
-    "parts apart": {"split_k": 5, "reduction": "workspace", "cluster_m": 2},
-    "parts apart, swapped": {"split_k": 3, "reduction": "workspace", "swap_ab": True},
+    "split-K": {"split_k": 2},
+    "split-K, swapped": {"split_k": 4, "swap_ab": True},
+    "split-K in a workspace": {"split_k": 5, "reduction": "workspace", "cluster_m": 2},
+    "split-K in a workspace, swapped": {"split_k": 3, "reduction": "workspace", "swap_ab": True},
     "stream-K": {"stream_k": True, "cluster_n": 2},
     "stream-K, direct": {"stream_k": True, "stores": "direct"},
     "stream-K, swapped": {"stream_k": True, "swap_ab": True},
@@ -80,6 +93,8 @@ WIDE_OUTPUTS = {
     "multistage": {"schedule": "multistage", "stages": 4},
     "cp.async": {"loads": "cp_async"},
     "two on an SM": {"ctas_per_sm": 2, "tile_n": 64},
+    "dynamic": {"scheduler": "dynamic", "cluster_n": 2},
+    "skew": {"tile_m": 256, "skew": 1},
 }
 
 
@@ -88,21 +103,31 @@ def test_every_way_out_of_an_fp32_output(wrong, way):
     """Ragged edges, more tiles than CTAs, long k: the same bits in every run."""
     config = replace(GemmConfig(tile_m=128, tile_n=128), **WIDE_OUTPUTS[way])
     sizes = ((1234, 1000, 520), (4000, 3000, 264), (512, 512, 16384), (1, 8, 1032))
-    cases = [Case(config, GemmProblem(*size, "bf16_fp32"), runs=3) for size in sizes]
-    assert all(is_legal(case.config, case.problem) for case in cases)
+    cases = [case(GemmProblem(*size, "bf16_fp32"), config) for size in sizes]
+    assert all(is_legal(one.config, one.problem) for one in cases)
     assert wrong(cases) == []
 
 
+def legal(cases):
+    """Those that can run."""
+    return [one for one in cases if is_legal(one.config, one.problem)]
+
+
 WALKS = {
-    "backwards": {"reverse_k": True},
-    "in step": {"pace": 1},
-    "now and then": {"pace": 5, "cluster_n": 2},
+    "reverse_k": {"reverse_k": True},
+    "pace": {"pace": 1},
+    "pace, cluster": {"pace": 5, "cluster_n": 2},
     "all of it": {"reverse_k": True, "pace": 1, "evict_c": True, "cluster_m": 2},
-    "in turns": {"reverse_k": True, "pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "alternate"},
+    "alternating multicast": {"reverse_k": True, "pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "alternate"},
     "stream-K": {"reverse_k": True, "evict_c": True, "stream_k": True},
     "pingpong": {"reverse_k": True, "pace": 1, "schedule": "pingpong"},
     "swapped, C first": {"evict_c": True, "swap_ab": True, "reverse_k": True},
-    "early": {"reverse_k": True, "pace": 1, "pdl": True},
+    "PDL": {"reverse_k": True, "pace": 1, "pdl": True},
+    "dynamic": {"scheduler": "dynamic", "reverse_k": True, "pace": 1},
+    "dynamic, cluster": {"scheduler": "dynamic", "reverse_k": True, "pace": 5, "cluster_m": 2, "pdl": True},
+    "skew": {"tile_m": 128, "consumers": 2, "skew": 3},
+    "skew, dynamic": {"tile_m": 128, "consumers": 2, "skew": 2, "scheduler": "dynamic", "pace": 2},
+    "skew, stream-K": {"tile_m": 128, "consumers": 2, "skew": 2, "stream_k": True},
 }
 
 
@@ -113,9 +138,9 @@ def test_every_walk_over_many_tiles(wrong, way):
     if config.schedule == "pingpong":
         config = replace(config, consumers="auto")
     sizes = ((3200, 3200, 200), (2816, 3072, 520), (4000, 72, 1032), (64, 64, 4096))
-    cases = [Case(config, GemmProblem(*size), runs=4) for size in sizes]
-    assert all(is_legal(case.config, case.problem) for case in cases)
-    assert wrong(cases) == []
+    cases = [case(GemmProblem(*size), config) for size in sizes]
+    assert all(is_legal(one.config, one.problem) for one in cases)
+    assert wrong(cases, runs=4) == []
 
 
 @pytest.mark.parametrize("sizes", [(1, 8, 8), (1, 8192, 64), (8191, 8, 8), (64, 128, 8), (255, 264, 4096)], ids=str)
@@ -126,12 +151,7 @@ def test_the_smallest_and_the_oddest_problems(wrong, sizes):
         GemmConfig(tile_m=64, tile_n=8, cluster_n=2),
         GemmConfig(tile_m=320, cluster_m=2),
     ]
-    assert wrong([Case(config, GemmProblem(*sizes)) for config in configs]) == []
-
-
-@pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
-def test_operands_contiguous_along_their_rows(wrong, layouts):
-    assert wrong(cases_by_rows(layouts)) == []
+    assert wrong([case(GemmProblem(*sizes), config) for config in configs]) == []
 
 
 LONG = GemmProblem(512, 512, 65536)
@@ -145,8 +165,8 @@ VARIANTS = {
     "cluster 1x2": {"cluster_n": 2, "split": "n"},
     "cluster 2x2": {"cluster_m": 2, "cluster_n": 2},
     "cluster 4x2": {"cluster_m": 4, "cluster_n": 2},
-    "in turns": {"cluster_m": 2, "multicast": "alternate", "tile_n": 72},
-    "in turns 2x2": {"cluster_m": 2, "cluster_n": 2, "multicast": "alternate", "tile_n": 40},
+    "alternating multicast": {"cluster_m": 2, "multicast": "alternate", "tile_n": 72},
+    "alternating multicast 2x2": {"cluster_m": 2, "cluster_n": 2, "multicast": "alternate", "tile_n": 40},
     "pingpong": {"schedule": "pingpong", "split": "auto"},
     "pingpong 2x1": {"schedule": "pingpong", "split": "auto", "cluster_m": 2},
     "multistage": {"schedule": "multistage"},
@@ -157,32 +177,39 @@ VARIANTS = {
     "swapped": {"swap_ab": True, "cluster_n": 2},
     "direct": {"stores": "direct", "persistent": False},
     "two on an SM": {"ctas_per_sm": 2, "tile_n": 64},
-    "early": {"pdl": True, "cluster_n": 2},
-    "early, asking ahead": {"pdl": True, "cluster_n": 2, "prefetch": 16},
+    "PDL": {"pdl": True, "cluster_n": 2},
+    "PDL, prefetch": {"pdl": True, "cluster_n": 2, "prefetch": 16},
+    "dynamic": {"scheduler": "dynamic"},
+    "dynamic 2x1": {"scheduler": "dynamic", "cluster_m": 2, "pdl": True},
+    "dynamic 2x2": {"scheduler": "dynamic", "cluster_m": 2, "cluster_n": 2, "multicast": "alternate"},
+    "skew": {"skew": 1},
+    "skew, dynamic": {"skew": 1, "scheduler": "dynamic", "cluster_n": 2},
+    "staged in the ring": {"staging": "ring", "k_depth": 4},
+    "staged in the ring, dynamic": {"staging": "ring", "k_depth": 4, "scheduler": "dynamic", "cluster_m": 2},
 }
 
 
 def test_thousands_of_k_iterations_give_the_same_bits_with_every_stage_count_and_stagger(wrong):
     most = resolve(TILE).stages
     cases = [
-        Case(replace(TILE, stages=stages, stagger=stagger, split=split), LONG, runs=5)
+        case(LONG, TILE, stages=stages, stagger=stagger, split=split)
         for stages in range(1, most + 1)
         for stagger in sorted({0, 1, 2, 3, 7} & set(range(stages)))
         for split in "mn"
     ]
     assert most > 20
     assert len(cases) > 200
-    assert wrong(cases) == []
+    assert wrong(cases, runs=5) == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_thousands_of_k_iterations_give_the_same_bits_in_every_variant(wrong, variant):
     cases = [
-        Case(replace(TILE, stages=stages, stagger=min(stagger, stages - 1), **VARIANTS[variant]), LONG, runs=5)
+        case(LONG, TILE, stages=stages, stagger=min(stagger, stages - 1), **VARIANTS[variant])
         for stages in (1, 2, 3, 5, 8)
         for stagger in (0, 1, 3)
     ]
-    assert wrong(cases) == []
+    assert wrong(legal(cases), runs=5) == []
 
 
 def test_chunks_without_a_swizzle(wrong):
@@ -197,41 +224,36 @@ def test_chunks_without_a_swizzle(wrong):
         (64, 24, 24),
     )
     cases = [
-        Case(GemmConfig(tile_m=m, tile_n=n, epi_n=chunk, epi_buffers=buffers, **more), problem)
+        case(problem, tile_m=m, tile_n=n, epi_n=chunk, epi_buffers=buffers, **more)
         for m, n, chunk in tiles
         for buffers in (1, "max")
         for more in ({}, {"cluster_n": 2}, {"stream_k": True}, {"split_k": 2}, {"swap_ab": True})
         for problem in (GemmProblem(300, 520, 1032), GemmProblem(4000, 3000, 256))
     ]
     cases += [
-        Case(replace(GemmConfig(192, 208, consumers=2, split="n", epi_n=104), swap_ab=swap), problem)
+        case(problem, GemmConfig(192, 208, consumers=2, split="n", epi_n=104), swap_ab=swap)
         for swap in (False, True)
         for problem in (GemmProblem(300, 520, 1032), GemmProblem(4000, 3000, 256))
     ]
-    legal = [case for case in cases if is_legal(case.config, case.problem)]
-    assert len(legal) > 50
-    assert wrong(legal) == []
+    assert len(legal(cases)) > 50
+    assert wrong(legal(cases)) == []
 
 
 def test_k_divided_among_the_ctas_of_a_cluster_gives_the_same_bits_in_every_run(wrong):
     cases = [
-        Case(GemmConfig(tile_m=tile_m, tile_n=tile_n, split_k=parts, swap_ab=swap), problem, runs=5)
+        case(problem, tile_m=tile_m, tile_n=tile_n, split_k=parts, swap_ab=swap)
         for tile_m, tile_n in ((64, 16), (64, 128), (128, 64), (128, 128), (128, 192))
         for parts in (2, 4, 8)
         for swap in (False, True)
         for problem in (LONG, GemmProblem(300, 520, 1032), GemmProblem(2000, 3000, 4096))
     ]
-    assert wrong([case for case in cases if is_legal(case.config, case.problem)]) == []
+    assert wrong(legal(cases), runs=5) == []
 
 
 def test_parts_of_k_that_meet_in_a_workspace_give_the_same_bits_in_every_run(wrong):
     """Fewer parts than clusters that fit and more, tiles that end in the next round, parts without a chunk."""
     cases = [
-        Case(
-            GemmConfig(tile_m=tile_m, tile_n=tile_n, split_k=parts, reduction="workspace", swap_ab=swap, **more),
-            problem,
-            runs=5,
-        )
+        case(problem, tile_m=tile_m, tile_n=tile_n, split_k=parts, reduction="workspace", swap_ab=swap, **more)
         for tile_m, tile_n in ((64, 16), (64, 128), (128, 128), (256, 128), (192, 96))
         for parts, more in (
             (2, {}),
@@ -240,6 +262,7 @@ def test_parts_of_k_that_meet_in_a_workspace_give_the_same_bits_in_every_run(wro
             (16, {"cluster_m": 2, "cluster_n": 2}),
             (33, {"epi_n": 16}),
             (64, {"pdl": True, "prefetch": 8}),
+            (4, {"scheduler": "dynamic", "cluster_m": 2}),
         )
         for swap in (False, True)
         for problem in (
@@ -249,15 +272,14 @@ def test_parts_of_k_that_meet_in_a_workspace_give_the_same_bits_in_every_run(wro
             GemmProblem(256, 256, 8200, "fp16", "mn"),
         )
     ]
-    legal = [case for case in cases if is_legal(case.config, case.problem)]
-    assert len(legal) > 100
-    assert wrong(legal) == []
+    assert len(legal(cases)) > 100
+    assert wrong(legal(cases), runs=5) == []
 
 
 def test_a_last_wave_cut_along_k_gives_the_same_bits_in_every_run(wrong):
     """Rests of 1 tile, of a few, of nearly a wave; k of one stage, of fewer than a stretch, and of many."""
     cases = [
-        Case(GemmConfig(tile_m=tile_m, tile_n=tile_n, cluster_n=cluster, stream_k=True, stagger=stagger), problem, 5)
+        case(problem, tile_m=tile_m, tile_n=tile_n, cluster_n=cluster, stream_k=True, stagger=stagger)
         for tile_m, tile_n in ((64, 64), (128, 128), (256, 128), (192, 192))
         for cluster in (1, 2)
         for stagger in (0, 1)
@@ -270,15 +292,34 @@ def test_a_last_wave_cut_along_k_gives_the_same_bits_in_every_run(wrong):
             GemmProblem(4096, 8192, 1024),
         )
     ]
-    assert wrong(cases) == []
+    assert wrong(cases, runs=5) == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_more_tiles_than_ctas_and_fewer_stages_of_k_than_slots(wrong, variant):
     """The ring runs on from tile to tile, with a tile's stages fewer than, equal to and more than its slots."""
     cases = [
-        Case(replace(TILE, k_depth=4, stages=stages, stagger=min(1, stages - 1), **VARIANTS[variant]), problem)
+        case(problem, TILE, k_depth=4, stages=stages, stagger=min(1, stages - 1), **VARIANTS[variant])
         for stages in (1, 2, 3, 4)
         for problem in (GemmProblem(4000, 3000, k) for k in (8, 64, 128, 192, 264, 512))
     ]
-    assert wrong(cases) == []
+    assert wrong(legal(cases)) == []
+
+
+@pytest.mark.parametrize("changes", [{}, {"scheduler": "dynamic"}, {"stream_k": True}, {"staging": "ring"}], ids=str)
+def test_a_skew_beyond_the_stages_that_a_cta_has_holds_nobody_up(wrong, changes):
+    """One stage in all, one tile, fewer tiles than CTAs: the second and third consumer start with the first."""
+    tiles = ({"skew": 2}, {"skew": 1, "tile_m": 192, "consumers": 3})
+    cases = [
+        case(GemmProblem(m, n, k), **tile, **changes)
+        for tile in tiles
+        for m, n, k in ((64, 64, 8), (256, 128, 64), (256, 128, 136), (4000, 3000, 64), (4000, 3000, 128))
+    ]
+    assert len(legal(cases)) > 4
+    assert wrong(legal(cases)) == []
+
+
+def test_a_tile_that_stream_k_cuts_into_more_pieces_than_a_byte_counts(wrong):
+    """Two CTAs an SM, one tile, a long k: 264 pieces on a GPU of 132 SMs."""
+    config = GemmConfig(tile_m=64, tile_n=96, k_depth=1, stream_k=True, ctas_per_sm=2)
+    assert wrong([case(GemmProblem(64, 96, 65536), config), case(GemmProblem(60, 88, 65528), config)]) == []

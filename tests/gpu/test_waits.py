@@ -12,7 +12,7 @@ from hopper_gemm.measure.device import find_hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from tests.gpu.checking import ANSWER_SECONDS
+from hopper_gemm.verify.harness import ANSWER_SECONDS
 
 pytestmark = pytest.mark.gpu
 

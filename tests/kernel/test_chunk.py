@@ -9,12 +9,13 @@ import cutlass
 import pytest
 import torch
 from cutlass import BFloat16, Float32, Int32, cute
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.kernel.epilogue import Chunks
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
-from hopper_gemm.model.hopper import WARPGROUP_THREADS, WGMMA_M
+from hopper_gemm.model.hopper import WARPGROUP_THREADS, WGMMA_K, WGMMA_M
 
 ALIGN = 1024
 BUFFERS = 2
@@ -25,14 +26,20 @@ BUFFERS = 2
 class Stage:
     """One thread's registers to its places in the last buffer, by the code of the kernel."""
 
-    kernel: HopperGemm
+    chunks: Chunks
+
+    def mma(self) -> cute.TiledMma:
+        """A wgmma as wide as a chunk."""
+        shape = WGMMA_M, self.chunks.n, WGMMA_K
+        source, major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+        return cute.make_tiled_mma(warpgroup.MmaF16BF16Op(BFloat16, Float32, shape, source, major, major))
 
     @cute.jit
     def __call__(self, memory: cute.Tensor, registers: cute.Tensor, thread: Int32) -> None:
-        layout = self.kernel.chunk_layout(BUFFERS)
+        layout = self.chunks.layout(BUFFERS)
         pointer = cute.recast_ptr(memory.iterator, swizzle_=layout.inner, dtype=Float32)
         own = cute.make_tensor(pointer, layout.outer)
-        copy = self.kernel.copy_of_chunk()
+        copy = self.chunks.copy(self.mma())
         places = copy.get_slice(thread).partition_D(own)
         values = cute.make_rmem_tensor(cute.shape(places)[:3], Float32)
         for i in cutlass.range_constexpr(cute.size(values)):
@@ -64,12 +71,12 @@ def tma_address(row: int, column: int, columns: int, transposed: bool) -> int:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_every_register_lands_where_the_tma_store_looks_for_its_element(columns, transposed):
     config = GemmConfig(epi_n=2 * columns, swap_ab=transposed)
-    kernel = HopperGemm(footprint(config), BFloat16, "kk", Float32)
-    assert kernel.chunk_n == columns
+    chunks = Chunks(footprint(config), Float32)
+    assert chunks.n == columns
     size, each = WGMMA_M * columns, WGMMA_M * columns // WARPGROUP_THREADS
     memory, registers = aligned(BUFFERS * size), torch.zeros(each)
     given = [from_dlpack(one, assumed_align=align) for one, align in ((memory, ALIGN), (registers, 4))]
-    staged: Any = cute.compile(Stage(kernel), *given, Int32(0), options="--gpu-arch sm_90a")
+    staged: Any = cute.compile(Stage(chunks), *given, Int32(0), options="--gpu-arch sm_90a")
     for thread in range(WARPGROUP_THREADS):
         names = [row * columns + column for row, column in (accumulator(thread, i) for i in range(each))]
         registers.copy_(torch.tensor(names))

@@ -8,12 +8,12 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.kernel.tile_scheduler import Raster
+from hopper_gemm.kernel.work import Raster
 
 
 @cute.jit
 def _walk(out: cute.Tensor, tiles_m: Int32, tiles_n: Int32, along_m: Int32, swizzle: Int32, serpentine: Int32):
-    raster = Raster(tiles_m, tiles_n, along_m, swizzle, serpentine, Int32(66))
+    raster = Raster.of(tiles_m, tiles_n, along_m, swizzle, serpentine, Int32(66))
     for i in cutlass.range(raster.tiles):
         m, n = raster.tile(i)
         out[i, 0] = m

@@ -8,7 +8,8 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.kernel.pipeline import STATES, Ring
+from hopper_gemm.kernel.gemm import STATES
+from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.model.protocol.ring import Indexed, Packed, walk
 
 COUNT = 60

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import doctest
-import random
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -13,6 +13,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import EPI_BUFFERS_MAX, footprint, resolve, stages_max
 from hopper_gemm.model.legality import PAIR_RULES, PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.verify.drawing import legal_configs
 
 PUBLISHED_STAGES = {
     64: (18, 9, 6, 4, 3, 3, 2, 2),
@@ -101,8 +102,9 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"tile_m": 64, "tile_n": 64, "ctas_per_sm": 5}, "ctas_per_sm"),
         ({"pdl": True, "prefetch": 8}, None),
         ({"pdl": True, "prefetch": 65}, "prefetch"),
-        ({"prefetch": 8}, "prefetch"),
-        ({"prefetch": 8, "pdl": True, "loads": "cp_async"}, "prefetch"),
+        ({"prefetch": 8}, None),
+        ({"prefetch": 8, "loads": "cp_async"}, "prefetch"),
+        ({"prefetch": 8, "schedule": "multistage", "tile_m": 128}, "prefetch"),
         ({"stream_k": True, "cluster_n": 2}, None),
         ({"tile_n": 208, "epi_n": 104}, None),
         ({"tile_n": 144, "epi_n": 72}, None),
@@ -140,6 +142,30 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"swizzle": 33}, "swizzle"),
         ({"epi_n": 24}, "epi_n"),
         ({"epi_buffers": 9}, "epi_buffers"),
+        ({"scheduler": "dynamic", "cluster_m": 2, "cluster_n": 2, "pace": 4, "reverse_k": True}, None),
+        ({"scheduler": "dynamic", "split_k": 5, "reduction": "workspace", "tile_m": 128}, None),
+        ({"scheduler": "dynamic", "persistent": False}, "scheduler"),
+        ({"scheduler": "dynamic", "schedule": "pingpong", "tile_m": 128}, "scheduler"),
+        ({"scheduler": "dynamic", "loads": "cp_async", "tile_m": 128}, "scheduler"),
+        ({"scheduler": "dynamic", "stream_k": True}, "scheduler"),
+        ({"scheduler": "dynamic", "split_k": 2, "tile_m": 64}, "scheduler"),
+        ({"scheduler": "dynamic", "prefetch": 4}, "scheduler"),
+        ({"skew": 2, "scheduler": "dynamic"}, None),
+        ({"skew": 3}, "skew"),
+        ({"skew": 1, "tile_m": 192, "consumers": 3}, None),
+        ({"skew": 2, "tile_m": 192, "consumers": 3}, "skew"),
+        ({"skew": 1, "tile_m": 64}, "skew"),
+        ({"skew": 1, "schedule": "pingpong", "tile_m": 128}, "skew"),
+        ({"skew": 1, "split_k": 2, "tile_m": 128}, "skew"),
+        ({"skew": 1, "loads": "cp_async", "tile_m": 128}, "skew"),
+        ({"skew": 1, "stream_k": True}, None),
+        ({"staging": "ring", "scheduler": "dynamic", "skew": 1}, None),
+        ({"staging": "ring", "k_depth": 2}, "staging"),
+        ({"staging": "ring", "stream_k": True}, "staging"),
+        ({"staging": "ring", "split_k": 2, "tile_m": 128}, "staging"),
+        ({"staging": "ring", "schedule": "pingpong", "tile_m": 128}, "staging"),
+        ({"staging": "ring", "epi_buffers": 1}, "staging"),
+        ({"staging": "ring", "stages": 1, "stagger": 0}, "staging"),
     ],
 )
 def test_each_rule_refuses_what_it_names(change, rule):
@@ -180,6 +206,8 @@ def test_what_is_a_pitch_must_suit_tma_and_the_rest_may_be_anything(sizes, layou
         ({"tile_m": 128, "split_k": 8, "k_depth": 16, "stages": 1, "stagger": 0}, "kk", "split_k"),
         ({"split_k": 8, "reduction": "workspace"}, "kn", None),
         ({"split_k": 9, "reduction": "workspace"}, "kn", "split_k"),
+        ({"staging": "ring"}, "kk", None),
+        ({"staging": "ring", "tile_m": 128, "tile_n": 256, "epi_n": 8}, "kk", None),
     ],
 )
 def test_rules_that_take_config_and_problem_together(change, layouts, rule):
@@ -212,11 +240,18 @@ def test_an_fp32_output_needs_chunks_of_eight_of_its_own_columns(change, mend):
     assert mend is None or mend in found[0].text
 
 
+def test_c_is_staged_only_in_slots_that_its_tile_fills():
+    config = GemmConfig(staging="ring")
+    held = footprint(config).held_slots(2)
+    assert held > 1
+    least = config.tile_k * (held - 1)
+    assert is_legal(config, GemmProblem(512, 512, least + 8))
+    assert [reason.rule for reason in reasons(config, GemmProblem(512, 512, least))] == ["staging"]
+
+
 def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
     problem = GemmProblem(512, 512, 512, "fp16_fp32")
-    legal = [config for config in drawn_configs(6000, seed=7) if is_legal(config, problem)]
-    assert len(legal) > 150
-    for shares in map(footprint, legal):
+    for shares in map(footprint, islice(legal_configs(7, problem), 100)):
         columns, parts = shares.chunk_columns(4), shares.config.split_k
         assert columns % hopper.WGMMA_N_STEP == 0
         assert shares.share_n % columns == 0
@@ -227,65 +262,8 @@ def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
             assert 2 * shares.chunks % shares.config.split_k == 0 or shares.config.reduction == "workspace"
 
 
-def drawn_configs(count: int, seed: int) -> list[GemmConfig]:
-    """Configs from all over the space, legal or not; the rarer options in a few of them each."""
-    rng, later = random.Random(seed), random.Random(seed + 1)
-
-    def rarely(usual, *others):
-        return rng.choice(others) if rng.random() < 0.12 else usual
-
-    found = []
-    for _ in range(count):
-        cluster_m, cluster_n = rng.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)))
-        stores, split_k = rarely("tma", "direct"), rarely(1, 2, 4, 8)
-        apart = split_k > 1 and rng.random() < 0.5
-        if apart:
-            split_k = rng.randint(2, 33)
-        elif split_k > 1:
-            cluster_m = cluster_n = 1
-        early = len(found) % 8 == 7
-        found.append(
-            GemmConfig(
-                tile_m=rng.choice((64, 128, 192, 256, 320, 384)),
-                tile_n=8 * rng.randint(1, 32),
-                k_depth=rng.randint(1, 16),
-                stages=rng.choice(("max", 1, 2, 3, 4, 5, 8)),
-                stagger=rng.randint(0, 4),
-                consumers=rng.choice(("auto", 1, 2, 3)),
-                split=rng.choice(("auto", "m", "n")),
-                schedule="cooperative" if split_k > 1 else rng.choice((*3 * ["cooperative"], "pingpong", "multistage")),
-                cluster_m=cluster_m,
-                cluster_n=cluster_n,
-                peek=rng.choice((True, False, "producer", "consumer")),
-                epi_n="auto" if stores == "direct" else rng.choice(("auto", 8, 16, 32, 64)),
-                persistent=rng.random() < 0.7,
-                loads=rarely("tma", "cp_async"),
-                stores=stores,
-                unroll=rarely(False, True),
-                ring_state=rarely("index_phase", "packed"),
-                arrivals=rarely("warp", "thread"),
-                full_barriers=rarely(1, 2),
-                l2_promotion=rarely(128, 0, 64, 256),
-                split_k=split_k,
-                swap_ab=rarely(False, True),
-                stream_k=split_k == 1 and rarely(False, True),
-                pdl=early,
-                reduction="workspace" if apart else "cluster",
-                prefetch=rng.choice((0, 4, 16)) if early else 0,
-                ctas_per_sm=rarely(1, 2, 3),
-                multicast=rarely("split", "alternate"),
-                reverse_k=later.random() < 0.1,
-                pace=later.choice((1, 7, 16, 64)) if later.random() < 0.1 else 0,
-                evict_c=later.random() < 0.1,
-            )
-        )
-    return found
-
-
 def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
-    legal = [config for config in drawn_configs(6000, seed=3) if is_legal(config)]
-    assert len(legal) > 300
-    for config in legal:
+    for config in islice(legal_configs(3), 400):
         shares = footprint(config)
         split = shares.registers
         assert shares.smem_bytes <= hopper.SMEM_BYTES
@@ -295,13 +273,13 @@ def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
         at_launch = hopper.REGISTERS_PER_SM // shares.threads // hopper.REGISTER_STEP * hopper.REGISTER_STEP
         given = split.producer + shares.config.consumers * split.consumer
         assert not split.moved or given * hopper.WARPGROUP_THREADS <= at_launch * shares.threads
-        direct = shares.config.stores == "direct"
-        assert (shares.config.epi_buffers == 0) if direct else (1 <= shares.config.epi_buffers <= EPI_BUFFERS_MAX)
+        unbuffered = shares.config.stores == "direct" or shares.config.staging == "ring"
+        assert (shares.config.epi_buffers == 0) if unbuffered else (1 <= shares.config.epi_buffers <= EPI_BUFFERS_MAX)
         assert shares.share_n % shares.chunk_n == 0
 
 
 def test_resolving_twice_changes_nothing():
-    for config in drawn_configs(300, seed=5):
+    for config in islice(legal_configs(5), 300):
         assert resolve(resolve(config)) == resolve(config)
 
 

@@ -14,7 +14,7 @@ from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.trials import config_of, read_trials
+from hopper_gemm.study.reader import read_rows
 from tests.conftest import ROOT
 
 CUBE = GemmProblem(8192, 8192, 8192)
@@ -43,12 +43,12 @@ RANKED = [
 
 def bursts(study: str, problem: GemmProblem) -> pd.DataFrame:
     """What was recorded beside what the model says, microseconds; without the launches that were too large."""
-    rows = read_trials(ROOT / "results/h200" / study / "trials.csv")
-    same = (rows["m"] == problem.m) & (rows["n"] == problem.n) & (rows["k"] == problem.k)
-    rows = rows[(rows["status"] == "ok") & (rows["regime"] == "burst") & same]
-    rows = rows[rows["cluster_m"] * rows["cluster_n"] < 4]
-    predicted = [predict(config_of(row), problem).seconds * 1e6 for row in rows.to_dict("records")]
-    return pd.DataFrame({"predicted": predicted, "measured": rows["time_us"].to_numpy(float)})
+    found = []
+    for row in read_rows(ROOT / "results/h200" / study):
+        config, about = row.point.config, (row.status, row.stage, row.point.problem, row.point.regime)
+        if about == ("ok", "sweep", problem, "burst") and config and config.cluster_m * config.cluster_n < 4:
+            found.append((predict(config, problem).seconds * 1e6, float(row.figures["time_us"])))
+    return pd.DataFrame(found, columns=["predicted", "measured"])
 
 
 @pytest.mark.parametrize(("study", "problem", "least"), RANKED, ids=str)

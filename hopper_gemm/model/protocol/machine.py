@@ -18,7 +18,8 @@ from collections import deque
 from copy import copy
 from random import Random
 
-from hopper_gemm.model.protocol.ring import OPERAND_BYTES, Barrier, Broken, Move, Protocol, Step
+from hopper_gemm.model.protocol.ring import OPERAND_BYTES, Barrier, Move, Protocol, Step
+from hopper_gemm.model.protocol.search import Broken
 
 
 class Machine:
@@ -66,6 +67,8 @@ class Machine:
         if step.kind == "release":
             return len(self.groups[role]) <= step.leave
         if step.turn is not None and any(self.read[warp] <= step.turn for warp in self.ring.readers[step.turn]):
+            return False
+        if step.behind and not all(full.passes(0) for full in self.full[step.behind]):
             return False
         return all(full.passes(step.parity) for full in self.full[step.index])
 

@@ -14,23 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from hopper_gemm.model.protocol.search import Broken
+
 OPERAND_BYTES = (2, 1)
 """Bytes that A and B bring to a stage; unequal, so that one cannot stand for the other."""
-
-
-class Broken(Exception):
-    """The protocol failed.
-
-    Args:
-        kind: ``overwrite``, ``early read``, ``wrong phase``, ``arrivals``, ``bytes``, ``deadlock`` or ``unsettled``.
-        text: what happened.
-        trail: the moves that led there.
-    """
-
-    def __init__(self, kind: str, text: str, trail: tuple[Move, ...] = ()) -> None:
-        super().__init__(f"{kind}: {text}")
-        self.kind = kind
-        self.trail = trail
 
 
 @dataclass(frozen=True)
@@ -135,6 +122,7 @@ class Step:
         fill: the fill that it must be; none for a wait_group that releases nothing.
         parity: phase parity to wait for, of a load or a read.
         turn: the fill that must have been read before, of a read.
+        behind: the fill of the first round that must be full before, of a read.
         leave: groups that may still run, of a release.
     """
 
@@ -143,6 +131,7 @@ class Step:
     fill: int | None
     parity: int = 0
     turn: int | None = None
+    behind: int = 0
     leave: int = 0
 
 
@@ -162,6 +151,7 @@ class Fault:
         ordered: False lets a pingpong consumer start before the one before it has read its whole tile.
         strays: arrivals of a warp beyond its lanes; negative for missing ones.
         short: the bytes of B are not announced.
+        rash: a skewed consumer waits for a stage beyond its first tile.
     """
 
     early: int = 0
@@ -171,6 +161,7 @@ class Fault:
     ordered: bool = True
     strays: int = 0
     short: bool = False
+    rash: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,6 +179,8 @@ class Protocol:
         pingpong: the consumers take the tiles in turn instead of sharing each.
         one_full: one full barrier for A and B; else one each.
         form: how the roles keep their place.
+        skew: stages by which each consumer starts behind the one before it.
+        held: last fills of a tile that its consumers give back only once they have stored it out of their slots.
         late: fills that the producer starts beyond one before it says that it is in, as with copies by threads: they
             wait for their own copies, and only the last ones have nothing more to start first.
         fault: mistakes to make.
@@ -206,6 +199,8 @@ class Protocol:
     pingpong: bool = False
     one_full: bool = True
     form: type[Indexed] | type[Packed] = Indexed
+    skew: int = 0
+    held: int = 0
     late: int = 0
     fault: Fault = Fault()
 
@@ -244,9 +239,12 @@ class Protocol:
         return (load, *(program for program in multiply for _ in range(self.warps)))
 
     def _multiply(self, consumer: int) -> Iterator[Step]:
-        """Step by step what :func:`hopper_gemm.kernel.mainloop.multiply_tile` does, tile after tile."""
+        """Step by step what :func:`hopper_gemm.kernel.consumer.multiply_tile` does, tile after tile."""
         state = self.form.start(self.stages, ahead=False)
         lag = self.stagger - self.fault.early
+        behind = consumer * self.skew
+        if behind >= self.k_tiles and not self.fault.rash:
+            behind = 0
         for tile in range(self.tiles):
             if not self.owns(consumer, tile):
                 state = state.advance(self.k_tiles)
@@ -255,13 +253,18 @@ class Protocol:
             turn = first - 1 if tile and self.pingpong and self.fault.ordered else None
             released = state.behind(lag)
             for k in range(self.k_tiles):
-                yield Step("read", state.index, first + k, parity=state.phase, turn=turn)
+                yield Step(
+                    "read", state.index, first + k, parity=state.phase, turn=turn, behind=0 if tile or k else behind
+                )
                 state = state.advance()
-                fill = first + k - lag if k >= lag else None
+                fill = first + k - lag if lag <= k < self.k_tiles - self.held + lag else None
                 yield Step("release", released.index, fill, leave=self.stagger + self.fault.lax)
                 released = released.advance()
             yield Step("release", 0, None)
-            for k in range(self.k_tiles, self.k_tiles + lag):
+            for k in range(self.k_tiles, self.k_tiles + lag - self.held):
                 if k >= lag and not self.fault.skip_drain:
                     yield Step("release", released.index, first + k - lag, leave=self.k_tiles)
                 released = released.advance()
+            for i in range(self.held):
+                slot = (state.behind(self.held).index + i) % self.stages
+                yield Step("release", slot, first + self.k_tiles - self.held + i, leave=self.k_tiles)

@@ -8,9 +8,11 @@ from math import ceil
 
 import pytest
 
-from hopper_gemm.model.protocol.ring import Barrier, Broken, Fault, Indexed, Packed, Protocol, walk
 from hopper_gemm.model.protocol.machine import ORDERS, explore, run
+from hopper_gemm.model.protocol.ring import Barrier, Fault, Indexed, Packed, Protocol, walk
+from hopper_gemm.model.protocol.search import Broken
 from hopper_gemm.model.rules.shape import STAGGER_MAX
+from tests.model.protocol.broken import failing
 
 STAGES = range(1, 19)
 """Every depth of the published grid."""
@@ -40,15 +42,6 @@ def drawn(rng: random.Random) -> dict:
         "one_full": rng.random() < 0.5,
         "form": rng.choice(FORMS),
     }
-
-
-def failing(check, *arguments) -> str | None:
-    """How a protocol breaks, None if it holds."""
-    try:
-        check(*arguments)
-    except Broken as broken:
-        return broken.kind
-    return None
 
 
 # Where a role stands, and what a barrier counts ------------------------------------------------
@@ -252,3 +245,34 @@ def test_late_loads_find_a_missing_turn_at_every_depth(stages):
     for k_tiles in (stages, stages + 1):
         ring = Protocol(stages, min(1, stages - 1), 4, k_tiles, 2, pingpong=True, fault=Fault(ordered=False))
         assert failing(run, ring, "late loads") == "wrong phase"
+
+
+# Consumers that start behind one another, and slots in which C is staged ------------------------
+
+
+@pytest.mark.parametrize(("stages", "stagger", "skew"), [(2, 0, 1), (3, 0, 2), (3, 1, 1)])
+def test_no_order_breaks_a_ring_whose_consumers_start_behind_one_another(stages, stagger, skew):
+    """Also with tiles shorter than the skew, and with fewer stages in all."""
+    for k_tiles, tiles in ((1, 1), (1, 3), (2, 1), (2, 2), (stages + 1, 1)):
+        assert explore(Protocol(stages, stagger, tiles, k_tiles, 2, skew=skew)) > stages
+
+
+@pytest.mark.parametrize("stages", STAGES[1:])
+def test_a_skewed_consumer_that_waits_for_a_stage_beyond_its_first_tile_may_wait_for_ever(stages):
+    skew = stages - 1
+    for tiles, k_tiles in ((1, skew), (1, skew + 1)):
+        rash = Protocol(stages, 0, tiles, k_tiles, 2, skew=skew, fault=Fault(rash=True))
+        assert failing(run, rash) == ("deadlock" if k_tiles == skew else None)
+        assert failing(run, Protocol(stages, 0, tiles, k_tiles, 2, skew=skew)) is None
+
+
+@pytest.mark.parametrize("stages", SMALL)
+def test_no_order_breaks_a_ring_in_whose_slots_the_tile_is_staged(stages):
+    for stagger, held in product(staggers(stages), range(1, stages + 1)):
+        for k_tiles in {held, stages, stages + 1}:
+            assert explore(Protocol(stages, stagger, 2, k_tiles, held=held)) > stages
+            assert failing(run, Protocol(stages, stagger, 3, k_tiles, 2, held=held)) is None
+
+
+def test_a_tile_with_fewer_stages_than_it_is_staged_in_gives_back_slots_that_are_not_its_own():
+    assert failing(run, Protocol(3, 1, 2, 2, held=3)) == "arrivals"

@@ -1,0 +1,76 @@
+"""``hopper-gemm verify``: never wrong, never stuck, shown on drawn pairs and under load."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopper_gemm.cli.app import CHECK_FAILED, app, plain_errors, saying
+from hopper_gemm.cli.options import Gpus, Json, gpus_of
+
+
+@app.command()
+@plain_errors
+def verify(
+    pairs: Annotated[int, typer.Option(min=0, help="Drawn pairs of config and problem.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 1,
+    seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
+    gpus: Gpus = "0",
+    out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = Path(
+        "results/verification"
+    ),
+    report: Annotated[Path | None, typer.Option(help="Page to write. Default: report.md in the folder.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")] = None,
+    load: Annotated[bool, typer.Option(help="Also every kind of kernel under load.")] = True,
+    compile_only: Annotated[bool, typer.Option("--compile-only", help="Compile what is needed; needs no GPU.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Only the protocols' models; needs no GPU.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a
+    failure."""
+    from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.verify.rows import read_rows
+
+    say, kept = saying(as_json), store or default_store()
+    if cpu:
+        from hopper_gemm.verify.protocols import verify_protocols
+
+        failed = verify_protocols(out, len(os.sched_getaffinity(0)), say)
+    else:
+        from hopper_gemm.verify.drawing import pairs as drawn
+        from hopper_gemm.verify.harness import Board, Harness, Job, compile_all
+        from hopper_gemm.verify.kinds import load_jobs
+
+        jobs = [*chain(load_jobs() if load else [], map(Job, drawn(seed, pairs)))]
+        if compile_only:
+            failed = compile_all(jobs, kept, say)
+            raise typer.Exit(CHECK_FAILED if failed else 0)
+        from hopper_gemm.measure.device import find_hopper
+        from hopper_gemm.verify.load import answering
+
+        boards = [find_hopper(index) for index in gpus_of(gpus)]
+        harness = Harness(out, kept, [Board(one.uuid, one.name) for one in boards], answering, say)
+        harness.run(jobs, seconds)
+        failed = harness.failed
+    rows = read_rows(out)
+    _write_page(out, report)
+    if as_json:
+        print(json.dumps({"rows": len(rows), "failed": failed, "by_status": Counter(row.status for row in rows)}))
+    if failed:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _write_page(folder: Path, report: Path | None) -> None:
+    from hopper_gemm.verify.report import page
+    from hopper_gemm.verify.rows import read_rows
+
+    path = report or folder / "report.md"
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(page(read_rows(folder)))
+    os.replace(part, path)

@@ -1,0 +1,87 @@
+"""Every kind of kernel, and in which circumstances each is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.verify.drawing import Pair
+from hopper_gemm.verify.harness import PROCESSES, Job
+
+PROBLEM, CHAIN, LONG = (GemmProblem(*sizes) for sizes in ((2000, 1544, 4096), (768, 768, 768), (8192, 8192, 8192)))
+"""One with a ragged last wave; that of a chain of products; one of a millisecond."""
+
+PROBLEMS = {"split-K, many parts": GemmProblem(640, 520, 16384), "stream-K, two CTAs an SM": GemmProblem(64, 96, 65536)}
+"""Of kinds that want another: one that 64 parts fit; one whose only tile is cut for all CTAs."""
+
+KINDS: dict[str, dict[str, Any]] = {
+    "static": {},
+    "cluster": {"cluster_m": 2},
+    "alternating multicast": {"cluster_m": 2, "cluster_n": 2, "multicast": "alternate"},
+    "pingpong": {"schedule": "pingpong"},
+    "multistage": {"schedule": "multistage", "stages": 4},
+    "cp.async": {"loads": "cp_async"},
+    "one CTA a tile": {"persistent": False, "cluster_n": 2},
+    "two CTAs an SM": {"tile_n": 64, "ctas_per_sm": 2},
+    "pace": {"pace": 1, "cluster_m": 2, "reverse_k": True},
+    "skew": {"tile_m": 256, "skew": 2},
+    "split-K in a cluster": {"split_k": 4},
+    "split-K": {"split_k": 4, "reduction": "workspace"},
+    "split-K, clusters": {"split_k": 7, "reduction": "workspace", "cluster_m": 2, "swap_ab": True},
+    "split-K, many parts": {"split_k": 64, "reduction": "workspace", "tile_m": 64},
+    "stream-K": {"stream_k": True},
+    "stream-K, clusters": {"stream_k": True, "cluster_n": 2, "tile_m": 256},
+    "stream-K, two CTAs an SM": {"stream_k": True, "ctas_per_sm": 2, "tile_m": 64, "tile_n": 96, "k_depth": 1},
+    "dynamic": {"scheduler": "dynamic"},
+    "dynamic, clusters": {"scheduler": "dynamic", "cluster_m": 2, "cluster_n": 2, "pace": 4, "reverse_k": True},
+    "dynamic, skew": {"scheduler": "dynamic", "tile_m": 256, "skew": 2, "cluster_m": 2},
+    "dynamic, split-K": {"scheduler": "dynamic", "split_k": 4, "reduction": "workspace", "cluster_n": 2},
+    "C staged in the ring": {"staging": "ring", "scheduler": "dynamic", "cluster_m": 2},
+}
+"""By name; tiles are 128x128 where it does not say otherwise."""
+
+LATE: dict[str, dict[str, Any]] = {
+    "dynamic, 128x256": {"tile_n": 256, "cluster_m": 2, "stagger": 0, "scheduler": "dynamic"},
+    "dynamic, 256x200": {
+        "tile_m": 256,
+        "tile_n": 200,
+        "cluster_m": 2,
+        "multicast": "alternate",
+        "reverse_k": True,
+        "swap_ab": True,
+        "stagger": 0,
+        "epi_n": "wide",
+        "scheduler": "dynamic",
+    },
+}
+"""Kinds of which it is also measured how long they take beside another kernel."""
+
+CIRCUMSTANCES = ("busy SMs", "few SMs", "priorities", "streams", "graphs", "threads", "chain", PROCESSES)
+"""Ways to launch, each a function of :mod:`hopper_gemm.verify.load` but the last, which the harness sees to."""
+
+
+def kind(name: str) -> Pair:
+    """A kind of kernel on a problem that brings out what may go wrong with it."""
+    config = GemmConfig(**{"tile_m": 128, "tile_n": 128, **(KINDS | LATE)[name]})
+    return Pair(config, LONG if name in LATE else PROBLEMS.get(name, PROBLEM), seed=7)
+
+
+def chained(config: GemmConfig) -> tuple[GemmConfig, GemmConfig]:
+    """A config without and with programmatic dependent launch."""
+    return replace(config, pdl=False), replace(config, pdl=True)
+
+
+def load_jobs() -> Iterator[Job]:
+    """Every kind in every circumstance in which it can run."""
+    for circumstance in CIRCUMSTANCES:
+        for name in KINDS:
+            pair = kind(name)
+            also = [Pair(config, CHAIN) for config in chained(pair.config)] if circumstance == "chain" else []
+            if all(is_legal(one.config, one.problem) for one in also):
+                yield Job(pair, circumstance, name, tuple(also))
+    for name in LATE:
+        yield Job(kind(name), "late", name)

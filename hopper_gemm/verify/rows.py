@@ -1,0 +1,94 @@
+"""What was verified, one row a line: appended and written through as each ends, so that a run goes on where it
+stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+FILE = "rows.jsonl"
+FAILED = ("wrong_result", "timeout", "crash", "spilled", "compile_error")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing verified.
+
+    Args:
+        kind: ``"pair"``, ``"protocol"``, or a circumstance and a kind of kernel: ``"busy SMs: stream-K"``.
+        subject: the pair as :meth:`hopper_gemm.verify.drawing.Pair.as_dict` gives it, or the protocol's size.
+        status: ``"ok"``, ``"skipped"`` or one of :data:`FAILED`.
+        reason: one line where it is not ok.
+        kernel: digest of the kernel's sources.
+        code: digest of the machine code.
+        bits: digest of the output; of a protocol the number of its moments.
+        board: UUID of the GPU, or ``"cpu"``.
+        gpu: its name.
+        seconds: that it took.
+        minimal: the smallest pair that fails too, or None.
+    """
+
+    kind: str
+    subject: dict[str, Any]
+    status: str
+    reason: str = ""
+    kernel: str = ""
+    code: str = ""
+    bits: str = ""
+    board: str = ""
+    gpu: str = ""
+    seconds: float = 0.0
+    minimal: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells one thing to verify from another."""
+        return json.dumps([self.kind, self.subject, self.kernel], sort_keys=True)
+
+
+class RowsError(ValueError):
+    """A file of rows cannot be read; the message gives file and line."""
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The rows of a folder; none where there is no file. A last line that was torn by a kill does not count.
+
+    Raises:
+        RowsError: a line that is no row.
+    """
+    path = folder / FILE
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    names = {one.name for one in fields(Row)}
+    found = []
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            values = json.loads(line)
+            if not isinstance(values, dict) or not {"kind", "subject", "status"} <= set(values) <= names:
+                raise ValueError
+            found.append(Row(**values))
+        except ValueError:
+            raise RowsError(f"{path}, line {number}: not a row of this version; restore or remove it") from None
+    return found
+
+
+class Rows:
+    """A folder's file of rows, open to be added to."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.rows = read_rows(folder)
+        self._path = folder / FILE
+        whole = self._path.read_bytes() if self._path.exists() else b""
+        if not whole.endswith(b"\n"):
+            os.truncate(self._path, whole.rfind(b"\n") + 1) if whole else self._path.touch()
+
+    def add(self, row: Row) -> None:
+        """Append a row; it is on the disk when this returns."""
+        self.rows.append(row)
+        with self._path.open("ab") as file:
+            file.write(json.dumps(asdict(row), sort_keys=True).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())

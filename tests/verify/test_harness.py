@@ -1,0 +1,122 @@
+"""The harness finds wrong results, hangs and crashes, makes them small, and goes on where it stopped; with fake
+kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.compiler.child import Reply
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.verify import harness
+from hopper_gemm.verify.drawing import Pair
+from hopper_gemm.verify.finding import Finding
+from hopper_gemm.verify.harness import PROCESSES, Board, Harness, Job, verdict
+from hopper_gemm.verify.report import page
+from tests.verify.fakes import WRONG, Compiled, fake, harmful
+
+FINE = Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))
+HARMFUL = Job(Pair(GemmConfig(tile_n=64, k_depth=2, stagger=3, evict_c=True), GemmProblem(72, 64, 256, "fp16"), 3))
+BOARDS = [Board("GPU-a", "A"), Board("GPU-b", "B")]
+
+
+def run(folder, jobs, mistake="", boards=BOARDS[:1], log=None, **about):
+    """A run's harness, and what it said."""
+    said = []
+    one = Harness(folder, folder / "store", boards, fake(mistake, log), said.append, pool=Compiled)
+    one.run(jobs, **about)
+    return one, said
+
+
+def test_what_is_right_gets_a_row_with_its_board_code_and_bits(tmp_path):
+    one, said = run(tmp_path, [FINE, HARMFUL])
+    assert [row.status for row in one.rows.rows] == ["ok", "ok"]
+    row = one.rows.rows[0]
+    assert (row.board, row.gpu, row.code, len(row.bits), row.minimal) == ("GPU-a", "A", "code 64", 16, None)
+    assert Pair.of(row.subject) == FINE.pair
+    assert said[-1] == "2 of 2 verified, 0 failed"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "status", "reason"),
+    [
+        ("wrong", "wrong_result", WRONG),
+        ("one off", "wrong_result", "elements are off by more than rounding"),
+        ("outside", "wrong_result", "1 elements outside the output were written"),
+        ("third run", "wrong_result", "run 3 gave other bits"),
+        ("crash", "crash", "the process died with signal SIGABRT"),
+        ("raise", "crash", "RuntimeError: CUDA error: an illegal memory access"),
+    ],
+)
+def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, mistake, status, reason):
+    one, said = run(tmp_path, [HARMFUL, FINE], mistake)
+    failed, fine = sorted(one.rows.rows, key=lambda row: row.status == "ok")
+    assert (failed.status, fine.status, one.failed) == (status, "ok", 1)
+    assert reason in failed.reason
+    least = Pair.of(failed.minimal)
+    assert harmful(least)
+    assert (least.problem.m, least.problem.n, least.problem.dtype) == (1, 8, "bf16")
+    assert least.config.evict_c is False
+    assert any(reason in line and "smallest that fails" in line for line in said)
+    assert reason in page(one.rows.rows)
+
+
+def test_a_hang_is_found_within_its_time_and_shrunk(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(harness, "HUNG_SECONDS", 0.5)
+    monkeypatch.setattr(harness, "SHRINK_SECONDS", 12.0)
+    one, _ = run(tmp_path, [HARMFUL, FINE], "hang")
+    failed, fine = one.rows.rows
+    assert (failed.status, fine.status) == ("timeout", "ok")
+    assert "no answer within 2 s" in failed.reason
+    assert harmful(Pair.of(failed.minimal))
+    assert failed.seconds < 60
+
+
+def test_a_run_goes_on_where_its_rows_stop_and_a_failure_is_not_repeated(tmp_path):
+    log = tmp_path / "log"
+    run(tmp_path, [FINE], log=log)
+    one, said = run(tmp_path, [FINE, HARMFUL], log=log)
+    assert len(one.rows.rows) == 2
+    assert len(log.read_text().splitlines()) == 2
+    assert said[-1] == "1 of 1 verified, 0 failed"
+
+
+def test_several_gpus_share_the_jobs(tmp_path):
+    jobs = [Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), seed)) for seed in range(40)]
+    log = tmp_path / "log"
+    one, _ = run(tmp_path, jobs, boards=BOARDS, log=log)
+    assert sorted(row.subject["seed"] for row in one.rows.rows) == list(range(40))
+    used = {line.split("|")[-1] for line in log.read_text().splitlines()}
+    assert used <= {"GPU-a", "GPU-b"}
+    assert {row.board for row in one.rows.rows} == used
+
+
+def test_a_kernel_that_does_not_compile_cleanly_is_a_failure_of_its_own(tmp_path):
+    one, _ = run(tmp_path, [Job(Pair(GemmConfig(tile_n=24), GemmProblem(64, 64, 64))), FINE])
+    assert sorted(row.status for row in one.rows.rows) == ["ok", "spilled"]
+    assert one.failed == 1
+
+
+def test_what_cannot_be_checked_here_is_skipped_and_two_processes_run_at_once(tmp_path):
+    log = tmp_path / "log"
+    jobs = [Job(FINE.pair, "few SMs", "static"), Job(FINE.pair, PROCESSES, "static")]
+    one, _ = run(tmp_path, jobs, log=log)
+    assert [(row.kind, row.status) for row in one.rows.rows] == [
+        ("few SMs: static", "skipped"),
+        ("processes: static", "ok"),
+    ]
+    assert [line.split("|")[0] for line in log.read_text().splitlines()] == ["few SMs", "streams", "streams"]
+
+
+def test_nothing_is_begun_after_the_time_is_up(tmp_path):
+    one, _ = run(tmp_path, [FINE, HARMFUL], seconds=1e-6)
+    assert one.rows.rows == []
+
+
+def test_a_reply_becomes_a_status():
+    assert verdict(Reply("answer", Finding(bits="b"))) == ("ok", "", "b")
+    assert verdict(Reply("answer", Finding("bad"))) == ("wrong_result", "bad", "")
+    assert verdict(Reply("answer", Finding(skipped="why"))) == ("skipped", "why", "")
+    assert verdict(Reply("timeout", error="late"))[0] == "timeout"
+    assert verdict(Reply("died", error="gone"))[0] == verdict(Reply("raised", error="oops"))[0] == "crash"
