@@ -384,7 +384,7 @@ def worker(
     gpus: Gpus = "0",
 ) -> None:
     """Let GPUs of this host take part in a sweep that runs with --cluster."""
-    from hopper_gemm.run.cluster import serve
+    from hopper_gemm.run.executors.cluster import serve
     from hopper_gemm.run.task import Rig
 
     if not address.startswith("tls://"):
@@ -438,7 +438,7 @@ def _run(question: Question, source: Source, job: Job, say: Callable[[str], None
 
 
 def _sweep(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
-    from hopper_gemm.run.replay import recorded_points
+    from hopper_gemm.run.executors.replay import recorded_points
     from hopper_gemm.run.sweep import Sweep
 
     only = None if source.recorded is None else recorded_points(source.recorded)

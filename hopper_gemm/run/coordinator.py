@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.local import Executor
+from hopper_gemm.run.executors.local import Executor
 from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Said, Task
 
 HOPELESS = 5

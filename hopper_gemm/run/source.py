@@ -11,8 +11,8 @@ from typing import Any
 from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.measure.device import GpuId, NoHopperError, slug
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.run.local import Executor, Local
-from hopper_gemm.run.replay import Replay, about_record
+from hopper_gemm.run.executors.local import Executor, Local
+from hopper_gemm.run.executors.replay import Replay, about_record
 from hopper_gemm.run.task import Job, Rig
 from hopper_gemm.study.folder import StudyFolder, identity_of
 from hopper_gemm.study.places import local_root, shown
@@ -101,7 +101,7 @@ class Source:
         if self.recorded is not None:
             return Replay(self.recorded)
         if self.cluster:
-            from hopper_gemm.run.cluster import Cluster
+            from hopper_gemm.run.executors.cluster import Cluster
 
             cluster = Cluster(job, self.cluster)
             say(f"other hosts join by: {cluster.command}")
