@@ -10,24 +10,24 @@ import typer
 from hopper_gemm.model.problem import DTYPES
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
+REPLAYED = "Recorded study to replay. Default: the one of the same name."
+TUNED = "Tuned table. Default: the recorded one of this kind of GPU."
 
+Size = Annotated[int, typer.Argument(help="M, N and K: rows of A, columns of B, depth of the product.")]
+MaybeSize = Annotated[int | None, typer.Argument(help="M, N and K: rows of A, columns of B, depth of the product.")]
+Dtype = Annotated[str, typer.Option(help=f"{TYPES}; a list says so itself.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 Gpus = Annotated[str, typer.Option(help="Indices of GPUs, as nvidia-smi lists them, with commas: 0,1.")]
-Cluster = Annotated[
-    bool, typer.Option("--cluster", help="Measure on workers that join from other hosts; prints the command to join.")
-]
+Cluster = Annotated[bool, typer.Option("--cluster", help="Measure on workers that join; prints how other hosts join.")]
 Host = Annotated[str, typer.Option(help="With --cluster: HOST or HOST:PORT to listen on.")]
 BackendName = Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")]
 StudyOut = Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")]
-StudyFolder = Annotated[
-    Path, typer.Argument(metavar="RESULTS_DIR", help="A study's folder, such as results/h200/seed-table.")
-]
-Recorded = Annotated[
-    Path | None, typer.Option("--from", help="Recorded study to replay. Default: the one of the same name.")
-]
-TunedTable = Annotated[
-    Path | None, typer.Option("--from", help="Tuned table. Default: the recorded one of this kind of GPU.")
-]
+StudyFolder = Annotated[Path, typer.Argument(metavar="RESULTS_DIR", help="A folder such as results/h200/seed-table.")]
+Shapes = Annotated[Path | None, typer.Option(help="A list of problems, as TOML, such as sweeps/shapes/suite.toml.")]
+Recorded = Annotated[Path | None, typer.Option("--from", help=REPLAYED)]
+TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]
+Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
 Regime = Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
 Context = Annotated[str, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")]
 OnlyRegime = Annotated[str | None, typer.Option(help="Only this regime.")]
@@ -49,7 +49,7 @@ def config_values(settings: list[str]) -> dict[str, Any]:
     Raises:
         ValueError: a text is none, or names no parameter.
     """
-    from hopper_gemm.model.config import PARAMETERS, current
+    from hopper_gemm.model.config import current
     from hopper_gemm.study.spec import fields_of
 
     found: dict[str, Any] = {}
@@ -57,12 +57,9 @@ def config_values(settings: list[str]) -> dict[str, Any]:
         name, equals, word = text.partition("=")
         if not equals:
             raise ValueError(f"--set must be like tile_m=256 but got {text!r}")
-        value: Any = {"true": True, "false": False}.get(word.lower(), word)
-        if word.lstrip("-").isdecimal() and len(word) < 20:
-            value = int(word)
-        fields = current(fields_of(name, value))
-        again = next((field for field in fields if field in found), None)
-        if again is not None:
-            raise ValueError(f"--set names {again} twice; leave one of them out")
-        found |= {field: bool(v) if PARAMETERS[field].flag and v in (0, 1) else v for field, v in fields.items()}
+        number = int(word) if word.lstrip("-").isdecimal() and len(word) < 20 else word
+        fields = current(fields_of(name, {"true": True, "false": False}.get(word.lower(), number)))
+        if again := [field for field in fields if field in found]:
+            raise ValueError(f"--set names {again[0]} twice; leave one of them out")
+        found |= fields
     return found

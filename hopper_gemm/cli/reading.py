@@ -9,16 +9,10 @@ from typing import Annotated
 import typer
 
 from hopper_gemm.cli.app import CHECK_FAILED, app, fail, plain_errors, stderr
-from hopper_gemm.cli.options import (
-    TYPES,
-    Context,
-    Json,
-    OnlyContext,
-    OnlyProblem,
-    OnlyRegime,
-    StudyFolder,
-    config_values,
-)
+from hopper_gemm.cli.options import Context, Dtype, Json, OnlyContext, OnlyProblem, OnlyRegime, Size, StudyFolder
+from hopper_gemm.cli.options import config_values
+
+ALL = "exhaustive,random,tpe,gp,prior"
 
 
 @app.command()
@@ -66,14 +60,11 @@ def table(
 @app.command()
 @plain_errors
 def explain(
-    m: Annotated[int, typer.Argument(help="Rows of A and C.")],
-    n: Annotated[int, typer.Argument(help="Columns of B and C.")],
-    k: Annotated[int, typer.Argument(help="Depth of the product.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A parameter as name=value, such as tile_m=256 or cluster=2x1; may be repeated."),
-    ] = None,
-    dtype: Annotated[str, typer.Option(help=f"{TYPES}.")] = "bf16",
+    m: Size,
+    n: Size,
+    k: Size,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value, such as cluster=2x1; repeat.")] = None,
+    dtype: Dtype = "bf16",
     layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
     context: Context = "isolated",
     as_json: Json = False,
@@ -104,16 +95,10 @@ def explain(
 @app.command()
 @plain_errors
 def simulate(
-    results: Annotated[
-        Path, typer.Argument(metavar="RESULTS_DIR", help="A recorded study, such as results/h200/seed-table.")
-    ],
-    samplers: Annotated[
-        str, typer.Option(help="Names, with commas; gp-blind is gp without the model prior.")
-    ] = "exhaustive,random,tpe,gp,prior",
+    results: StudyFolder,
+    samplers: Annotated[str, typer.Option(help="Names, with commas; gp-blind is gp without the model prior.")] = ALL,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each sampler.")] = 30,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials of a run. Default: a quarter of the space, at least 40.")
-    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Of a run. Default: a quarter of the space.")] = None,
     regime: OnlyRegime = None,
     problem: OnlyProblem = None,
     out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .png and .json.")] = None,
@@ -144,9 +129,7 @@ def simulate(
 def export(
     results: StudyFolder,
     form: Annotated[str, typer.Option("--format", help="t4: Kernel Tuner's results format.")] = "t4",
-    out: Annotated[
-        Path | None, typer.Option(help="File to write. Default: t4.json; several problems have a file each.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: t4.json; several problems have a file each.")] = None,
     as_json: Json = False,
 ) -> None:
     """A study in the format of other tuners: T4, the open results format of the autotuning community."""
@@ -156,26 +139,23 @@ def export(
     if form != "t4":
         fail(f"--format must be t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR --format csv")
     written = exported(results, out)
-    if as_json:
-        print(json.dumps({"files": [str(path) for path in written]}))
-    else:
-        print("\n".join(f"Written to {shown(path)}" for path in written))
+    told = "\n".join(f"Written to {shown(path)}" for path in written)
+    print(json.dumps({"files": [str(path) for path in written]}) if as_json else told)
 
 
 @app.command()
 @plain_errors
 def pack(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS_DIR", help="Folder of a finished study.")],
+    results: StudyFolder,
     as_json: Json = False,
 ) -> None:
     """Turn a finished study's CSV files into Parquet, a fifth of the size; every command reads either."""
     from hopper_gemm.study.pack import pack as packed
 
     found = packed(results)
-    if as_json:
-        print(json.dumps({name: {"csv_bytes": old, "bytes": new} for name, (old, new) in found.items()}))
-    else:
-        print("\n".join(f"{name}: {new} bytes instead of {old}" for name, (old, new) in found.items()))
+    told = "\n".join(f"{name}: {new} bytes instead of {old}" for name, (old, new) in found.items())
+    sizes = {name: {"csv_bytes": old, "bytes": new} for name, (old, new) in found.items()}
+    print(json.dumps(sizes) if as_json else told)
 
 
 @app.command()
@@ -185,10 +165,7 @@ def doctor(as_json: Json = False) -> None:
     from hopper_gemm.cli.doctor import examine
 
     findings = examine()
-    if as_json:
-        print(json.dumps([finding.as_dict() for finding in findings]))
-    else:
-        for finding in findings:
-            print(f"{finding.mark:7} {finding.what}: {finding.found}{f'; {finding.fix}' if finding.fix else ''}")
+    told = [f"{one.mark:7} {one.what}: {one.found}{f'; {one.fix}' if one.fix else ''}" for one in findings]
+    print(json.dumps([one.as_dict() for one in findings]) if as_json else "\n".join(told))
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.local import Executor
+from hopper_gemm.run.executors.local import Executor
 from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Said, Task
 
 HOPELESS = 5
@@ -190,11 +190,13 @@ class Coordinator:
                     return
                 self._deliver()  # all that there was were a few crashes
                 continue
-            if not self._members and not self._executor.awaited:
+            over = not self._members and not self._executor.awaited
+            events = self._executor.poll(0.0 if full or over else TICK_SECONDS)
+            if over and not events:
                 if not self._ever:
                     raise NoHopperError(self._reason or "no GPU was named")
                 raise RunError(f"{self._reason}; no worker is left, run the same command to go on")
-            self._hear(self._executor.poll(0.0 if full else TICK_SECONDS))
+            self._hear(events)
             self._question.tick()
             self._drop_lost_boards()
             now = time.monotonic()

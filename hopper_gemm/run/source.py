@@ -11,8 +11,8 @@ from typing import Any
 from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.measure.device import GpuId, NoHopperError, slug
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.run.local import Executor, Local
-from hopper_gemm.run.replay import Replay, about_record
+from hopper_gemm.run.executors.local import Executor, Local
+from hopper_gemm.run.executors.replay import Replay, about_record
 from hopper_gemm.run.task import Job, Rig
 from hopper_gemm.study.folder import StudyFolder, identity_of
 from hopper_gemm.study.places import local_root, shown
@@ -101,7 +101,7 @@ class Source:
         if self.recorded is not None:
             return Replay(self.recorded)
         if self.cluster:
-            from hopper_gemm.run.cluster import Cluster
+            from hopper_gemm.run.executors.cluster import Cluster
 
             cluster = Cluster(job, self.cluster)
             say(f"other hosts join by: {cluster.command}")
@@ -110,13 +110,7 @@ class Source:
 
 
 def choose(
-    name: str,
-    *,
-    backend: str = "auto",
-    gpus: Sequence[int] = (0,),
-    recorded: Path | None = None,
-    cluster: str = "",
-    rig: Rig | None = None,
+    name: str, backend: str = "auto", gpus: Sequence[int] = (0,), recorded: Path | None = None, cluster: str = ""
 ) -> Source:
     """Find the GPUs, or else a record.
 
@@ -126,19 +120,17 @@ def choose(
         gpus: indices, as nvidia-smi lists them.
         recorded: a study to replay, where no GPU measures.
         cluster: see :class:`Source`.
-        rig: parts of workers.
 
     Raises:
         NoHopperError: ``backend`` is ``"cuda"`` and a GPU is not there.
         NotRecordedError: there is neither a GPU nor a record.
         ValueError: the GPUs are of several kinds, or there is no such backend.
     """
-    rig = rig or Rig()
     if cluster:
-        return Source(cluster=cluster, rig=rig)
-    found, missing = find(gpus, backend, rig)
+        return Source(cluster=cluster)
+    found, missing = find(gpus, backend, Rig())
     if found:
-        return Source(found, rig=rig)
+        return Source(found)
     return Source(recorded=read_study(recorded or recorded_study(name, missing)), missing=missing)
 
 

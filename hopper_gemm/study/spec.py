@@ -92,6 +92,11 @@ class FinalSection(_Section):
     burst_rest: Seconds = 0.02
     steady_pairs: Count = 2
 
+    @property
+    def fresh(self) -> int:
+        """Fresh processes that are needed."""
+        return self.processes if self.best else 0
+
 
 class BudgetSection(_Section):
     """When a search has looked long enough; no limit where nothing stands.

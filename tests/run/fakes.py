@@ -193,14 +193,6 @@ def naming() -> Any:
     return handle
 
 
-RIG = Rig(find=find, measuring=measuring, naming=naming, compiling=compiling)
-
-
-def job(tmp_path: Path, **more: Any) -> Job:
-    """A job whose kernels and logs lie in a temporary folder."""
-    return Job("fake", store=tmp_path / "store", log=tmp_path / "children.log", rig=RIG, **more)
-
-
 def measured(log: Path) -> Counter[str]:
     """How often each config was measured, by label; controls are ``None``."""
     lines = log.read_text().splitlines() if log.is_file() else []
@@ -226,6 +218,14 @@ def _counted(point: Any, figures: dict[str, float], kernel: str = "") -> Any:
     from hopper_gemm.measure.counters import Counted
 
     return Counted(point, kernel, figures, "", "" if figures else "metered, it counted nothing")
+
+
+RIG = Rig(find, measuring, naming, compiling, profile, meter)
+
+
+def job(tmp_path: Path, **more: Any) -> Job:
+    """A job whose kernels and logs lie in a temporary folder."""
+    return Job("fake", store=tmp_path / "store", log=tmp_path / "children.log", rig=RIG, **more)
 
 
 def descendants(log: str) -> dict[int, str]:

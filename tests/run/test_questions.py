@@ -385,3 +385,46 @@ def test_the_folder_of_a_list_stands_for_its_folder_of_the_problem(tmp_path):
     assert question(CUBE, Options(warm_start=(tmp_path,))).warm_start == [str(tmp_path / name)]
     assert question(WIDE, Options(warm_start=(tmp_path,))).warm_start == []
     assert question(CUBE, Options(warm_start=(tmp_path / name,))).warm_start == [str(tmp_path / name)]
+
+
+def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_path):
+    from hopper_gemm.tables.publish import publish
+    from hopper_gemm.tables.verdict import verdict
+
+    spec = question(GemmProblem(8192, 8192, 8192), Options(trials=14, finals=3))
+    out = tmp_path / "h200" / "tune"
+    swept(spec, out)
+    assert len(rows_of(out)) == 14
+    publish(out)
+    assert (out / "search.png").stat().st_size > 10_000
+    assert (out.parent / "best_configs.json").is_file()
+    found = verdict(out)
+    assert found.final
+    assert found.runner_up is not None
+    assert found.winner.speedup >= found.runner_up.speedup
+    assert found.winner.config != found.runner_up.config
+
+
+def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
+    from tests.test_cli import run as command
+
+    asked = [
+        "tune",
+        "8192",
+        "8192",
+        "8192",
+        "--context",
+        "chained",
+        "--backend",
+        "replay",
+        "--out",
+        str(tmp_path / "t"),
+    ]
+    done = command(*asked, "--trials", "6")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Replaying tune-8192x8192x8192-burst-chained from recorded measurements of an NVIDIA")
+    for word in ("256x200x64", "=alternate", "cuBLAS, ", "runner-up", "waves", "intensity", "look-ahead", "limit"):
+        assert word in done.stdout
+    again = command(*asked, "--trials", "8", "--json")
+    assert json.loads(again.stdout)["winner"]["speedup"] > 1
+    assert len(rows_of(tmp_path / "t")) == 8

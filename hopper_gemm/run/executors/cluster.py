@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from hopper_gemm.compiler.child import CONTEXT
-from hopper_gemm.run.local import RESPAWNS
+from hopper_gemm.run.executors.local import RESPAWNS
 from hopper_gemm.run.task import Answer, Event, Job, Left, Task
 from hopper_gemm.run.worker import log_file, private_folder, shares, work
 
@@ -58,7 +58,7 @@ LOST = "the scheduler is gone; run the same command to go on"
 
 
 class Cluster:
-    """See the module, and :class:`hopper_gemm.run.local.Executor`.
+    """See the module, and :class:`hopper_gemm.run.executors.local.Executor`.
 
     Args:
         job: of the run.
@@ -105,11 +105,11 @@ class Cluster:
 
     @property
     def awaited(self) -> str:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
         return "" if self._lost else f"a worker ({self.command})"
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
         for name in list(self._pending):
             self._flush(name)
         found = []
@@ -123,11 +123,11 @@ class Cluster:
         return [one for name, event in found for one in self._noted(name, event)]
 
     def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
         self._pending.setdefault(worker, []).extend(tasks)
 
     def close(self) -> None:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
         self.pem.unlink(missing_ok=True)
         for thing in (self._client, self._cluster):
             with contextlib.suppress(Exception):

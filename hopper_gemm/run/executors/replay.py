@@ -28,16 +28,16 @@ class Replay:
 
     @property
     def awaited(self) -> str:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
         return WORKER
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
         events, self._events = self._events, []
         return events
 
     def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
         for number, task in tasks:
             for index, point in enumerate(task.points):
                 row = self._rows.get(RowKey(task.stage, point, task.process))
@@ -48,7 +48,7 @@ class Replay:
                 self._events.append((WORKER, answer))
 
     def close(self) -> None:
-        """See :class:`hopper_gemm.run.local.Executor`."""
+        """See :class:`hopper_gemm.run.executors.local.Executor`."""
 
 
 def recorded_points(study: Study) -> set[Point]:
