@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -35,42 +34,36 @@ def verify(
     """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a
     failure."""
     from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.verify.report import page
     from hopper_gemm.verify.rows import read_rows
 
-    say, kept = saying(as_json), store or default_store()
+    say, kept, path = saying(as_json), store or default_store(), report or out / "report.md"
+    if report is not None and not report.parent.is_dir():
+        raise ValueError(f"--report must lie in a folder that exists but got {report}; make {report.parent} first")
     if cpu:
         from hopper_gemm.verify.protocols import verify_protocols
 
         failed = verify_protocols(out, len(os.sched_getaffinity(0)), say)
     else:
+        from hopper_gemm.measure.device import find_hopper
         from hopper_gemm.verify.drawing import pairs as drawn
         from hopper_gemm.verify.harness import Board, Harness, Job, compile_all
         from hopper_gemm.verify.kinds import load_jobs
 
-        jobs = [*chain(load_jobs() if load else [], map(Job, drawn(seed, pairs)))]
+        boards = [] if compile_only else [find_hopper(index) for index in gpus_of(gpus)]
+        jobs = [*(load_jobs() if load else []), *map(Job, drawn(seed, pairs))]
         if compile_only:
-            failed = compile_all(jobs, kept, say)
-            raise typer.Exit(CHECK_FAILED if failed else 0)
-        from hopper_gemm.measure.device import find_hopper
+            raise typer.Exit(CHECK_FAILED if compile_all(jobs, kept, say) else 0)
         from hopper_gemm.verify.load import answering
 
-        boards = [find_hopper(index) for index in gpus_of(gpus)]
         harness = Harness(out, kept, [Board(one.uuid, one.name) for one in boards], answering, say)
         harness.run(jobs, seconds)
         failed = harness.failed
     rows = read_rows(out)
-    _write_page(out, report)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(page(rows))
+    os.replace(part, path)
     if as_json:
         print(json.dumps({"rows": len(rows), "failed": failed, "by_status": Counter(row.status for row in rows)}))
     if failed:
         raise typer.Exit(CHECK_FAILED)
-
-
-def _write_page(folder: Path, report: Path | None) -> None:
-    from hopper_gemm.verify.report import page
-    from hopper_gemm.verify.rows import read_rows
-
-    path = report or folder / "report.md"
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page(read_rows(folder)))
-    os.replace(part, path)

@@ -141,7 +141,7 @@ def _kind(config: GemmConfig, used: Counter[tuple[str, str]]) -> tuple[str, str]
     """Of the types and layouts that a config can run those that were used least."""
     kinds = [(dtype, layouts) for dtype in DTYPES for layouts in LAYOUTS]
     able = [kind for kind in kinds if is_legal(config, GemmProblem(512, 512, 65536, *kind))]
-    kind = min(able, key=lambda kind: used[kind])
+    kind = min(able or kinds, key=lambda kind: used[kind])
     used[kind] += 1
     return kind
 

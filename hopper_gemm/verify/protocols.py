@@ -18,7 +18,7 @@ from hopper_gemm.model.protocol.pace import Meetings
 from hopper_gemm.model.protocol.ring import Protocol
 from hopper_gemm.model.protocol.scheduler import Launch
 from hopper_gemm.model.protocol.search import Broken
-from hopper_gemm.verify.rows import FAILED, Row, Rows
+from hopper_gemm.verify.rows import CPU, FAILED, Row, Rows
 
 Model = Protocol | Pair | Ledger | Meetings | Launch
 
@@ -98,4 +98,4 @@ def _timed(model: Model) -> tuple[str, str, str, float]:
 
 
 def _row(name: str, model: Model, status: str, sources: str, **about: Any) -> Row:
-    return Row("protocol", {"protocol": name, "model": repr(model)}, status, kernel=sources, board="cpu", **about)
+    return Row("protocol", {"name": name, "model": repr(model)}, status, kernel=sources, board=CPU, **about)

@@ -6,26 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hopper_gemm.verify.drawing import STRATA, Pair
-from hopper_gemm.verify.rows import FAILED, Row
+from hopper_gemm.verify.rows import CPU, FAILED, Row
+
+ON_GPU = "the kernel"
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Markdown on the last kernel that has rows."""
-    kernels = [row.kernel for row in rows if row.kind != "protocol"]
-    current = [row for row in rows if row.kind != "protocol" and row.kernel == kernels[-1]] if kernels else []
-    last = {row.key: row for row in current}.values()
-    pairs = [row for row in last if row.kind == "pair"]
-    loads = [row for row in last if row.kind != "pair"]
-    sources = [row.kernel for row in rows if row.kind == "protocol"]
-    protocols = [row for row in rows if row.kind == "protocol" and row.kernel == sources[-1]]
+    """Markdown on the last sources of each kind that have rows."""
+    sources = {_sources(row): row.kernel for row in rows}
+    last = {row.key: row for row in rows if row.kernel == sources[_sources(row)]}.values()
+    pairs = [row for row in last if row.board != CPU and row.kind == "pair"]
+    loads = [row for row in last if row.board != CPU and row.kind != "pair"]
+    models = [row for row in last if row.board == CPU]
     parts = [
         "# What was verified",
         "",
         "Made by `make verify` and `make verify-cpu` from their rows; whoever changes the kernel runs them again.",
         "",
-        f"Kernel: `{kernels[-1] if kernels else 'none'}` (digest of its sources), "
+        f"Kernel: `{sources.get(ON_GPU, 'none')}` (digest of its sources), "
         f"{len({row.code for row in last if row.code})} machine codes.",
-        *_boards(last),
+        *_boards([*pairs, *loads]),
         "",
         "## Pairs of config and problem",
         "",
@@ -33,7 +33,7 @@ def page(rows: Sequence[Row]) -> str:
         "",
         "Of each: every element against fp32; nothing written outside the output, which lies between guards, nor into "
         "the operands, which lie among NaNs; the same bits in three runs over outputs that held other things, and in "
-        "two replays of a graph; infinities and NaNs where torch has them, zeros and subnormal numbers.",
+        "two replays of a graph; infinities and NaNs where torch has them, also beside zeros and subnormal numbers.",
         "",
         *_coverage(pairs),
         "",
@@ -43,15 +43,20 @@ def page(rows: Sequence[Row]) -> str:
         "",
         *_circumstances(loads),
         "",
-        "## Protocols, every order of events",
+        "## Without a GPU",
         "",
-        _counts(protocols),
+        _counts(models),
         "",
-        *_protocols(protocols),
+        *_models(models),
         "",
-        *_failures([*last, *protocols]),
+        *_failures(last),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _sources(row: Row) -> str:
+    """What a row's digest of sources is of."""
+    return row.kind if row.board == CPU else ON_GPU
 
 
 def _boards(rows: Iterable[Row]) -> list[str]:
@@ -90,12 +95,13 @@ def _circumstances(rows: Sequence[Row]) -> list[str]:
     return table + [f"| {one} | {' | '.join(cells.get((way, one), '-') for way in across)} |" for one in down]
 
 
-def _protocols(rows: Sequence[Row]) -> list[str]:
-    names = dict.fromkeys(row.subject["protocol"] for row in rows)
-    table = ["| protocol | sizes | moments |", "| --- | --- | --- |"] if names else []
+def _models(rows: Sequence[Row]) -> list[str]:
+    """A table: how many sizes or cases of each thing, and the moments of those that were explored."""
+    names = dict.fromkeys((row.kind, row.subject["name"]) for row in rows)
+    table = ["| kind | what | cases | moments |", "| --- | --- | --- | --- |"] if names else []
     for name in names:
-        own = [row for row in rows if row.subject["protocol"] == name]
-        table.append(f"| {name} | {len(own)} | {sum(int(row.bits or 0) for row in own):,} |")
+        own = [row for row in rows if (row.kind, row.subject["name"]) == name]
+        table.append(f"| {' | '.join(name)} | {len(own)} | {sum(int(row.bits or 0) for row in own):,} |")
     return table
 
 

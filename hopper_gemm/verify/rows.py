@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 FILE = "rows.jsonl"
+CPU = "cpu"
+"""The board of what needs none."""
+
 FAILED = ("wrong_result", "timeout", "crash", "spilled", "compile_error")
 
 
@@ -18,14 +21,16 @@ class Row:
     """One thing verified.
 
     Args:
-        kind: ``"pair"``, ``"protocol"``, or a circumstance and a kind of kernel: ``"busy SMs: stream-K"``.
-        subject: the pair as :meth:`hopper_gemm.verify.drawing.Pair.as_dict` gives it, or the protocol's size.
+        kind: ``"pair"``; a circumstance and a kind of kernel, such as ``"busy SMs: stream-K"``; or, without a GPU,
+            ``"protocol"``.
+        subject: the pair as :meth:`hopper_gemm.verify.drawing.Pair.as_dict` gives it; or, without a GPU, at least a
+            ``name``.
         status: ``"ok"``, ``"skipped"`` or one of :data:`FAILED`.
         reason: one line where it is not ok.
-        kernel: digest of the kernel's sources.
+        kernel: digest of the sources of the kernel, or of what else was verified.
         code: digest of the machine code.
         bits: digest of the output; of a protocol the number of its moments.
-        board: UUID of the GPU, or ``"cpu"``.
+        board: UUID of the GPU, or :data:`CPU`.
         gpu: its name.
         seconds: that it took.
         minimal: the smallest pair that fails too, or None.

@@ -19,7 +19,7 @@ def test_a_model_that_breaks_is_a_failure_and_what_was_done_is_not_done_again(tm
     few = [("ledger", Ledger(2, 2)), ("broken", Ledger(2, 2, fault="no turn")), ("ring", Protocol(1, 0, 2, 1))]
     monkeypatch.setattr(protocols, "models", lambda: iter(few))
     assert verify_protocols(tmp_path, 2, lambda _: None) == 1
-    rows = {row.subject["protocol"]: row for row in read_rows(tmp_path)}
+    rows = {row.subject["name"]: row for row in read_rows(tmp_path)}
     assert {name: row.status for name, row in rows.items()} == {"ledger": "ok", "broken": "wrong_result", "ring": "ok"}
     assert "sums" in rows["broken"].reason
     assert int(rows["ring"].bits) == moments(few[2][1])

@@ -14,7 +14,7 @@ LOADS = [
     Row("busy SMs: dynamic", PAIRS[0].subject, "timeout", "no answer", kernel="new", minimal=PAIRS[1].subject),
     Row("graphs: static", PAIRS[0].subject, "skipped", "no graphs", kernel="new"),
 ]
-MODEL = Row("protocol", {"protocol": "pace", "model": "m"}, "ok", kernel="p", bits="1234", board="cpu")
+MODEL = Row("protocol", {"name": "pace", "model": "m"}, "ok", kernel="p", bits="1234", board="cpu")
 
 
 def test_it_names_kernel_boards_and_counts():
@@ -26,7 +26,7 @@ def test_it_names_kernel_boards_and_counts():
     assert "| kind | busy SMs | graphs |" in text
     assert "| static | ok | skipped |" in text
     assert "| dynamic | timeout | - |" in text
-    assert "| pace | 1 | 1,234 |" in text
+    assert "| protocol | pace | 1 | 1,234 |" in text
     assert "- busy SMs: dynamic: timeout: no answer. Smallest: " in text
 
 
