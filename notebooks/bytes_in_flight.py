@@ -14,30 +14,32 @@
 # A ring of shared memory can be cut into many shallow stages or a few deep ones. How many bytes must be on their way
 # for the tensor cores not to wait, how deep must a stage be, and what does a shallow one cost? From three studies:
 # `stagger` (five tiles, all depths and stages), `tile-shape` (25 tiles, depth 4) and `seed-table` (five tiles of 128
-# columns, depth 2 to 16), 8192^3 and 4096^3, measured on an NVIDIA H200. No GPU is needed to run this again.
+# columns, depth 2 to 16), 8192^3 and 4096^3, measured on an NVIDIA H200. No GPU is needed to run this again. Every
+# timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import footprint
-from hopper_gemm.tables.counters import read_counters
-from hopper_gemm.tables.derived import with_derived
-from hopper_gemm.tables.report import Study, read_study, source_line
-from hopper_gemm.tables.trials import config_of
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import Study, read_study
+from hopper_gemm.tables.counters import with_derived
+from hopper_gemm.tables.pivot import config_of, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import scope_line, source_line
 
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
+show_small()
+results = results_root() / "h200"
 
 
 def prepared(study: Study) -> pd.DataFrame:
     """The rows with what follows from their config: clocks are those of the SM, for one stage of one CTA."""
-    rows = with_derived(study.trials)
+    rows = with_derived(rows_of(study, "sweep"))
     shares = [footprint(config_of(row)) for row in rows.to_dict("records")]
-    rows = rows.assign(tile=rows["tile_m"].astype(str) + "x" + rows["tile_n"].astype(str), depth=16.0 * rows["k_depth"])
+    rows = rows.assign(depth=16.0 * rows["k_depth"])
     padding = np.ceil(rows["k"] / rows["depth"]) * rows["depth"] / rows["k"]
     rows["reached"] = (rows["reached"] * padding).astype(float)
     rows["math"] = (2 * rows["tile_m"] * rows["tile_n"] * rows["depth"] / hopper.FLOP_PER_CLOCK_PER_SM).astype(float)
@@ -50,14 +52,15 @@ def prepared(study: Study) -> pd.DataFrame:
     return rows
 
 
-studies = {name: read_study(root / "results/h200" / name) for name in ("stagger", "tile-shape", "seed-table")}
+studies = {name: read_study(results / name) for name in ("stagger", "tile-shape", "seed-table")}
 for name, study in studies.items():
-    print(f"{name}: {source_line(study.provenance)} {study.trials['status'].value_counts().to_dict()}")
+    status = rows_of(study, "sweep")["status"].value_counts().to_dict()
+    print(f"{name}: {source_line(study.provenance)} {scope_line(study)} {status}")
 frames = {name: prepared(study) for name, study in studies.items()}
 large = {name: rows[(rows["k"] == 8192) & (rows["regime"] == "burst")] for name, rows in frames.items()}
 
 # %% [markdown]
-# `reached` is the tensor-active percent freed of idle SMs and of padded k. `eats` is how many bytes of its stages a
+# `reached` is the tensor-active percent corrected for idle SMs and padded k. `eats` is how many bytes of its stages a
 # tile uses up each clock at the full rate; loads ahead are `stages - 1 - stagger`.
 #
 # ## Bytes ahead
@@ -83,8 +86,8 @@ figure.colorbar(image, ax=axes, label="bytes that the tile eats a clock")
 plt.show()
 
 # %% [markdown]
-# Most of it is one rising curve that flattens between 60 and 100 KiB. Below it lie three kinds: depth 1, whose rows are
-# 32 bytes (triangles); tiles that eat fast (bright); and, not seen here, tiles whose wgmma reads more than shared
+# Most of it is one rising curve that flattens between 60 and 100 KiB. Below it lie three kinds: depth 1, whose rows
+# are 32 bytes (triangles); tiles that eat fast (bright); and, not seen here, tiles whose wgmma reads more than shared
 # memory gives. How many KiB are enough?
 #
 # ## Little's law
@@ -104,8 +107,8 @@ def load_clocks(rows: pd.DataFrame) -> pd.Series:
 
 
 found = []
-early = large["stagger"][(large["stagger"]["stagger"] == 0) & large["stagger"]["k_depth"].isin([2, 4])]
-for (tile, depth), part in early.groupby(["tile", "k_depth"]):
+prompt = large["stagger"][(large["stagger"]["stagger"] == 0) & large["stagger"]["k_depth"].isin([2, 4])]
+for (tile, depth), part in prompt.groupby(["tile", "k_depth"]):
     enough = part["reached"] >= 0.985 * PLATEAU
     least = part[enough].sort_values("ahead_kib").iloc[0]
     below = part[part["ahead_kib"] < least["ahead_kib"]].sort_values("ahead_kib").iloc[-1]
@@ -126,17 +129,17 @@ need["by Little's law, KiB"] = need["load, clocks"] * need["eats"] / 1024
 need.astype(float).round(1)
 
 # %% [markdown]
-# (Enough is 98.5 % of the plateau.) At depth 2, where the steps are fine, Little's law asks for 3 to 15 % more than is
-# enough for four tiles, and is within the step for 256x192; at depth 4 the steps of 48 and 56 KiB are too coarse to say
-# more than that it is not far off. That it asks for too much is no surprise: it counts every slot as a load in flight,
-# and in a ring that keeps up some of them are full.
+# (Enough is 98.5 % of the plateau.) At depth 2, where the steps are fine, Little's law asks for 3 to 15 % more than
+# is enough for four tiles, and is within the step for 256x192; at depth 4 the steps of 48 and 56 KiB are too coarse
+# to say more than that it is not far off. That it asks for too much is no surprise: it counts every slot as a load in
+# flight, and in a ring that keeps up some of them are full.
 #
 # ## The same law on tiles that it has not seen
 #
-# With stagger 0 a slot's round is the load and the math, later the load and the issue of a group, of which about three
-# instructions can wait in a queue (`stagger.ipynb`). Add the other ceilings: the math at the plateau of 98.2 %; what
-# shared memory gives wgmma, 128 bytes a clock; 49 bytes a clock from L2 (`seed_table.ipynb`); and 0.62 rows a clock,
-# which is shown further below. The slowest of them decides.
+# With stagger 0 a slot's round is the load and the math, later the load and the issue of a group, of which about
+# three instructions can wait in a queue (`stagger.ipynb`). Add the other ceilings: the math at the plateau of 98.2 %;
+# what shared memory gives wgmma, 128 bytes a clock; 49 bytes a clock from L2 (`seed_table.ipynb`); and 0.62 rows a
+# clock, which is shown further below. The slowest of them decides.
 
 # %%
 CEILINGS = ("ring", "math", "shared memory", "L2", "rows")
@@ -196,31 +199,32 @@ pd.DataFrame(
 ).T.infer_objects().round(1)
 
 # %% [markdown]
-# For the 25 tiles of `tile-shape`, 20 of which the fit has not seen, the law is right to 4.3 % RMS and 11.6 % at worst.
-# It says why the slow ones among those of 64 and 96 columns are slow: their loads do not last, except for 320x64, whose
-# split along n leaves wgmma of 32 columns, which read more than shared memory gives. It is too slow for rings that
-# nearly keep up. For `seed-table` it misses 9.2 % on the large problem, but 5.4 % without the tile of 64 rows:
+# For the 25 tiles of `tile-shape`, 20 of which the fit has not seen, the law is right to 4.3 % RMS and 11.6 % at
+# worst. It says why the slow ones among those of 64 and 96 columns are slow: their loads do not last, except for
+# 320x64, whose split along n leaves wgmma of 32 columns, which read more than shared memory gives. It is too slow for
+# rings that nearly keep up. For `seed-table` it misses 9.2 % on the large problem, but 5.4 % without the tile of 64
+# rows:
 
 # %%
 tested_64 = pd.concat([rows[rows["tile_m"] == 64] for name, rows in tested.items() if "seed" in name])
 tested_64.pivot(index="k", columns="k_depth", values="miss").round(0)
 
 # %% [markdown]
-# At depths 2, 4 and 6 that tile reaches far less of the peak than said on the large problem, and nearly what is said on
-# the small one. What limits it there is still not known. On the small problem the plateau is 94 % and not 98,
+# At depths 2, 4 and 6 that tile reaches far less of the peak than said on the large problem, and nearly what is said
+# on the small one. What limits it there is still not known. On the small problem the plateau is 94 % and not 98,
 # presumably since filling, draining and the epilogue weigh twice with half the k.
 #
 # ## Who waits: the kernel's own count
 #
-# `tile-shape` was run once more with a meter in the kernel: the share of cycles in which the first consumer waits for a
-# full stage, and the producer for an empty one (`counters.csv`). If the limit said above is right, the consumer waits
-# where the ring or L2 limits and not where shared memory does.
+# `tile-shape` was run once more with a meter in the kernel: the share of cycles in which the first consumer waits for
+# a full stage, and the producer for an empty one (`counters.csv`). If the limit said above is right, the consumer
+# waits where the ring or L2 limits and not where shared memory does.
 
 # %%
-waits = read_counters(root / "results/h200/tile-shape").query("arm == 'ours'").set_index(["tile_m", "tile_n", "stages"])
-shapes = tested["tile-shape, 8192^3"].join(
-    waits[["consumer_wait_pct", "producer_wait_pct"]].astype(float), on=["tile_m", "tile_n", "stages"]
-)
+waits = rows_of(studies["tile-shape"], "counters").dropna(subset="tile_m").set_index(["tile_m", "tile_n", "stages"])
+shares = ["consumer_wait_pct", "producer_wait_pct"]
+shapes = tested["tile-shape, 8192^3"].drop(columns=shares)
+shapes = shapes.join(waits[shares], on=["tile_m", "tile_n", "stages"])
 figure, axis = plt.subplots(figsize=(6.6, 4.6), layout="constrained")
 for limit, part in shapes.groupby("limit"):
     axis.scatter(100 - part["reached"], part["consumer_wait_pct"], color=colours[limit], label=limit)
@@ -241,9 +245,9 @@ shapes[(shapes["reached"] < 96)][columns].sort_values("reached").round(1).set_in
 # %% [markdown]
 # The law is borne out where it can be told apart: the consumer of 320x64 hardly waits, though its tensor cores idle a
 # third of the time, while 384x64 and 128x64 starve. And a wait is not an idle tensor core. In 192x64 and 384x96 a
-# consumer waits a quarter of the time, and the tensor cores idle only 8 to 9 %: its own group, one of which the stagger
-# of 1 lets run on, and those of the other consumers go on meanwhile. The producer, on the other hand, waits 68 to 94 %
-# of the time for an empty slot: issuing loads is not the limit.
+# consumer waits a quarter of the time, and the tensor cores idle only 8 to 9 %: its own group, one of which the
+# stagger of 1 lets run on, and those of the other consumers go on meanwhile. The producer, on the other hand, waits
+# 68 to 94 % of the time for an empty slot: issuing loads is not the limit.
 #
 # ## Equal bytes, different depth
 #
@@ -284,15 +288,15 @@ rings.pivot_table(index=["tile", "ring_kib"], columns="k_depth", values="reached
 # %% [markdown]
 # Fine, if shared memory is scarce. In 96 KiB, 256x128 reaches 95 % with four stages of depth 2, and 76 % with two of
 # depth 4: the slot that is being multiplied is a fourth of the ring or a half. From 144 KiB on (168 for 256x192 and
-# 320x128) the two are even, and two stages of depth 8 in 192 KiB are 0.6 to 3 points behind. A single stage of 112 KiB
-# reaches 53 to 56 %. Depth 1 rises first and stops far below.
+# 320x128) the two are even, and two stages of depth 8 in 192 KiB are 0.6 to 3 points behind. A single stage of 112
+# KiB reaches 53 to 56 %. Depth 1 rises first and stops far below.
 #
 # ## Depth 1: barriers, bytes or rows?
 #
-# At depth 1 no number of stages brings a tile near its peak. One round trip over the barriers for every 16 of k is the
-# obvious suspect. Then a stage should take the same time in every tile, or an amount that grows with its math. Others
-# are the bytes, and the rows: TMA fills shared memory row by row of the swizzle's span, and a row of depth 1 is 32
-# bytes. All three for rings with at least eight slots, medians:
+# At depth 1 no number of stages brings a tile near its peak. One round trip over the barriers for every 16 of k is
+# the obvious suspect. Then a stage should take the same time in every tile, or an amount that grows with its math.
+# Others are the bytes, and the rows: TMA fills shared memory row by row of the swizzle's span, and a row of depth 1
+# is 32 bytes. All three for rings with at least eight slots, medians:
 
 # %%
 shallow = large["stagger"].query("k_depth == 1 and free >= 8")
@@ -314,8 +318,8 @@ most[["span", "tile", "k_depth", "stages", "stagger", "rate", "drawn", "reached"
 # It is not a time for each stage: that differs by a third between tiles, and is longest for one of the two with the
 # least math. Rows a clock differ least, 0.58 to 0.64. At depth 1 alone rows cannot be told from bytes, each row being
 # 32. But rows of 64 bytes come to the same rate, 0.61 to 0.68, with twice the bytes; and rows of 128 stop at 0.38 to
-# 0.40, which is the 49 to 51 bytes a clock that L2 gives. So loads have two ceilings, one in bytes and one in rows.
-# Where is the second?
+#     0.40, which is the 49 to 51 bytes a clock that L2 gives. So loads have two ceilings, one in bytes and one in
+#     rows. Where is the second?
 
 # %%
 narrow = frames["seed-table"].query("tile == '128x128' and k == 8192 and k_depth in (2, 6)")
@@ -348,19 +352,19 @@ energy.pivot(index="tile", columns="k_depth", values=["pj_per_flop", "reached"])
 
 # %% [markdown]
 # Depth 2 keeps the tensor cores as busy as depth 4, to 0.4 points, and is 2 to 3 % slower all the same, with a clock
-# 1.7 to 2.7 % lower: at the cap a FLOP costs 3.5 to 7 % more energy where both keep up. Barriers or narrow rows? Depth
-# 6 has a third of the barriers and the same rows of 64 bytes. In 128x128 it takes as much energy as depth 2; in 128x256
-# its clock is that of depth 2 and not that of its neighbours 4 and 8. So the rows seem to be what costs. (256x192 at
-# depth 6 is less clear: it keeps the clock of depth 4, with 1.9 points less to do.) Depth 8 clocks highest, and gives
-# it back by waiting: within 0.4 % of depth 4 where two stages fit.
+# 1.7 to 2.7 % lower: at the cap a FLOP costs 3.5 to 7 % more energy where both keep up. Barriers or narrow rows?
+# Depth 6 has a third of the barriers and the same rows of 64 bytes. In 128x128 it takes as much energy as depth 2; in
+# 128x256 its clock is that of depth 2 and not that of its neighbours 4 and 8. So the rows seem to be what costs.
+# (256x192 at depth 6 is less clear: it keeps the clock of depth 4, with 1.9 points less to do.) Depth 8 clocks
+# highest, and gives it back by waiting: within 0.4 % of depth 4 where two stages fit.
 #
 # ## A rule of thumb
 #
-# A ring with stagger 0 is long enough if its loads ahead last as long as a load takes: ahead x math of a stage >= 1,800
-# clocks (a little less than the law's loads, which ask for too much), or in bytes, KiB ahead >= 1.76 times the bytes
-# that the tile eats a clock. Stagger 1 or more needs less ahead, by the three instructions in the queue, and a stage
-# more for it. How often is that right for the five tiles at depth 2 and more, where a config has enough if it reaches
-# 96 %?
+# A ring with stagger 0 is long enough if its loads ahead last as long as a load takes: ahead x math of a stage >=
+# 1,800 clocks (a little less than the law's loads, which ask for too much), or in bytes, KiB ahead >= 1.76 times the
+# bytes that the tile eats a clock. Stagger 1 or more needs less ahead, by the three instructions in the queue, and a
+# stage more for it. How often is that right for the five tiles at depth 2 and more, where a config has enough if it
+# reaches 96 %?
 
 # %%
 RULE = 1800
@@ -392,9 +396,10 @@ pd.DataFrame({"eats, bytes a clock": eats, "enough, KiB": RULE * eats / 1024}).r
 # - At equal bytes ahead depths 2 and 4 keep the tensor cores equally busy, starving or not. Stages as such count for
 #   nothing, and barriers at these depths cost nothing.
 # - Depth 4 is the depth to use: rows of 128 bytes, and three or four stages fit. Depth 2 makes better use of a small
-#   ring, but costs 2 to 3 % of clock. Depth 6 has the narrow rows of 2 and the coarse stages of 8. Depth 8 is even with
-#   4 where two stages of it fit.
-# - Depth 1 is limited by rows, 0.6 to 0.7 a clock and SM, not by its barriers, as far as can be seen. The same ceiling
-#   explains 128x128 at depths 2 and 6. That it lies on L2's side is inferred from its not slowing down with the SMs.
-# - A law of four fitted numbers and four ceilings tells 25 tiles to 4 %; it fails for the tile of 64 rows on the large
-#   problem, by up to 35 %, and is up to 12 % too slow where a ring nearly keeps up.
+#   ring, but costs 2 to 3 % of clock. Depth 6 has the narrow rows of 2 and the coarse stages of 8. Depth 8 is even
+#   with 4 where two stages of it fit.
+# - Depth 1 is limited by rows, 0.6 to 0.7 a clock and SM, not by its barriers, as far as can be seen. The same
+#   ceiling explains 128x128 at depths 2 and 6. That it lies on L2's side is inferred from its not slowing down with
+#   the SMs.
+# - A law of four fitted numbers and four ceilings tells 25 tiles to 4 %; it fails for the tile of 64 rows on the
+#   large problem, by up to 35 %, and is up to 12 % too slow where a ring nearly keeps up.

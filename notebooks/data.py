@@ -14,19 +14,23 @@
 # One kernel (256x128, the tuned one) and cuBLAS, the same two problems, the same regimes; only what the matrices hold
 # differs. Does the rate change, does the ratio to cuBLAS change, and what does that mean for other people's figures?
 # Everything here is computed from `results/h200/data/`, measured on an NVIDIA H200; no GPU is needed to run it again.
+# Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.tables.report import read_study, source_line
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study, records
+from hopper_gemm.tables.pivot import groups, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import source_line
 
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-study = read_study(root / "results/h200/data")
+show_small()
+results = results_root() / "h200"
+study = read_study(results / "data")
 print(source_line(study.provenance))
 KINDS = ["normal", "uniform", "zeros"]
 PLACES = [(m, regime) for m in (4096, 8192) for regime in ("burst", "steady")]
@@ -37,21 +41,18 @@ CAP, MHZ_MAX = study.provenance["gpu"]["power_limit_watts"], study.provenance["g
 # ## The rows
 
 # %%
-rows = study.trials.copy()
-rows["cublas_tflops"] = 2 * rows["m"] * rows["n"] * rows["k"] / rows["cublas_us"] / 1e6
-rows["cublas_active"] = 100 * rows["cublas_tflops"] / (PEAK_PER_MHZ * rows["cublas_sm_mhz"])
-noise = study.provenance["noise"]
-labels = [
-    f"{row.m}x{row.n}x{row.k} {row.regime}" + ("" if row.data == "normal" else f" {row.data}")
-    for row in rows.itertuples()
-]
-rows["noise"] = [noise[label] for label in labels]
+rows = rows_of(study, "sweep").copy()
+rows["cublas_tflops"] = 2 * rows["m"] * rows["n"] * rows["k"] / rows["baseline_us"] / 1e6
+rows["cublas_active"] = 100 * rows["cublas_tflops"] / (PEAK_PER_MHZ * rows["baseline_sm_mhz"])
+rows["noise"] = 0.0
+for group, part in groups(rows):
+    rows.loc[part.index, "noise"] = group.noted(study.provenance, "noise")
 table = rows.set_index(["m", "regime", "data"]).sort_index()
-columns = ["tflops", "cublas_tflops", "speedup", "speedup_low", "speedup_high", "noise", "sm_mhz", "cublas_sm_mhz"]
+columns = ["tflops", "cublas_tflops", "speedup", "speedup_low", "speedup_high", "noise", "sm_mhz", "baseline_sm_mhz"]
 table[columns].astype(float).round(4)
 
 # %%
-columns = ["watts", "cublas_watts", "pj_per_flop", "cublas_pj_per_flop", "tensor_active", "cublas_active"]
+columns = ["watts", "baseline_watts", "pj_per_flop", "baseline_pj_per_flop", "tensor_active", "cublas_active"]
 table[columns].astype(float).round(3)
 
 # %%
@@ -88,26 +89,26 @@ for m, ratio in spread.items():
 gains.round(3)
 
 # %% [markdown]
-# Zeros are worth 12 to 16 % in burst and 18 to 23 % in the steady state. Between the best light and the worst, zeros in
-# a burst and normal data in the steady state, one kernel on one problem differs by 36 to 38 %: more than nearly any
-# single step of the ladder. Uniform data are 0.5 to 0.6 % faster than normal ones in burst; in the steady state the
-# difference drowns in the noise.
+# Zeros are worth 12 to 16 % in burst and 18 to 23 % in the steady state. Between the best light and the worst, zeros
+# in a burst and normal data in the steady state, one kernel on one problem differs by 36 to 38 %: more than nearly
+# any single step of the ladder. Uniform data are 0.5 to 0.6 % faster than normal ones in burst; in the steady state
+# the difference drowns in the noise.
 #
 # ## Clock, not work
 #
-# For one kernel, problem and regime the tensor cores are equally busy whatever the data, within a point. What the data
-# change is the clock:
+# For one kernel, problem and regime the tensor cores are equally busy whatever the data, within a point. What the
+# data change is the clock:
 
 # %%
 activity = table[["tensor_active", "cublas_active"]].astype(float).groupby(["m", "regime"]).agg(["min", "max"])
 activity.round(1)
 
 # %% [markdown]
-# In the steady state the counter of energy says why: a FLOP on zeros costs about half. Flipping bits costs energy, and
-# zeros flip none; multiplying them takes as many clocks.
+# In the steady state the counter of energy says why: a FLOP on zeros costs about half. Flipping bits costs energy,
+# and zeros flip none; multiplying them takes as many clocks.
 #
-# How many bits do flip? From one random element to an independent one a bit that is set with probability p flips with 2
-# p (1 - p). No more than a sketch of what happens inside the tensor cores, but it may be computed:
+# How many bits do flip? From one random element to an independent one a bit that is set with probability p flips with
+# 2 p (1 - p). No more than a sketch of what happens inside the tensor cores, but it may be computed:
 
 
 # %%
@@ -136,24 +137,27 @@ plt.show()
 
 # %% [markdown]
 # Normal and uniform data differ only in the exponent: 5.63 flips for an element against 5.15, of which 4 are sign and
-# mantissa of either. Normal numbers often step between [1, 2) and [0.5, 1), the exponents 127 and 126, and now and then
-# over 127 to 128, which flips all eight bits; uniform ones hardly ever reach 127. So a little less power for uniform
-# data is expected, and the direction is right: 0.5 to 0.6 % more rate in burst. The size of it this sketch cannot give.
-# In the file normal was timed first; cuBLAS got slightly slower while normal data ran, so that a warming GPU would work
-# against what is seen:
+# mantissa of either. Normal numbers often step between [1, 2) and [0.5, 1), the exponents 127 and 126, and now and
+# then over 127 to 128, which flips all eight bits; uniform ones hardly ever reach 127. So a little less power for
+# uniform data is expected, and the direction is right: 0.5 to 0.6 % more rate in burst. The size of it this sketch
+# cannot give. In the file normal was timed first; cuBLAS got slightly slower while normal data ran, so that a warming
+# GPU would work against what is seen:
 
 # %%
-samples = pd.read_csv(study.path / "samples.csv").query("regime == 'burst'")
+(_, names), *lines = records(study.path / "samples.csv")
+every = pd.DataFrame([values for _, values in lines], columns=names).rename(columns={"cublas_us": "baseline_us"})
+every = every.astype({"m": int, "ours_us": float, "baseline_us": float})
+samples = every.query("regime == 'burst'")
 figure, axes = plt.subplots(1, 2, figsize=(12, 3.6), layout="constrained")
 for axis, (m, part) in zip(axes, samples.groupby("m"), strict=True):
     part = part.reset_index(drop=True)
-    base = part.query("data == 'normal'")["cublas_us"].median()
+    base = part.query("data == 'normal'")["baseline_us"].median()
     for kind, colour in zip(KINDS, ("#4878a8", "#c0602b", "#4d8f4d"), strict=True):
         for stage, marker in (("control", "o"), ("sweep", "x")):
             pairs = part[(part["data"] == kind) & (part["stage"] == stage)]
             name = f"{kind}, {'with itself' if stage == 'control' else 'with ours'}"
             axis.plot(
-                pairs.index, 100 * (pairs["cublas_us"] / base - 1), marker, color=colour, markersize=4, label=name
+                pairs.index, 100 * (pairs["baseline_us"] / base - 1), marker, color=colour, markersize=4, label=name
             )
     axis.set_title(f"{m}^3, burst")
     axis.set_xlabel("pair, in the order of the file")
@@ -172,7 +176,7 @@ parts = pd.DataFrame(
     {
         "speedup": table["speedup"],
         "activity": table["tensor_active"] / table["cublas_active"],
-        "clock": table["sm_mhz"] / table["cublas_sm_mhz"],
+        "clock": table["sm_mhz"] / table["baseline_sm_mhz"],
         "low": table["speedup_low"],
         "high": table["speedup_high"],
     }
@@ -194,36 +198,35 @@ plt.show()
 parts.round(4)
 
 # %% [markdown]
-# The ratio of the activities hardly depends on the data: 1.031 to 1.037 at 8192^3. On normal data part of it is lost in
-# the clock: cuBLAS leaves its tensor cores a little less busy, which should save power, and clocks 1 to 2 % higher. In
-# a burst on zeros power is no matter, both clocks are equal to 0.2 %, and the speedup is the bare ratio of the
-# activities: 1.033 at 8192^3 instead of 1.021, twenty times the noise.
+# The ratio of the activities hardly depends on the data: 1.031 to 1.037 at 8192^3. On normal data part of it is lost
+# in the clock: cuBLAS leaves its tensor cores a little less busy, which should save power, and clocks 1 to 2 %
+# higher. In a burst on zeros power is no matter, both clocks are equal to 0.2 %, and the speedup is the bare ratio of
+# the activities: 1.033 at 8192^3 instead of 1.021, twenty times the noise.
 #
-# So the ratio does change, in the direction that one would predict: zeros show who wastes fewer clocks, normal data who
-# needs fewer joules. The largest change is 1.020 to 1.062 at 8192^3 in the steady state (where the normal row is good
-# to 2.5 %). Half of it is the activity as before; the other half is a clock 3 % *higher* than that of cuBLAS, and that
-# no one can put down to the 700 W cap, for both draw little more than 400 W.
+# So the ratio does change, in the direction that one would predict: zeros show who wastes fewer clocks, normal data
+# who needs fewer joules. The largest change is 1.020 to 1.062 at 8192^3 in the steady state (where the normal row is
+# good to 2.5 %). Half of it is the activity as before; the other half is a clock 3 % *higher* than that of cuBLAS,
+# and that no one can put down to the 700 W cap, for both draw little more than 400 W.
 #
 # ### A caution about zeros at 4096^3
 #
 # cuBLAS's own time moved between its comparison with itself and that with ours (crosses and dots above):
 
 # %%
-every = pd.read_csv(study.path / "samples.csv")
-medians = every.groupby(["m", "regime", "data", "stage"])[["ours_us", "cublas_us"]].median().unstack("stage")
+medians = every.groupby(["m", "regime", "data", "stage"])[["ours_us", "baseline_us"]].median().unstack("stage")
 pd.DataFrame(
     {
-        "cuBLAS with itself, us": medians["cublas_us", "control"],
-        "cuBLAS with ours, us": medians["cublas_us", "sweep"],
-        "moved by %": 100 * (medians["cublas_us", "sweep"] / medians["cublas_us", "control"] - 1),
-        "speedup of the pairs": medians["cublas_us", "sweep"] / medians["ours_us", "sweep"],
-        "against the control": medians["cublas_us", "control"] / medians["ours_us", "sweep"],
+        "cuBLAS with itself, us": medians["baseline_us", "control"],
+        "cuBLAS with ours, us": medians["baseline_us", "sweep"],
+        "moved by %": 100 * (medians["baseline_us", "sweep"] / medians["baseline_us", "control"] - 1),
+        "speedup of the pairs": medians["baseline_us", "sweep"] / medians["ours_us", "sweep"],
+        "against the control": medians["baseline_us", "control"] / medians["ours_us", "sweep"],
     }
 ).round(3)
 
 # %% [markdown]
 # On zeros at 4096^3 cuBLAS took 0.7 to 0.9 % longer beside our kernel than beside itself, in both regimes and far
-# outside of the noise. Held against the control, the speedups there are 1.013 and 1.001, not 1.023 and 1.010. What
+# outside of the noise. Compared with the control, the speedups there are 1.013 and 1.001, not 1.023 and 1.010. What
 # moved is not recorded. The other rows moved by 0.2 % at most, so that only 8192^3 carries the argument above.
 #
 # ## What holds the clock on zeros?
@@ -246,25 +249,30 @@ predicted.round(2)
 # %% [markdown]
 # On normal and uniform data the first column is near by construction (energy is power times time). On zeros it is a
 # prediction, and it fails: the kernel should reach 980 to 1020 TFLOP/s at 1980 MHz, and stays at 810 to 825. In burst
-# it does not run at 1980 MHz either. All steady rows that this project has recorded, and the highest clock of any row:
+# it does not run at 1980 MHz either. All steady rows of the first eleven studies, and the highest clock of any of
+# their rows:
 
 # %%
 figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
+THAT_DAY = ("data", "l2-promotion", "ladder", "options", "raster", "seed-table", "stagger", "stagger-steady")
+THAT_DAY += ("tile-shape", "tune-2304x2304x4096-burst", "tune-8192x6144x4096-burst")
 highest: dict[str, float] = {}
 boards: set[str] = set()
-for folder in sorted(file.parent for file in (root / "results/h200").glob("*/trials.csv")):
-    other = read_study(folder)
-    ran = other.trials[other.trials["status"] == "ok"]
-    highest[folder.name] = float(ran[["sm_mhz", "cublas_sm_mhz"]].max(axis=None))
+for name in THAT_DAY:
+    other = read_study(results / name)
+    ran = rows_of(other, "sweep").query("status == 'ok'")
+    highest[name] = float(ran[["sm_mhz", "baseline_sm_mhz"]].max(axis=None))
     boards.add(other.provenance["gpu"]["uuid"])
-    if folder.name != "data":
+    if name != "data":
         settled = ran[ran["regime"] == "steady"]
         axis.plot(settled["sm_mhz"], settled["watts"], ".", color="#c8c8c8", markersize=4)
 axis.plot([], [], ".", color="#c8c8c8", label="other studies, ours, normal data")
 for kind, colour in zip(KINDS, ("#4878a8", "#c0602b", "#4d8f4d"), strict=True):
     part = steady.xs(kind, level="data")
     axis.plot(part["sm_mhz"], part["watts"], "o", color=colour, label=f"{kind}, ours")
-    axis.plot(part["cublas_sm_mhz"], part["cublas_watts"], "s", color=colour, fillstyle="none", label=f"{kind}, cuBLAS")
+    axis.plot(
+        part["baseline_sm_mhz"], part["baseline_watts"], "s", color=colour, fillstyle="none", label=f"{kind}, cuBLAS"
+    )
 axis.axhline(CAP, color="#b03a2e", linewidth=1, linestyle="--")
 axis.axvline(MHZ_MAX, color="#b03a2e", linewidth=1, linestyle="--")
 axis.text(1120, CAP - 14, f"cap {CAP:.0f} W", color="#b03a2e", fontsize=9, va="top")
@@ -279,19 +287,19 @@ print(f"highest clock of any row, {len(boards)} boards:", {name: round(value) fo
 # %% [markdown]
 # On zeros the kernels sit at 1558 to 1645 MHz and 409 to 443 W, far from both limits, and hold still there: the noise
 # floor is 0.03 and 0.08 %, against 0.6 to 2.4 % under the cap. cuBLAS at 8192^3 draws the least, 409 W, and has the
-# lowest clock, so that it is not board power that decides. Nor has any row of any study reached 1850 MHz; those that
-# leave the tensor cores idle on normal data, and so draw less than the cap, stay between 1680 and 1800. Some other
-# limit holds the clock, of current, of a part of the chip, or a setting of the boards; the reasons that the driver
-# gives were not recorded, except that no thermal or hardware slowdown was among them (such a timing would have been
-# void).
+# lowest clock, so that it is not board power that decides. Nor had any row of these studies reached 1850 MHz (later
+# ones did: 1980 at 512x512x65536); those that leave the tensor cores idle on normal data, and so draw less than the
+# cap, stay between 1680 and 1800. Some other limit holds the clock, of current, of a part of the chip, or a setting
+# of the boards; the reasons that the driver gives were not recorded, except that no thermal or hardware slowdown was
+# among them (such a timing would have been void).
 #
 # ## Reading other people's figures
 #
-# What a tuner would do on zeros can be guessed from the ladder: its rungs differ in activity and in clock, and on zeros
-# in burst clocks were equal. An estimate, not a measurement: rank two rungs by activity alone.
+# What a tuner would do on zeros can be guessed from the ladder: its rungs differ in activity and in clock, and on
+# zeros in burst clocks were equal. An estimate, not a measurement: rank two rungs by activity alone.
 
 # %%
-ladder = read_study(root / "results/h200/ladder").trials.query("regime == 'burst' and schedule != 'multistage'")
+ladder = rows_of(read_study(results / "ladder"), "sweep").query("regime == 'burst' and schedule != 'multistage'")
 tuned = ladder.query("code == @rows.code.iloc[0]").set_index("m")
 pingpong = ladder.query("schedule == 'pingpong' and tile == '128x128'").set_index("m")
 pd.DataFrame(
@@ -302,18 +310,18 @@ pd.DataFrame(
 ).astype(float).round(3)
 
 # %% [markdown]
-# Normal data say that pingpong with the smaller tile is 2 to 5 % slower; by activity alone it would be 1 to 2 % faster.
-# A tuner on zeros might well pick it.
+# Normal data say that pingpong with the smaller tile is 2 to 5 % slower; by activity alone it would be 1 to 2 %
+# faster. A tuner on zeros might well pick it.
 #
 # ## What we take from it
 #
-# - Zeros are worth 12 to 16 % of a rate in burst and 18 to 23 % in the steady state, all of it clock; with the regime,
-#   up to 38 %. A rate without a word on data and regime cannot be compared with another one.
+# - Zeros are worth 12 to 16 % of a rate in burst and 18 to 23 % in the steady state, all of it clock; with the
+#   regime, up to 38 %. A rate without a word on data and regime cannot be compared with another one.
 # - A FLOP on zeros costs about half the energy. The other half is the price of flipping bits, roughly: the two were
 #   measured at different clocks, and so at different voltages.
 # - The ratio to cuBLAS is sturdier than the rate, but it moves too: 1.021 to 1.033 at 8192^3 in burst, 1.020 to 1.062
 #   in the steady state. Zeros flatter whoever keeps the tensor cores busier at a higher price in energy.
-# - Uniform data in [-1, 1) are as good as normal ones for a ratio: 0.0 to 0.1 % apart in burst, within the noise in the
-#   steady state. As rates they are 0.5 to 0.6 % higher in burst.
-# - Not known: what holds the clock on zeros in the steady state, why that limit treats our kernel better than cuBLAS at
-#   8192^3, and what moved cuBLAS on zeros at 4096^3.
+# - Uniform data in [-1, 1) are as good as normal ones for a ratio: 0.0 to 0.1 % apart in burst, within the noise in
+#   the steady state. As rates they are 0.5 to 0.6 % higher in burst.
+# - Not known: what holds the clock on zeros in the steady state, why that limit treats our kernel better than cuBLAS
+#   at 8192^3, and what moved cuBLAS on zeros at 4096^3.

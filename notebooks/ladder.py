@@ -15,13 +15,13 @@
 # regimes. Which ideas make it fast, which gain nothing, and what does a gain consist of? Everything here is computed
 # from `results/h200/ladder/`, measured on an NVIDIA H200; no GPU is needed to run it again.
 #
-# A gain is the ratio of two speedups over cuBLAS, each paired with cuBLAS, so that drift cancels. It holds for the rung
-# it was added to: another order of the same ideas would give other figures. In burst most intervals are about 0.1 %
-# wide, so that gains below that are called even; a steady row has one block of pairs and is good to 1 or 2 %.
+# A gain is the ratio of two speedups over cuBLAS, each paired with cuBLAS, so that drift cancels. It holds for the
+# rung it was added to: another order of the same ideas would give other figures. In burst most intervals are about
+# 0.1 % wide, so that gains below that are called even; a steady row has one block of pairs and is good to 1 or 2 %.
+# Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
 from math import ceil
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,21 +32,24 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, smem_reads_per_flop, waves
-from hopper_gemm.tables.counters import read_counters
-from hopper_gemm.tables.derived import with_derived
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.tables.counters import with_derived
 from hopper_gemm.tables.ladder import Result, ladder
-from hopper_gemm.tables.report import read_study, source_line
-from hopper_gemm.tables.trials import config_key, config_of
+from hopper_gemm.tables.pivot import config_of, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import source_line
 
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-study = read_study(root / "results/h200/ladder")
+show_small()
+results = results_root() / "h200"
+study = read_study(results / "ladder")
 rungs = {rung["name"]: rung for rung in study.provenance["rungs"]}
-configs = {name: GemmConfig(**rung["config"]) for name, rung in rungs.items()}
+configs = {name: GemmConfig.of(rung["config"]) for name, rung in rungs.items()}
 print(source_line(study.provenance))
 print("noise floor, cuBLAS against itself:", study.provenance["noise"])
 
 # %%
-steps = ladder(study.trials, list(rungs.values()))
+steps = ladder(rows_of(study, "sweep"), list(rungs.values()))
 GROUPS = [(4096, "burst"), (4096, "steady"), (8192, "burst"), (8192, "steady")]
 
 
@@ -62,7 +65,6 @@ table = pd.DataFrame(
         "adds": [step.adds for step in steps],
         "from": [step.start or "" for step in steps],
         **{f"{m}^3 {regime}": [cell(step.results[i]) for step in steps] for i, (m, regime) in enumerate(GROUPS)},
-        "published": [step.published for step in steps],
     },
     index=[step.name for step in steps],
 )
@@ -104,9 +106,9 @@ plt.show()
 # main line through the plane of these two; the curves are equal rates.
 
 # %%
-rows = with_derived(study.trials)
-names = {config_key(config.as_dict()): name for name, config in configs.items()}
-rows["rung"] = [names[config_key(row)] for row in rows.to_dict("records")]
+rows = with_derived(rows_of(study, "sweep"))
+names = {config: name for name, config in configs.items()}
+rows["rung"] = [names[config_of(row)] for row in rows.to_dict("records")]
 PEAK_PER_MHZ = hopper.FLOP_PER_CLOCK_PER_SM * study.provenance["gpu"]["sms"] / 1e6
 
 
@@ -172,11 +174,11 @@ factors.round(3)
 
 # %% [markdown]
 # The highest clock of any row here is 1800 MHz, though the board may go to 1980; what holds it there is not recorded.
-# In the steady state all rungs but the clusters of four draw 675 to 706 W: the power cap sets the clock. It is not busy
-# tensor cores alone that draw power: in burst `full ring`, 64 % active, runs at 1523 MHz, hardly faster than `TMA
-# store`, 95 % active, at 1511. In the steady state, where energy is recorded, its FLOP costs 1.53 pJ and the other one
-# 1.06. So a rung may gain in two ways: busier tensor cores, of which a part is paid back in clock (two stages, two
-# consumers, TMA store), or a cheaper FLOP at the same activity (swizzle 8, cluster 1x2).
+# In the steady state all rungs but the clusters of four draw 675 to 706 W: the power cap sets the clock. It is not
+# busy tensor cores alone that draw power: in burst `full ring`, 64 % active, runs at 1523 MHz, hardly faster than
+# `TMA store`, 95 % active, at 1511. In the steady state, where energy is recorded, its FLOP costs 1.53 pJ and the
+# other one 1.06. So a rung may gain in two ways: busier tensor cores, of which a part is paid back in clock (two
+# stages, two consumers, TMA store), or a cheaper FLOP at the same activity (swizzle 8, cluster 1x2).
 
 # %%
 first_last = pd.DataFrame(
@@ -193,14 +195,14 @@ first_last = pd.DataFrame(
 first_last.round(3)
 
 # %% [markdown]
-# From the first rung to the tuned kernel the rate grows 1.86 to 1.92 times in burst, 1.63 to 1.64 times at the cap. The
-# tensor cores become 2.0 to 2.2 times as busy; the clock takes a part of it back.
+# From the first rung to the tuned kernel the rate grows 1.86 to 1.92 times in burst, 1.63 to 1.64 times at the cap.
+# The tensor cores become 2.0 to 2.2 times as busy; the clock takes a part of it back.
 #
 # ## Bound by the SM, or by what lies beyond it?
 #
-# At the cap the SMs slow down, and L2, as the seed table found, does not. A kernel that waits for things counted in SM
-# clocks (barriers, instructions, wgmma's own latency) keeps its activity in the steady state; one that waits for memory
-# gains, because its waits shrink when counted in clocks.
+# At the cap the SMs slow down, and L2, as the seed table found, does not. A kernel that waits for things counted in
+# SM clocks (barriers, instructions, wgmma's own latency) keeps its activity in the steady state; one that waits for
+# memory gains, because its waits shrink when counted in clocks.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(12, 5), layout="constrained", sharey=True, sharex=True)
@@ -227,14 +229,14 @@ axes[0].set_ylabel("tensor-active %, steady state")
 plt.show()
 
 # %% [markdown]
-# `two stages`, `stagger 2` and `pingpong 64x256` wait for memory. The single consumers with a ring of four or more, and
-# `cp.async`, lie on the diagonal: what they wait for runs with the SM's clock.
+# `two stages`, `stagger 2` and `pingpong 64x256` wait for memory. The single consumers with a ring of four or more,
+# and `cp.async`, lie on the diagonal: what they wait for runs with the SM's clock.
 #
 # ## Clocks lost for each tile
 #
 # The clocks that an SM spends on a tile (time x clock / rounds) less those in which the tensor cores could do it (2
-# tile_m tile_n k / 4096). What a tile loses may hang on its stages (k / 64 of them) or on its beginning and end; the
-# two problems, one twice as deep, tell these apart.
+# tile_m tile_n k / 4096). What a tile loses may depend on its stages (k / 64 of them) or on its beginning and end;
+# the two problems, one twice as deep, tell these apart.
 
 # %%
 rows["rounds"] = [
@@ -261,9 +263,9 @@ for_a_stage.loc[SINGLE].round(0).astype(int)
 # %% [markdown]
 # ## Serial, two stages, multistage: why a deeper ring loses
 #
-# Two stages gain 40 to 55 %; a ring of four then loses 22 to 30 %. These kernels are launched with a CTA for each tile,
-# and an SM runs as many CTAs as fit: it has 65,536 registers, dealt out in 256s to a warp, and 228 KB of shared memory,
-# of which the system takes 1 KB for each CTA.
+# Two stages gain 40 to 55 %; a ring of four then loses 22 to 30 %. These kernels are launched with a CTA for each
+# tile, and an SM runs as many CTAs as fit: it has 65,536 registers, allocated in units of 256 to a warp, and 228 KB
+# of shared memory, of which the system takes 1 KB for each CTA.
 
 # %%
 WARP_REGISTERS, SM_SMEM, SYSTEM_SMEM = 256, 228 * 1024, 1024
@@ -296,26 +298,27 @@ on_an_sm = pd.DataFrame({name: residency(name) for name in [*SINGLE, "two consum
 on_an_sm.astype(dict.fromkeys(on_an_sm.columns[:8], int))
 
 # %% [markdown]
-# `serial` and `two stages` run two CTAs on an SM (the registers allow no third), the ring of four runs one. It has more
-# bytes loading, 96 KiB against 64, and still leaves the tensor cores idle half of the time: it does not lack data, it
-# lacks a second warpgroup. With stagger 0 a warpgroup waits for its own wgmma to end, gives the stage back, waits for
-# the next barrier and issues again; in the meantime nobody else feeds the tensor cores. The loss table says how long:
-# 332 clocks for each stage of 512 clocks of math, the same 337 at the cap's lower clock, as an SM-bound wait should.
-# That the other CTA of `two stages` fills this gap is an inference from occupancy; no counter was read on these rungs.
-# It fits all of: the low loss of `two stages`, its place above the diagonal (with the gap filled, memory is what is
-# left), and the gain of a second consumer below.
+# `serial` and `two stages` run two CTAs on an SM (the registers allow no third), the ring of four runs one. It has
+# more bytes loading, 96 KiB against 64, and still leaves the tensor cores idle half of the time: it does not lack
+# data, it lacks a second warpgroup. With stagger 0 a warpgroup waits for its own wgmma to end, gives the stage back,
+# waits for the next barrier and issues again; in the meantime no other warpgroup feeds the tensor cores. The loss
+# table says how long: 332 clocks for each stage of 512 clocks of math, the same 337 at the cap's lower clock, as an
+# SM-bound wait should. That the other CTA of `two stages` fills this gap is an inference from occupancy; no counter
+# was read on these rungs. It fits all of: the low loss of `two stages`, its place above the diagonal (with the gap
+# filled, memory is what is left), and the gain of a second consumer below.
 #
-# The published gain of a ring ("more than double" on another chip) need be no contradiction: it depends on whether the
-# kernel that it is compared with has another CTA to hide behind. `serial` to `multistage` is +16 to +18 % in burst.
+# That tilus reports more than twice the rate for a ring (B200, fp16, 8192^3, its page on multi-stage pipelining) need
+# be no contradiction: it depends on whether the kernel that it is compared with has another CTA to hide behind.
+# `serial` to `multistage` is +16 to +18 % in burst.
 #
 # ## Unrolling, a producer warp, a deeper ring
 #
-# Unrolling by the stages is worth 1 to 2 % in burst. The producer warp is worth 12 to 16 % in burst, 10 to 12 % at the
-# cap: the loss falls from 332 to 179 clocks a stage, as one would expect once the multiplying warps no longer wait for
-# an empty slot and issue loads between their wgmmas. As many stages as fit (seven instead of four) gain nothing: -0.6 %
-# at 4096^3 in burst, no difference at the cap. The kernel does not lack data. At 8192^3 in burst they lose 6 %,
-# activity from 65.2 to 63.8 % and clock from 1586 to 1523 MHz. Why, this study does not say; the loss goes away with
-# any raster group.
+# Unrolling by the stages is worth 1 to 2 % in burst. The producer warp is worth 12 to 16 % in burst, 10 to 12 % at
+# the cap: the loss falls from 332 to 179 clocks a stage, as one would expect once the multiplying warps no longer
+# wait for an empty slot and issue loads between their wgmmas. As many stages as fit (seven instead of four) gain
+# nothing: -0.6 % at 4096^3 in burst, no difference at the cap. The kernel does not lack data. At 8192^3 in burst they
+# lose 6 %, activity from 65.2 to 63.8 % and clock from 1586 to 1523 MHz. Why, this study does not say; the loss goes
+# away with any raster group.
 #
 # ## Rasterisation
 #
@@ -354,17 +357,17 @@ pd.DataFrame(
 
 # %% [markdown]
 # The prediction holds in kind: at 4096^3 the order is worth 2 % in burst (up to 5 % at the cap), at 8192^3 groups of
-# four to sixteen gain 14 to 15 % (6 to 10 %). One miss: swizzle 1 and 2 should be alike, since 132 tiles reach over two
-# columns of 64 either way, and in burst swizzle 2 is 8 % faster (at the cap they do not differ). It may be that tiles
-# which share a panel are neighbours in the launch order with swizzle 2 and stay in step, while with swizzle 1 they are
-# 64 apart; nothing here proves it.
+# four to sixteen gain 14 to 15 % (6 to 10 %). One miss: swizzle 1 and 2 should be alike, since 132 tiles reach over
+# two columns of 64 either way, and in burst swizzle 2 is 8 % faster (at the cap they do not differ). It may be that
+# tiles which share a panel are neighbours in the launch order with swizzle 2 and stay in step, while with swizzle 1
+# they are 64 apart; nothing here proves it.
 #
-# From swizzle 2 on the tensor cores are equally busy, 66.3 to 66.5 %. The rest of the gain, 1580 to 1688 MHz, is clock:
-# fewer bytes from DRAM should cost less power. For this rung nobody counted bytes, but for the tuned kernel the raster
-# study did: there swizzle 1 and 2 are alike as predicted, and traffic and clock move together:
+# From swizzle 2 on the tensor cores are equally busy, 66.3 to 66.5 %. The rest of the gain, 1580 to 1688 MHz, is
+# clock: fewer bytes from DRAM should cost less power. For this rung bytes were not counted; for the tuned kernel the
+# raster study did: there swizzle 1 and 2 are alike as predicted, and traffic and clock move together:
 
 # %%
-counted = read_counters(root / "results/h200/raster").query("arm == 'ours' and raster == 'm'")
+counted = rows_of(read_study(results / "raster"), "counters").query("raster == 'm'")
 counted = counted[~counted["serpentine"].astype(bool)]
 pd.DataFrame(
     {
@@ -378,11 +381,11 @@ pd.DataFrame(
 # %% [markdown]
 # ## Two consumers, and stagger
 #
-# Two consumers on a tile of 256 x 128 gain 21 to 24 %, the largest step above `two stages`. Two things change at once:
-# a second warpgroup multiplies while the first one waits, and the larger tile needs 48 instead of 64 bytes a clock from
-# L2. Split along n instead of m (each consumer 256 x 64) it is 0.7 to 1.0 % slower in burst, with no difference at the
-# cap: the activity is the same, the clock 13 MHz lower at 8192^3. The likely reason is that narrow wgmmas read more
-# shared memory:
+# Two consumers on a tile of 256 x 128 gain 21 to 24 %, the largest step above `two stages`. Two things change at
+# once: a second warpgroup multiplies while the first one waits, and the larger tile needs 48 instead of 64 bytes a
+# clock from L2. Split along n instead of m (each consumer 256 x 64) it is 0.7 to 1.0 % slower in burst, with no
+# difference at the cap: the activity is the same, the clock 13 MHz lower at 8192^3. The likely reason is that narrow
+# wgmmas read more shared memory:
 
 # %%
 pd.DataFrame(
@@ -398,9 +401,10 @@ pd.DataFrame(
 ).T.round(4)
 
 # %% [markdown]
-# With two consumers stagger 1 is worth nothing: presumably the other consumer hides already what it would hide.
-# Published is +12 % for both together; our 21 to 24 % are the consumers' alone. What stagger does to a single consumer
-# this ladder did not try. The price of stagger is look-ahead: `stages - 1 - stagger` loads can be under way.
+# With two consumers stagger 1 is worth nothing: presumably the other consumer hides already what it would hide. The
+# tilus examples (V4 to V5, Hopper, 8192^3) report +12 % for both together; our 21 to 24 % are the consumers' alone.
+# What stagger does to a single consumer this ladder did not try. The price of stagger is look-ahead: `stages - 1 -
+# stagger` loads can be under way.
 
 # %%
 STAGGER = ["two consumers", "stagger 1", "stagger 2", "stagger 3"]
@@ -416,13 +420,13 @@ staggered
 
 # %% [markdown]
 # Three and two loads ahead are even. One costs 5 to 6 % in burst and only 1 to 2 % at the cap, where the tensor cores
-# are slower and memory is not. With none the load of every stage is waited for, some 1,190 clocks for 48 KiB beside the
-# 1,024 clocks of math, and the rate nearly halves. (For the other three this difference means nothing: it is negative,
-# see the next section.)
+# are slower and memory is not. With none the load of every stage is waited for, some 1,190 clocks for 48 KiB beside
+# the 1,024 clocks of math, and the rate nearly halves. (For the other three this difference means nothing: it is
+# negative, see the next section.)
 #
 # ## Persistent CTAs and the TMA store
 #
-# A tile's end costs clocks that do not hang on k, so they show best at 4096^3:
+# A tile's end costs clocks that do not depend on k, so they show best at 4096^3:
 
 # %%
 ENDS = ["two consumers", "stagger 1", "persistent", "TMA store", "chunks of 32", "chunks of 16", "one buffer", "peek"]
@@ -444,15 +448,14 @@ plt.show()
 # %% [markdown]
 # `persistent` runs the very machine code of `stagger 1` (the walk over tiles is an argument of the launch). It saves
 # about 1,000 to 2,500 clocks a tile, the order of a first load's latency: the ring is already full when the next tile
-# begins. But the rate does not follow: -0.4 and -1.8 % in burst, no difference at the cap. At 8192^3 the clock falls by
-# 43 MHz while the activity gains 0.9 points. With direct stores the multiplying warps store too, and nothing but that
-# first latency can overlap. Published is +2 to +14 %. That the clock should fall by more than the activity rises is not
-# explained here.
+# begins. But the rate does not follow: -0.4 and -1.8 % in burst, no difference at the cap. At 8192^3 the clock falls
+# by 43 MHz while the activity gains 0.9 points. With direct stores the multiplying warps store too, and nothing but
+# that first latency can overlap. That the clock should fall by more than the activity rises is not explained here.
 #
-# The TMA store is worth 9 to 10 % at 4096^3 and 5 % at 8192^3, about as published (6 to 9 %): a tile loses 4,500 clocks
-# instead of 16,200. Direct stores cost more clocks at 4096^3 than at 8192^3. A tile's own instructions do not hang on
-# k, so this must come from outside: in four rounds all SMs store at once, and in sixteen they may drift apart (a
-# conjecture). In time, a tile's loss:
+# The TMA store is worth 9 to 10 % at 4096^3 and 5 % at 8192^3, a tile loses 4,500 clocks instead of 16,200. Direct
+# stores cost more clocks at 4096^3 than at 8192^3. A tile's own instructions do not depend on k, so this must come
+# from outside: in four rounds all SMs store at once, and in sixteen they may drift apart (a conjecture). In time, a
+# tile's loss:
 
 # %%
 direct = ["two consumers", "stagger 1", "TMA store"]
@@ -463,17 +466,17 @@ direct = ["two consumers", "stagger 1", "TMA store"]
 # clocks that stay the same. So what the direct store waits for is not settled.
 #
 # Chunks of 64 columns through two buffers are best; 32 columns, or one buffer, lose 0.3 to 0.5 % in burst, 16 columns
-# 0.8 to 1.5 %. From 64 to 32 columns the number of chunks and barriers doubles (4 to 8 for each consumer) and the loss
-# grows by 120 to 230 clocks; from 32 to 16 (8 to 16) by 470 to 1,200. Barriers alone would cost about twice the first
-# step, so that narrow chunks are also worse one by one. The rows of their swizzle are only 32 bytes wide, which may be
-# why.
+# 0.8 to 1.5 %. From 64 to 32 columns the number of chunks and barriers doubles (4 to 8 for each consumer) and the
+# loss grows by 120 to 230 clocks; from 32 to 16 (8 to 16) by 470 to 1,200. Barriers alone would cost about twice the
+# first step, so that narrow chunks are also worse one by one. The rows of their swizzle are only 32 bytes wide, which
+# may be why.
 #
 # ## Clusters
 #
-# Two CTAs that share A (1 x 2) gain 4 %, two that share B (2 x 1) less than 1 %. (Published: -16 to +28 % by shape.) By
-# bytes: A's tile has 256 rows and B's 128, so sharing A saves twice as much. The second cause is the raster: with
-# swizzle 8 a cluster of 1 x 2 walks in a square patch, the others in a long one, and the theory's best swizzle for
-# single CTAs is 16. This part a wider swizzle may give without clusters; the ladder did not try it.
+# Two CTAs that share A (1 x 2) gain 4 %, two that share B (2 x 1) less than 1 %. By bytes: A's tile has 256 rows and
+# B's 128, so sharing A saves twice as much. The second cause is the raster: with swizzle 8 a cluster of 1 x 2 walks
+# in a square patch, the others in a long one, and the theory's best swizzle for single CTAs is 16. This part a wider
+# swizzle may give without clusters; the ladder did not try it.
 
 # %%
 CLUSTERS = ["TMA store", "cluster 2x1", "cluster 1x2"]
@@ -498,10 +501,11 @@ fours = rows[rows["rung"].isin(["cluster 2x2", "cluster 4x1", "cluster 1x2"]) & 
 fours.set_index(["rung", "m"])[["tensor_active", "sm_mhz", "watts"]].sort_index().round(1)
 
 # %% [markdown]
-# These launches started 132 / 4 = 33 clusters, as if every SM could be filled. The SMs hang in groups (GPCs) of unequal
-# size, and a cluster must lie within one. If fewer than 33 can be resident, the rest start when the first have finished
-# all their tiles. Cluster number 32, the last, has 3 tiles at 4096^3 and 15 at 8192^3, where the first has 4 and 16: in
-# all 7 and 31 rounds, if the late ones run at the end as one wave. That makes these figures of a round:
+# These launches started 132 / 4 = 33 clusters, as if every SM could be filled. The SMs hang in groups (GPCs) of
+# unequal size, and a cluster must lie within one. If fewer than 33 can be resident, the rest start when the first
+# have finished all their tiles. Cluster number 32, the last, has 3 tiles at 4096^3 and 15 at 8192^3, where the first
+# has 4 and 16: in all 7 and 31 rounds, if the late ones run at the end as one wave. That makes these figures of a
+# round:
 
 # %%
 halves = []
@@ -526,8 +530,8 @@ halves.round(1)
 # rows are from before.)
 #
 # **An estimate, not a measurement:** suppose 32 clusters of four are resident, which gives 4 and 16 rounds on 128 SMs
-# and so the same time. Then the activity is that of the last column. At `cluster 1x2`'s clock the rates would be these;
-# the second column is the clock that it would take to draw level.
+# and so the same time. Then the activity is that of the last column. At `cluster 1x2`'s clock the rates would be
+# these; the second column is the clock that it would take to draw level.
 
 # %%
 estimate = halves["active % without late rounds"].unstack("m").loc[["cluster 2x2", "cluster 4x1"]]
@@ -545,8 +549,8 @@ pd.DataFrame(
 ).round(0)
 
 # %% [markdown]
-# So clusters of four could be level with 1 x 2 at 8192^3 if their smaller traffic and the four idle SMs raise the clock
-# by a percent or so, and stay behind at 4096^3 unless it rises by 3 %. Nothing here says that they would win.
+# So clusters of four could be level with 1 x 2 at 8192^3 if their smaller traffic and the four idle SMs raise the
+# clock by a percent or so, and stay behind at 4096^3 unless it rises by 3 %. Nothing here says that they would win.
 #
 # ## What gains nothing on top
 #
@@ -570,7 +574,7 @@ for shift, m, colour in ((-0.12, 4096, "#4878a8"), (0.12, 8192, "#c0602b")):
         middle, low, high = (100 * (part.loc[name, f"speedup{end}"] / base - 1) for end in ("", "_low", "_high"))
         axis.plot([low, high], [at + shift] * 2, color=colour, linewidth=1.5)
         axis.plot(middle, at + shift, "o", color=colour, markersize=5, label=f"{m}^3" if at == 0 else None)
-noise = 100 * max(study.provenance["noise"][f"{m}x{m}x{m} burst"] for m in (4096, 8192))
+noise = 100 * max(study.provenance["noise"][f"{m}x{m}x{m} burst chained"] for m in (4096, 8192))
 axis.axvspan(-noise, noise, color="#eeeeee", zorder=0, label="noise floor")
 axis.axvline(0, color="grey", linewidth=0.8)
 axis.set_yticks(range(len(SMALL)), [f"{name}  (over {start})" for name, start in SMALL.items()])
@@ -586,19 +590,19 @@ plt.show()
 #
 # ## cp.async, pingpong, a larger tile
 #
-# - **cp.async** by 128 producer threads loses 14 to 16 % against TMA with the same single CTAs. The activity falls from
-#   94.6 to 74.6 % at 8192^3 and stays 75.0 % at the cap's lower clock: what it waits for runs with the SM's clock, so
-#   not bandwidth. A stage of 48 KiB is 3,072 copies of 16 bytes, 24 for each thread, where TMA takes a few instructions
-#   of one. Whether it is their issue, their path through the SM or the announcing late is not known.
-# - **pingpong 128x128** does what it promises: its tensor cores are the busiest of the ladder, a tile loses some 1,000
-#   clocks. It is still 1.8 to 4.8 % slower, by clock: 1485 MHz against 1574 at 8192^3. Its tile needs 48 bytes a clock
-#   from L2 and the tuned one 32. Published is "nothing beyond k = 2,500", and both problems are beyond.
+# - **cp.async** by 128 producer threads loses 14 to 16 % against TMA with the same single CTAs. The activity falls
+#   from 94.6 to 74.6 % at 8192^3 and stays 75.0 % at the cap's lower clock: what it waits for runs with the SM's
+#   clock, so not bandwidth. A stage of 48 KiB is 3,072 copies of 16 bytes, 24 for each thread, where TMA takes a few
+#   instructions of one. Whether it is their issue, their path through the SM or the late arrival is not known.
+# - **pingpong 128x128** does what it promises: its tensor cores are the busiest of the ladder, a tile loses some
+#   1,000 clocks. It is still 1.8 to 4.8 % slower, by clock: 1485 MHz against 1574 at 8192^3. Its tile needs 48 bytes
+#   a clock from L2 and the tuned one 32. Ping-pong pays at short k; both problems are deep.
 # - **pingpong 64x256** needs 72 bytes a clock. The seed table found that L2 gives some 49 in burst, 68 % of that; it
-#   reaches 61 to 62 % (give or take 3 at 8192^3) of the busy SMs' peak. It is the furthest above the diagonal: bound by
-#   memory.
+#   reaches 61 to 62 % (give or take 3 at 8192^3) of the busy SMs' peak. It is the furthest above the diagonal: bound
+#   by memory.
 # - **256x192** saves bytes (27 a clock), and is 0.4 % ahead at 8192^3 in burst and level at the cap. At 4096^3 its 22
-#   columns of tiles leave SMs idle: waves of 86 % against 97 % would cost 11 %. Measured is 4 to 5.5 %, since idle SMs
-#   leave power to the others: the clock rises by 109 MHz in burst.
+#   columns of tiles leave SMs idle: waves of 86 % against 97 % would cost 11 %. Measured is 4 to 5.5 %, since idle
+#   SMs leave power to the others: the clock rises by 109 MHz in burst.
 
 # %%
 LAST = ["peek", "without cluster", "cp.async", "pingpong 128x128", "pingpong 64x256", "256x192"]
@@ -635,7 +639,7 @@ for axis, m in zip(axes, (4096, 8192), strict=True):
     axis.scatter(active[m, "burst"], kept[m], s=22, color="#4878a8")
     for name, at in KEPT.items():
         axis.annotate(name, (active.loc[name, (m, "burst")], kept.loc[name, m]), at, textcoords="offset points")
-    burst_us, steady_us = figures("cublas_us")[m].median()
+    burst_us, steady_us = figures("baseline_us")[m].median()
     axis.axhline(burst_us / steady_us, color="grey", linewidth=1, linestyle="--")
     axis.set_title(f"{m}^3; dashed: cuBLAS")
     axis.set_xlabel("tensor-active %, burst")
@@ -649,19 +653,19 @@ kept.T[
 
 # %% [markdown]
 # The least busy rungs (`serial`, `stagger 3` and the half-filled clusters of four) keep 96 to 101 %: in burst power
-# hardly holds them back. The rungs that wait for memory, `two stages` and `stagger 2`, keep 87 to 91 %. All others but
-# one keep 82 to 89 %, the busy and the idle ones alike, and cuBLAS 84 %: for them burst and steady state rank alike as
-# far as the noise of a steady row allows. One is out of line: `pingpong 64x256` is 7 to 9 % faster at the cap than in
-# burst, in TFLOP/s, with a clock lower by a quarter. A bound by memory would explain an equal rate, not a higher one;
-# this is not understood.
+# hardly holds them back. The rungs that wait for memory, `two stages` and `stagger 2`, keep 87 to 91 %. All others
+# but one keep 82 to 89 %, the busy and the idle ones alike, and cuBLAS 84 %: for them burst and steady state rank
+# alike as far as the noise of a steady row allows. One is out of line: `pingpong 64x256` is 7 to 9 % faster at the
+# cap than in burst, in TFLOP/s, with a clock lower by a quarter. A bound by memory would explain an equal rate, not a
+# higher one; this is not understood.
 
 # %% [markdown]
 # ## What we take from it
 #
 # - Three things make this kernel: loading while multiplying (+40 to +55 %), a second warpgroup that multiplies while
 #   the first waits (+21 to +24 %, with the larger tile), and a store that does not hold up the multiplying (+5 to +10
-#   %). A producer warp (+10 to +16 %), a raster group at sizes beyond L2 (+10 to +15 %) and sharing A in a cluster (+4
-#   %) follow. Together they make 1.6 to 1.9 times the first rung.
+#   %). A producer warp (+10 to +16 %), a raster group at sizes beyond L2 (+10 to +15 %) and sharing A in a cluster
+#   (+4 %) follow. Together they make 1.6 to 1.9 times the first rung.
 # - A deeper ring is worth nothing without someone to use it. Two small CTAs on an SM beat one with a ring of four,
 #   because two of them multiply. Count what is resident before judging a stage count.
 # - With two consumers a late release gains nothing, and held back too long it stops the loads.

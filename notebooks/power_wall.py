@@ -13,16 +13,14 @@
 #
 # In steady state a large GEMM draws all the power the board may have, and speed is energy per FLOP. What lowers it:
 # wider clusters, no partial wave, wider chunks, another tile? And do the configs that win in bursts win here too?
-# Computed from `results/h200/wall/`, `steady-a/` and `steady-b/`, beside the older `tile-shape/` and `stagger-steady/`;
-# no GPU is needed to run it again. The targets, set beforehand, were 1.04 times `torch.mm` on five problems and at most
-# 0.98 pJ/FLOP at 8192^3.
+# Computed from `results/h200/wall/`, `steady-a/` and `steady-b/`, beside the older `tile-shape/` and
+# `stagger-steady/`; no GPU is needed to run it again. The targets, set beforehand, were 1.04 times `torch.mm` on five
+# problems and at most 0.98 pJ/FLOP at 8192^3.
 #
 # Every row is one pair of two slices, and steady-a has no finals, since device time ended. So first: what can be told
-# apart?
+# apart? Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -31,34 +29,38 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.predict import BEFORE, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, waves
-from hopper_gemm.tables.derived import with_derived
-from hopper_gemm.tables.report import read_study, source_line
-from hopper_gemm.tables.trials import config_of
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.tables.counters import with_derived
+from hopper_gemm.tables.pivot import config_of, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import scope_line, source_line
 
-plt.rcParams["figure.dpi"] = 80
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-results = root / "results/h200"
+show_small()
+results = results_root() / "h200"
 studies = {
     name: read_study(results / name) for name in ("wall", "steady-a", "steady-b", "tile-shape", "stagger-steady")
 }
 for name, study in studies.items():
-    floors = {at: f"{noise:.1%}" for at, noise in study.provenance["noise"].items() if at.endswith("steady")}
-    print(f"{name}: {source_line(study.provenance)} noise floors {floors}")
+    floors = {at: f"{noise:.1%}" for at, noise in study.provenance["noise"].items() if "steady" in at}
+    print(f"{name}: {source_line(study.provenance)} {scope_line(study)} noise floors {floors}")
 
 # %%
-parts = [with_derived(study.trials.query("regime == 'steady'")).assign(study=name) for name, study in studies.items()]
+parts = [
+    with_derived(rows_of(study, "sweep").query("regime == 'steady'")).assign(study=name)
+    for name, study in studies.items()
+]
 rows = pd.concat(parts, ignore_index=True)
 problems = [GemmProblem(int(row.m), int(row.n), int(row.k)) for row in rows.itertuples()]
 configs = [config_of(row) for row in rows.to_dict("records")]
 pairs = list(zip(configs, problems, strict=True))
 flop = np.array([problem.flop for problem in problems], dtype=float)
-watts = rows.loc[rows.k > 512, ["watts", "cublas_watts"]].stack()
-rows["problem"] = [f"{one.m}x{one.n}x{one.k}" for one in problems]
+watts = rows.loc[rows.k > 512, ["watts", "baseline_watts"]].stack()
 rows["rounds"] = [waves(*pair).waves for pair in pairs]
 rows["full rounds"] = [cluster_tiles(*pair) / clusters_at_once(pair[0].cluster_size) for pair in pairs]
 rows["predicted"] = [1e6 * predict(*pair, pace=BEFORE).seconds for pair in pairs]
 rows["pj"] = watts.median() * rows.time_us * 1e6 / flop
-rows["cublas_pj"] = watts.median() * rows.cublas_us * 1e6 / flop
+rows["cublas_pj"] = watts.median() * rows.baseline_us * 1e6 / flop
 rows["swap"] = rows.swap_ab.map({True: "swapped", False: ""})
 rows["stream"] = rows.stream_k.map({True: "stream-K", False: ""})
 rows["clocks"] = rows.time_us * rows.sm_mhz
@@ -67,20 +69,20 @@ new = rows[rows.study.isin(["wall", "steady-a", "steady-b"])]
 cube = rows[rows.problem == "8192x8192x8192"]
 low, high = watts.quantile([0.05, 0.95])
 print(f"power: {watts.median():.0f} W in the median, {low:.0f} to {high:.0f} in nine of ten")
-noise = cube.groupby("study")[["cublas_us", "cublas_pj_per_flop"]].agg(["mean", "std", "count"])
+noise = cube.groupby("study")[["baseline_us", "baseline_pj_per_flop"]].agg(["mean", "std", "count"])
 noise.round(4)
 
 # %%
-scatter = (cube.cublas_us / cube.groupby("study").cublas_us.transform("mean")).std()
-energy = (cube.cublas_pj_per_flop / cube.groupby("study").cublas_pj_per_flop.transform("mean")).std()
+scatter = (cube.baseline_us / cube.groupby("study").baseline_us.transform("mean")).std()
+energy = (cube.baseline_pj_per_flop / cube.groupby("study").baseline_pj_per_flop.transform("mean")).std()
 print(f"cuBLAS within a study: time scatters by {scatter:.2%}, recorded energy by {energy:.2%}")
 print(f"two standard deviations of a difference of two speedups: {2 * 2 * scatter:.1%}")
 
 # %% [markdown]
-# The time of cuBLAS scatters by 0.3 % within a study, the recorded energy by 1.1 %, four times as much, while both draw
-# the same power: what scatters is NVML's counter. (The wall's cuBLAS times scatter least, by 0.07 %.) So energy below
-# is also given from the time: the median power times the time of a launch. Speedups that differ by less than 1.1 % are
-# even, unless several pairs of rows say the same.
+# The time of cuBLAS scatters by 0.3 % within a study, the recorded energy by 1.1 %, four times as much, while both
+# draw the same power: what scatters is NVML's counter. (The wall's cuBLAS times scatter least, by 0.07 %.) So energy
+# below is also given from the time: the median power times the time of a launch. Speedups that differ by less than
+# 1.1 % are even, unless several pairs of rows say the same.
 #
 # ## Energy and speed at 8192^3
 
@@ -91,7 +93,7 @@ marks = {"wall": ("o", "C0"), "steady-a": ("s", "C3"), "tile-shape": ("^", "0.55
 for name, (mark, colour) in marks.items():
     part = near[near.study == name]
     axis.scatter(part.speedup, part.pj_per_flop, marker=mark, color=colour, s=28, label=f"{name}, {len(part)} rows")
-    axis.scatter(cube.cublas_us.mean() / part.cublas_us, part.cublas_pj_per_flop, marker="x", color=colour, s=22)
+    axis.scatter(cube.baseline_us.mean() / part.baseline_us, part.baseline_pj_per_flop, marker="x", color=colour, s=22)
 line = np.linspace(0.975, 1.06, 20)
 axis.plot(
     line, cube.cublas_pj.mean() / line, color="black", linewidth=1, label=f"{watts.median():.0f} W times the time"
@@ -120,9 +122,8 @@ plt.show()
 best = new.loc[new.groupby("problem", sort=False).speedup.idxmax()].set_index("problem")
 target = best[["name", "speedup", "pj_per_flop", "pj", "cublas_pj"]]
 target.columns = ["config", "speedup", "pJ, recorded", "pJ from time", "cuBLAS, pJ from time"]
-final = studies["steady-b"].finals
-final.index = pd.Index(final[["m", "n", "k"]].astype(str).agg("x".join, axis=1))
-final = final[["speedup", "speedup_low", "speedup_high", "pj_per_flop", "cublas_pj_per_flop"]].add_prefix("final ")
+final = rows_of(studies["steady-b"], "final").set_index("problem")
+final = final[["speedup", "speedup_low", "speedup_high", "pj_per_flop", "baseline_pj_per_flop"]].add_prefix("final ")
 target.join(final).round(3)
 
 # %%
@@ -134,7 +135,7 @@ for what in ("pj_per_flop", "pj"):
 # 1.04 was reached on one problem of five, 8192^3, with 1.053 in one pair and without a final. The others stand at
 # 1.005, 1.019, 1.025 and 1.029 (the last two are finals). 0.98 pJ/FLOP was not reached at 8192^3: 0.990 from the time
 # of the best row. The one row that records as little, 0.991, has 1.007 by its time. Deeper problems are below it: the
-# final at 8192x4096x14336 records 0.971. What came after, with tiles that are loaded in turns, is read in
+# final at 8192x4096x14336 records 0.971. What came after, with tiles loaded by alternating multicast, is read in
 # [suite](suite.ipynb).
 #
 # ## What happens at the wall: activity against clock
@@ -216,8 +217,8 @@ print(f"SMs at work with clusters of 1, 2, 4: {ctas}")
 #
 # What would the clusters have saved, had they filled the GPU? There is an experiment for the price of a round, below:
 # one config in two directions, where one direction needs one round more. There 36 to 39 % of the clocks came back. At
-# that rate 9.7 % more clocks are 6 % more time; 2x2 lost 4 and 1x4 5.3. The 2 % and the 1 % between are about what had
-# been predicted for the traffic, but that is a guess from a difference of differences.
+# that rate 9.7 % more clocks are 6 % more time; 2x2 lost 4 and 1x4 5.3. The 2 % and the 1 % between are about what
+# had been predicted for the traffic, but that is a guess from a difference of differences.
 #
 # ## Wider chunks
 #
@@ -234,13 +235,13 @@ pd.DataFrame(
 ).round(4)
 
 # %% [markdown]
-# 0.3 to 0.4 % faster in each of four clusters: each ratio is within the noise, four of the same sign are not likely to
-# be. The recorded energies say between -2.0 and +1.6 %, and nothing.
+# 0.3 to 0.4 % faster in each of four clusters: each ratio is within the noise, four of the same sign are not likely
+# to be. The recorded energies say between -2.0 and +1.6 %, and nothing.
 #
 # ## Stream-K
 #
-# The tiles of the last, partly filled round are cut along k, an equal stretch for every cluster. Against the same tile
-# without it, changes in %:
+# The tiles of the last, partly filled round are cut along k, an equal stretch for every cluster. Against the same
+# tile without it, changes in %:
 
 # %%
 streams = {}
@@ -261,9 +262,9 @@ streams.round(1)
 
 # %% [markdown]
 # It saves the clocks that the model says it would, 2 to 11 %, and at the wall about half of them or less in time: 0.4
-# to 1.7 % where 10.4 to 10.7 rounds were 11, 5 % where 5.3 were 6, nothing at 4096^3. Compared with the 36 to 39 % that
-# idle SMs pay back, stream-K has a cost of its own, of about a percent, more where k is short. It is the best of the
-# rows at 8192x10240x8192, where the large tiles in clusters end just beyond a round (12.1 and 13.1).
+# to 1.7 % where 10.4 to 10.7 rounds were 11, 5 % where 5.3 were 6, nothing at 4096^3. Compared with the 36 to 39 %
+# that idle SMs pay back, stream-K has a cost of its own, of about a percent, more where k is short. It is the best of
+# the rows at 8192x10240x8192, where the large tiles in clusters end just beyond a round (12.1 and 13.1).
 #
 # ## A tile that fits, and the direction of the walk
 #
@@ -296,8 +297,8 @@ shares.round(3)
 #
 # Where the rounds are equal, swapped is faster too, by 0.3 to 1.2 % on three problems, one pair each. At 8192^3 the
 # finals of the burst say the same of the same two configs, 1.049 against 1.042 in 45 pairs. Why? A row of C in a tile
-# is 400 bytes long, 12.5 sectors of the L2, so that neighbours meet within a sector at every other border; swapped, it
-# is 512 bytes. That would cost writes; no counter has looked.
+# is 400 bytes long, 12.5 sectors of the L2, so that neighbours meet within a sector at every other border; swapped,
+# it is 512 bytes. That would cost writes; no counter has looked.
 #
 # Nor is the L2 what decides between the tiles:
 
@@ -318,7 +319,7 @@ suite = results / "suite-first"
 held = []
 for row in new[new.study != "wall"].to_dict("records"):
     search = read_study(suite / f"tune-{row['problem']}-burst")
-    burst = pd.concat([search.trials.query("status == 'ok'"), search.finals])
+    burst = pd.concat([rows_of(search, "sweep").query("status == 'ok'"), rows_of(search, "final")])
     same = burst[[config_of(one) == config_of(row) for one in burst.to_dict("records")]]
     if len(same):
         held.append(
@@ -328,7 +329,7 @@ for row in new[new.study != "wall"].to_dict("records"):
                 "burst": same.speedup.iloc[-1],
                 "pairs": same.pairs.iloc[-1],
                 "steady": row["speedup"],
-                "best burst": search.trials.speedup.max(),
+                "best burst": rows_of(search, "sweep").speedup.max(),
             }
         )
 held = pd.DataFrame(held)
@@ -337,8 +338,9 @@ held.round(3)
 
 # %% [markdown]
 # They do. Ten of these rows were also measured in the searches' bursts, and moved by -0.7 to +1.2 %, no more than the
-# noise of a pair. On four of the five problems the burst's winning tile is the best of the seven configs tried here as
-# well, and on 8192x10240x8192 stream-K wins both, with another tile. At 4096^3 the lead shrinks from 1.012 to 1.005.
+# noise of a pair. On four of the five problems the burst's winning tile is the best of the seven configs tried here
+# as well, and on 8192x10240x8192 stream-K wins both, with another tile. At 4096^3 the lead shrinks from 1.012 to
+# 1.005.
 #
 # ## What we take from it
 #
@@ -349,5 +351,5 @@ held.round(3)
 #   directions, and the model does.
 # - Clusters of four, predicted to save 1.7 to 3 %, cost 4 to 5 %, for want of SMs to run on.
 # - Wider chunks give 0.3 %, stream-K half of what it saves in clocks.
-# - NVML's energy scatters by 1.1 %, four times as much as time; with one pair of slices, energy from time is the better
-#   figure. Differences below a percent want finals.
+# - NVML's energy scatters by 1.1 %, four times as much as time; with one pair of slices, energy from time is the
+#   better figure. Differences below a percent want finals.

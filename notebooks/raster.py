@@ -11,14 +11,14 @@
 # %% [markdown]
 # # In which order to walk over the tiles
 #
-# The tiles under way at one time share their panels of A and B in L2. Which order shares best, does theory find it, and
-# what is it worth? Everything here is computed from `results/h200/raster/`: one kernel (256x128 tiles, clusters 1x2, 64
-# deep) on three cubes, walked in 20 orders, each timed in bursts and each with one profiled launch. No GPU is needed to
-# run it again.
+# The tiles under way at one time share their panels of A and B in L2. Which order shares best, does theory find it,
+# and what is it worth? Everything here is computed from `results/h200/raster/`: one kernel (256x128 tiles, clusters
+# 1x2, 64 deep) on three cubes, walked in 20 orders, each timed in bursts and each with one profiled launch. No GPU is
+# needed to run it again. Every timing here is chained (launches of one kernel back to back); rows do not name their
+# board.
 
 # %%
-from math import ceil, sqrt
-from pathlib import Path
+from math import sqrt
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,14 +26,20 @@ import pandas as pd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.roofline import best_swizzle, tile_order
-from hopper_gemm.tables.counters import read_counters, with_counters
-from hopper_gemm.tables.report import read_study, source_line
-from hopper_gemm.tables.trials import SAMPLES
+from hopper_gemm.model.roofline import best_swizzle
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study, records
+from hopper_gemm.tables.counters import panels, with_counters
+from hopper_gemm.tables.pivot import config_of, problem_of, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import source_line
 
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-study = read_study(root / "results/h200/raster")
-rows = with_counters(study.trials, read_counters(study.path)).sort_values(["m", "raster", "swizzle", "serpentine"])
+show_small()
+results = results_root() / "h200"
+study = read_study(results / "raster")
+rows = with_counters(rows_of(study, "sweep"), study.stage("counters")).sort_values(
+    ["m", "raster", "swizzle", "serpentine"]
+)
 print(source_line(study.provenance))
 print("noise floors:", {place: f"{noise:.2%}" for place, noise in study.provenance["noise"].items()})
 
@@ -97,17 +103,17 @@ by_size = pd.DataFrame(
 by_size
 
 # %% [markdown]
-# The order decides 1.7 % at 4096^3 and 4.5 % at 8192^3, far beyond the noise floors of 0.1 %. At 16384^3 it is some 10
-# %, but the intervals there are as wide as the differences between neighbours; the last section says why. Swizzle 8 is
-# best along either axis on the first two.
+# The order decides 1.7 % at 4096^3 and 4.5 % at 8192^3, far beyond the noise floors of 0.1 %. At 16384^3 it is some
+# 10 %, but the intervals there are as wide as the differences between neighbours; the last section says why. Swizzle
+# 8 is best along either axis on the first two.
 #
 # ## The theory, and which tile it means
 #
-# The clusters that run at once cover a patch of the output, `swizzle` cluster tiles wide across the walk. It needs the
-# panel of A beside each of its rows and the panel of B above each of its columns, so it should be square. The rule is
-# often written for single CTAs, sqrt(SMs * tile_n / tile_m) tiles wide. That is for raster n, where the swizzle counts
-# tiles of 256 rows; for raster m it counts tiles of 128 columns, and the fraction is turned over. And what is handed
-# out here is not a CTA's tile but that of a cluster 1x2, 256 x 256.
+# The clusters that run at once cover a patch of the output, `swizzle` cluster tiles wide across the walk. It needs
+# the panel of A beside each of its rows and the panel of B above each of its columns, so it should be square. The
+# rule is often written for single CTAs, sqrt(SMs * tile_n / tile_m) tiles wide. That is for raster n, where the
+# swizzle counts tiles of 256 rows; for raster m it counts tiles of 128 columns, and the fraction is turned over. And
+# what is handed out here is not a CTA's tile but that of a cluster 1x2, 256 x 256.
 
 # %%
 pairs = {raster: GemmConfig(tile_m=256, tile_n=128, cluster_n=2, raster=raster) for raster in ("m", "n")}
@@ -120,8 +126,8 @@ pd.DataFrame(
 ).rename_axis("raster").round(1)
 
 # %% [markdown]
-# So theory says 8 along both axes, where a formula without the cluster would ask for 16 along m. The measurements side
-# with the cluster tile.
+# So theory says 8 along both axes, where a formula without the cluster would ask for 16 along m. The measurements
+# side with the cluster tile.
 #
 # ## Counting panels
 #
@@ -132,17 +138,12 @@ pd.DataFrame(
 
 
 # %%
-def panels(row: pd.Series) -> pd.Series:
-    """Bytes of the distinct panels of all waves, and how many waves there are."""
-    height, width = row.tile_m * row.cluster_m, row.tile_n * row.cluster_n
-    tiles = tile_order(ceil(row.m / height), ceil(row.n / width), row.raster, row.swizzle, row.serpentine)
-    at_once = hopper.SM_COUNT // (row.cluster_m * row.cluster_n)
-    waves = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
-    sides = sum(height * len({m for m, _ in wave}) + width * len({n for _, n in wave}) for wave in waves)
-    return pd.Series({"predicted": 2 * int(row.k) * sides, "waves": len(tiles) / at_once})
+def counted(frame: pd.DataFrame) -> list[tuple[float, float]]:
+    """For each row the bytes of the distinct panels of all waves, and how many waves there are."""
+    return [panels(config_of(row), problem_of(row)) for row in frame.to_dict("records")]
 
 
-rows[["predicted", "waves"]] = rows.apply(panels, axis=1)
+rows[["predicted", "waves"]] = counted(rows)
 rows["read_again"] = rows.dram_read_bytes.astype(float) / rows.predicted
 
 # %%
@@ -179,8 +180,9 @@ rows.groupby(["m", "swizzle"])["read_again"].agg(["min", "median", "max"]).unsta
 # At 4096^3 and 8192^3 the count is right to 1 % for every order with a swizzle of 4 or more, and to 3 % for all: what
 # serpentine saves as well, which comes from the waves that lie across the border of two groups (a straight walk then
 # needs the rows at both ends, a serpentine one the same rows twice). So two things hold that were only assumed: the
-# clusters keep step so well that L2 serves a shared panel from one read, and from one wave to the next L2 keeps nothing
-# of use. The second is a surprise at 4096^3, whose operands together, 0.07 GB, are little more than the L2's 0.06.
+# clusters keep step so well that L2 serves a shared panel from one read, and from one wave to the next L2 keeps
+# nothing of use. The second is a surprise at 4096^3, whose operands together, 0.07 GB, are little more than the L2's
+# 0.06.
 #
 # ## Where the count fails
 #
@@ -190,9 +192,9 @@ rows.groupby(["m", "swizzle"])["read_again"].agg(["min", "median", "max"]).unsta
 # The tile-shape study can tell: it has one size, 8192^3, and 10 to 62 waves, all at swizzle 8.
 
 # %%
-shapes = read_study(root / "results/h200/tile-shape")
-tiles = with_counters(shapes.trials.query("regime == 'burst'"), read_counters(shapes.path))
-tiles[["predicted", "waves"]] = tiles.apply(panels, axis=1)
+shapes = read_study(results / "tile-shape")
+tiles = with_counters(rows_of(shapes, "sweep").query("regime == 'burst'"), shapes.stage("counters"))
+tiles[["predicted", "waves"]] = counted(tiles)
 tiles["read_again"] = tiles.dram_read_bytes.astype(float) / tiles.predicted
 eights = rows[rows.swizzle == 8]
 
@@ -212,7 +214,7 @@ axis.legend(fontsize=8, loc="upper left")
 plt.show()
 
 # %%
-cublas = read_counters(study.path).query("arm == 'cublas' and m == 16384").iloc[0]
+cublas = rows_of(study, "counters").query("tile_m.isna() and m == 16384").iloc[0]
 area = 66 * (192 * 2) * 192
 least = 2 * sqrt(area) * 2 * 16384 * 16384**2 / area
 print(f"cuBLAS 192x192, 2x1 at 16384^3: {16384**2 / area:.0f} waves, {least / 1e9:.1f} GB if each wave were a square")
@@ -221,12 +223,12 @@ print(f"read: {cublas.dram_read_bytes / 1e9:.1f} GB, {cublas.dram_read_bytes / l
 # %% [markdown]
 # It is not the size. At 8192^3 the count holds up to 31 waves (the worst there is 1.09), and fails at 42 (1.34 and
 # 1.47) and 62 (2.62). cuBLAS, with a tile of its own and 55 waves of it, also reads twice the least at 16384^3. The
-# likely reading, and no more than that: nothing holds the clusters of a persistent launch together; each walks its list
-# as fast as it can, and after some dozens of tiles they are so far apart that L2 has dropped a panel before the last of
-# those who share it comes by. The three tiles above 1.1 are also the ones that ask most of L2, so that they wait for
-# loads; that could drive clusters apart. But 256x128 at 16384^3 does not wait, and 320x96, 384x64 and 384x96, which
-# wait as long, read no panel twice. A launch that makes the clusters meet from time to time would decide it; we have
-# not tried one.
+# likely reading, and no more than that: nothing holds the clusters of a persistent launch together; each walks its
+# list as fast as it can, and after some dozens of tiles they are so far apart that L2 has dropped a panel before the
+# last of those who share it comes by. The three tiles above 1.1 are also the ones that ask most of L2, so that they
+# wait for loads; that could drive clusters apart. But 256x128 at 16384^3 does not wait, and 320x96, 384x64 and
+# 384x96, which wait as long, read no panel twice. A launch that synchronises its clusters from time to time would
+# decide it; this study has none (`locality` tried it).
 #
 # ## The hit rate
 #
@@ -248,7 +250,8 @@ rows.groupby("m")["missed_per_dram"].agg(["min", "median", "max"]).round(2)
 #
 # ## Does time follow DRAM bytes?
 #
-# For 16384^3 the times are those of the profiled launches: one launch each, but they scatter far less than the bursts.
+# For 16384^3 the times are those of the profiled launches: one launch each, but they scatter far less than the
+# bursts.
 
 # %%
 rows["us"] = np.where(rows.m == 16384, rows.duration_us.astype(float), rows.time_us)
@@ -292,16 +295,17 @@ clocks.groupby("m").agg(
 
 # %% [markdown]
 # It does, on a straight line, at 46 to 53 us for a GB on all three cubes: a fifth of what a GB would cost if DRAM set
-# the pace, and DRAM is nowhere near its 4.3 TB/s, but in the worst orders of 16384^3. The tensor cores do not wait: at
-# 8192^3 they stay 94.6 to 94.9 % active while the clock goes from 1499 to 1564 MHz. At 16384^3 the worst orders do wait
-# a little (97.5 against 99.1 %), but there too it is mostly clock. So DRAM bytes cost time through power. If the cap of
-# 700 W held during these launches (power cannot be read in a burst), a byte costs 32 to 37 pJ. That is the effect on
-# time expressed as energy; the energy itself may be larger, since a slower clock also saves on everything else.
+# the pace, and DRAM is nowhere near its 4.3 TB/s, but in the worst orders of 16384^3. The tensor cores do not wait:
+# at 8192^3 they stay 94.6 to 94.9 % active while the clock goes from 1499 to 1564 MHz. At 16384^3 the worst orders do
+# wait a little (97.5 against 99.1 %), but there too it is mostly clock. So DRAM bytes cost time through power. If the
+# cap of 700 W held during these launches (power cannot be read in a burst), a byte costs 32 to 37 pJ. That is the
+# effect on time expressed as energy; the energy itself may be larger, since a slower clock also saves on everything
+# else.
 #
 # ## Along m or along n
 #
-# By symmetry (a cluster tile is square) the axis should not matter, and DRAM bytes agree. Yet raster n is slower by up
-# to 0.6 %, which is what scatters about the lines above:
+# By symmetry (a cluster tile is square) the axis should not matter, and DRAM bytes agree. Yet raster n is slower by
+# up to 0.6 %, which is what scatters about the lines above:
 
 # %%
 rows["l2_gb"] = 32e-9 * rows.l2_read_sectors.astype(float)
@@ -328,33 +332,35 @@ pd.DataFrame(fits).T.rename_axis("cube").round(2)
 # %% [markdown]
 # What differs is the sectors read in the L2: 5 to 11 % more along n, except with swizzle 16, where the times hardly
 # differ either. With their bytes as a second term the residual falls from 0.24-0.40 % to 0.08-0.15 %, about the
-# noise, on each cube, and the three agree: 38 to 48 us for a GB from DRAM, 11 to 14 us for a GB read in L2. Both orders
-# ask for the same bytes, so the additional sectors were read more than once within the L2; why more of them along n, we
-# do not know.
+# noise, on each cube, and the three agree: 38 to 48 us for a GB from DRAM, 11 to 14 us for a GB read in L2. Both
+# orders ask for the same bytes, so the additional sectors were read more than once within the L2; why more of them
+# along n, we do not know.
 #
 # ## Why the rows of 16384^3 scatter
 #
-# A burst is 20 ms of rest, a warm-up of 2 ms and 8 ms timed. One launch of this size takes 11 ms, so warm-up and timing
-# are one launch each, half of the time is spent at full power, and each figure is that of a single launch. The timings
-# of the control, cuBLAS against itself, in the order in which they were taken:
+# A burst is 20 ms of rest, a warm-up of 2 ms and 8 ms timed. One launch of this size takes 11 ms, so warm-up and
+# timing are one launch each, half of the time is spent at full power, and each figure is that of a single launch. The
+# timings of the control, cuBLAS against itself, in the order in which they were taken:
 
 
 # %%
 def in_sequence(samples: pd.DataFrame) -> np.ndarray:
     """The times of both sides in the order in which they were taken: ours first in every other pair."""
-    ours, theirs = samples.ours_us.to_numpy(), samples.cublas_us.to_numpy()
+    ours, theirs = samples.ours_us.to_numpy(), samples.baseline_us.to_numpy()
     even = np.arange(len(samples)) % 2 == 0
     return np.column_stack([np.where(even, ours, theirs), np.where(even, theirs, ours)]).ravel()
 
 
 def autocorrelation(samples: pd.DataFrame) -> list[float]:
-    """Of the times, each side freed of its median, at lags of 1 to 6 launches."""
-    sides = samples[["ours_us", "cublas_us"]]
+    """Autocorrelation of the times, each side divided by its median, at lags of 1 to 6 launches."""
+    sides = samples[["ours_us", "baseline_us"]]
     times = pd.Series(in_sequence(sides / sides.median()))
     return [times.autocorr(lag) for lag in range(1, 7)]
 
 
-samples = pd.read_csv(study.path / SAMPLES)
+(_, names), *lines = records(study.path / "samples.csv")
+samples = pd.DataFrame([values for _, values in lines], columns=names).rename(columns={"cublas_us": "baseline_us"})
+samples = samples.astype({"m": int, "ours_us": float, "baseline_us": float})
 figure, axes = plt.subplots(1, 2, figsize=(13, 3.8), layout="constrained")
 for m, colour in zip((8192, 16384), ("C0", "C3"), strict=True):
     times = in_sequence(samples[(samples.m == m) & (samples.stage == "control")])
@@ -375,11 +381,9 @@ plt.show()
 
 # %%
 sixteen = rows[rows.m == 16384]
-print(
-    f"clock while cuBLAS ran: {sixteen.cublas_sm_mhz.min():.0f} to {sixteen.cublas_sm_mhz.max():.0f} MHz at 16384^3,",
-    end=" ",
-)
-print(f"{rows[rows.m == 8192].cublas_sm_mhz.min():.0f} to {rows[rows.m == 8192].cublas_sm_mhz.max():.0f} MHz at 8192^3")
+for m in (16384, 8192):
+    mhz = rows[rows.m == m].baseline_sm_mhz
+    print(f"clock while cuBLAS ran: {mhz.min():.0f} to {mhz.max():.0f} MHz at {m}^3")
 settled = sixteen.groupby("swizzle").agg(
     speedup_least=("speedup", "min"),
     speedup_most=("speedup", "max"),
@@ -389,13 +393,13 @@ settled = sixteen.groupby("swizzle").agg(
 settled.astype(float).round(3)
 
 # %% [markdown]
-# The launches of the control come in two kinds, near 11.0 and near 11.6 ms, and about every third is a fast one; in the
-# median of all series a timing also resembles the third before it. Three timings, each with its rest and its warm-up,
-# are some 0.13 s: much like the slow loop of the power controller, a tenth of a second, that a burst is meant to be too
-# short for. With half of the time under load it is not short enough. This is our reading of the pattern; power was not
-# recorded. A ratio of two such launches is off by 5 % either way, whichever falls on which, and the interval of eleven
-# is 6 % wide at the median. Nothing in the bursts separates swizzle 8 from 16 here. The profiled launches do: 11.3 to
-# 11.4 ms with 8, 11.5 with 16, and they rank the swizzles as DRAM bytes do.
+# The launches of the control come in two kinds, near 11.0 and near 11.6 ms, and about every third is a fast one; in
+# the median of all series a timing also resembles the third before it. Three timings, each with its rest and its
+# warm-up, are some 0.13 s: much like the slow loop of the power controller, a tenth of a second, for which a burst
+# should be too short. With half of the time under load it is not short enough. This is our reading of the pattern;
+# power was not recorded. A ratio of two such launches is off by 5 % either way, whichever falls on which, and the
+# interval of eleven is 6 % wide at the median. Nothing in the bursts separates swizzle 8 from 16 here. The profiled
+# launches do: 11.3 to 11.4 ms with 8, 11.5 with 16, and they rank the swizzles as DRAM bytes do.
 #
 # ## What we take from it
 

@@ -13,37 +13,38 @@
 #
 # One kernel, forty cells, two problems, two regimes: what does the table say, and what limits each cell? Everything
 # here is computed from `results/h200/seed-table/`, measured on an NVIDIA H200; no GPU is needed to run it again.
+# Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
-from hopper_gemm.model.footprint import footprint
-from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import waves
-from hopper_gemm.tables.pivot import pivot
-from hopper_gemm.tables.report import read_study, source_line
+from hopper_gemm.model import hopper
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.tables.counters import with_derived
+from hopper_gemm.tables.pivot import pivot, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import source_line
 
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-study = read_study(root / "results/h200/seed-table")
+show_small()
+results = results_root() / "h200"
+study = read_study(results / "seed-table")
 print(source_line(study.provenance))
 
 # %% [markdown]
 # ## The table
 #
-# Speedup over cuBLAS and, in brackets, the stages that fit. The published H100 table has this form; its best cell is
-# 256 x 4 at 0.98x.
+# Speedup over cuBLAS and, in brackets, the stages that fit. The table in the post "Pipelining" has this form; its
+# best cell is 256 x 4 at 0.98x.
 
 # %%
-burst = study.trials.query("m == 4096 and regime == 'burst'")
+burst = rows_of(study, "sweep").query("m == 4096 and regime == 'burst'")
 pivot(burst)
 
 # %%
-ok = study.trials.query("status == 'ok'").copy()
+ok = rows_of(study, "sweep").query("status == 'ok'").copy()
 figure, axes = plt.subplots(1, 2, figsize=(13, 4), layout="constrained", sharey=True)
 for axis, (m, part) in zip(axes, ok[ok.regime == "burst"].groupby("m"), strict=True):
     grid = part.pivot(index="tile_m", columns="k_depth", values="speedup").astype(float)
@@ -64,39 +65,13 @@ plt.show()
 #
 # With `stages` slots of which `stagger` are held back for wgmma groups still in flight, and one being read, `stages -
 # 1 - stagger` loads can be on their way while the tensor cores work. The plot shows the share of the tensor cores'
-# peak that a cell reaches, freed of its idle SMs (divided by the wave efficiency), against the bytes that it can have
-# in flight.
+# peak that a cell reaches, corrected for idle SMs (divided by the wave efficiency), against the bytes that it can
+# have in flight.
 
 
 # %%
-def config_of(row: pd.Series) -> GemmConfig:
-    """The config of a row."""
-    plain = {name: getattr(row[name], "item", lambda value=row[name]: value)() for name in FIELDS}
-    return GemmConfig(**plain)
-
-
-def derived(row: pd.Series) -> pd.Series:
-    """What follows from a row's config."""
-    config = config_of(row)
-    shares = footprint(config)
-    ahead = config.stages - 1 - config.stagger
-    falls = waves(config, GemmProblem(int(row.m), int(row.n), int(row.k)))
-    from_l2 = 2 * config.tile_k * (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m)
-    clocks = 2 * config.tile_m * config.tile_n * config.tile_k / 4096
-    return pd.Series(
-        {
-            "ahead": ahead,
-            "ahead_kib": ahead * shares.stage_bytes / 1024,
-            "span": shares.swizzle_bytes,
-            "wave_efficiency": falls.efficiency,
-            "needs": from_l2 / clocks,
-            "clocks": clocks,
-        }
-    )
-
-
-ok = ok.join(ok.apply(derived, axis=1))
-ok["reached"] = ok["tensor_active"] / ok["wave_efficiency"]
+ok = with_derived(rows_of(study, "sweep"))
+ok["clocks"] = 2 * ok.tile_m * ok.tile_n * 16 * ok.k_depth / hopper.FLOP_PER_CLOCK_PER_SM
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(13, 4.5), layout="constrained", sharey=True)
@@ -125,9 +100,9 @@ by_ahead
 # With nothing loaded ahead the tensor cores wait for every stage: all 22 such cells of each problem, whatever their
 # depth, stay between 28 and 55 % of the peak. With one load ahead, some 60 KiB, the larger tiles come to 75 to 85 %.
 # From two or three loads ahead, some 100 KiB, a cell reaches its peak, 94 % or 98 % by problem, unless L2 or a narrow
-# swizzle holds it back (below); more stages buy nothing: 256 x 4 is there with two. Little's law explains the size: at
-# the 31 bytes a clock that 256 x 4 draws (below), 96 KiB in flight cover 3,100 clocks, and a stage loaded with nothing
-# else going on, as in the single-stage cells, takes about that long:
+# swizzle holds it back (below); more stages buy nothing: 256 x 4 is there with two. Little's law explains the size:
+# at the 31 bytes a clock that 256 x 4 draws (below), 96 KiB in flight cover 3,100 clocks, and a stage loaded with
+# nothing else going on, as in the single-stage cells, takes about that long:
 
 # %%
 single = ok[(ok.regime == "burst") & (ok.stages == 1)]
@@ -141,27 +116,27 @@ waits.groupby(single["m"]).agg(["count", "median", "min", "max"]).round(0)
 # speed that is so many bytes a clock; what the cell really drew is that times the share of the peak it reached.
 
 # %%
-ok["drew"] = ok["needs"] * ok["reached"] / 100
+ok["drew"] = ok["l2_bytes_per_clock"] * ok["reached"] / 100
 ok["drew_gb_s"] = ok["drew"] * ok["sm_mhz"] / 1000
 by_tile = (
     ok[ok.ahead > 0]
     .groupby(["regime", "tile_m"])
-    .agg(needs=("needs", "first"), most_drawn=("drew", "max"), most_gb_s=("drew_gb_s", "max"))
+    .agg(needs=("l2_bytes_per_clock", "first"), most_drawn=("drew", "max"), most_gb_s=("drew_gb_s", "max"))
 )
 by_tile.round(1)
 
 # %% [markdown]
-# In burst no cell draws more than about 49 bytes a clock and SM: that is what L2 gives here. The 64-row tile would need
-# 80, so it cannot pass 61 % of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down and L2 does
-# not: the 64-row tile then draws up to 66 bytes a clock, which is the same 86 to 87 GB/s for each SM. (Why the shallow
-# 64-row cells do not even come to their 61 % this table cannot tell.)
+# In burst no cell draws more than about 49 bytes a clock and SM: that is what L2 gives here. The 64-row tile would
+# need 80, so it cannot pass 61 % of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down and
+# L2 does not: the 64-row tile then draws up to 66 bytes a clock, which is the same 86 to 87 GB/s for each SM. (Why
+# the shallow 64-row cells do not even come to their 61 % this table cannot tell.)
 #
 # ## What limits each cell
 #
-# In the order in which a reason excludes the next: nothing loaded ahead (one stage, or two of which the stagger holds
-# one back); more bytes than L2 gives; only one load ahead; the narrow swizzle of depths that are no multiple of 64
-# elements, whose loads are split into rows of 64 bytes; SMs idle in the last wave; and for the rest the power cap:
-# they keep the tensor cores busy, and the clock decides.
+# The first reason that applies: nothing loaded ahead (one stage, or two of which the stagger holds one back); more
+# bytes than L2 gives; only one load ahead; the narrow swizzle of depths that are no multiple of 64 elements, whose
+# loads are split into rows of 64 bytes; SMs idle in the last wave; and for the rest the power cap: they keep the
+# tensor cores busy, and the clock decides.
 
 # %%
 L2_BYTES_A_CLOCK = 49
@@ -171,7 +146,7 @@ def limit(row: pd.Series) -> str:
     """The first reason that applies."""
     if row.ahead <= 0:
         return "no load ahead"
-    if row.needs > L2_BYTES_A_CLOCK:
+    if row.l2_bytes_per_clock > L2_BYTES_A_CLOCK:
         return "L2 bytes"
     if row.reached < 92:
         return "one load ahead" if row.ahead == 1 else "narrow swizzle"
@@ -187,8 +162,8 @@ ok[(ok.m == 8192) & (ok.regime == "burst")].pivot(index="tile_m", columns="k_dep
 # ## Burst and steady state
 #
 # At the power cap everything that keeps the tensor cores busy slows down, cuBLAS as well; what leaves them idle loses
-# next to nothing, so its speedup looks better. A ratio below 1 that rises from burst to steady is a kernel that waited
-# for something other than its clock, not one that got faster.
+# next to nothing, so its speedup looks better. A ratio below 1 that rises from burst to steady is a kernel that
+# waited for something other than its clock, not one that got faster.
 
 # %%
 figure, axis = plt.subplots(figsize=(6.5, 5), layout="constrained")
@@ -212,7 +187,7 @@ columns = [
     "speedup",
     "tflops",
     "sm_mhz",
-    "cublas_sm_mhz",
+    "baseline_sm_mhz",
     "tensor_active",
     "pj_per_flop",
 ]
@@ -240,18 +215,20 @@ kept.loc[[(m, ahead) for m in (4096, 8192) for ahead in (0, 1, 2)]]
 change[change.burst > 0.9].drop(columns="ahead").round(3)
 
 # %% [markdown]
-# With nothing loaded ahead a cell keeps 97.7 % of its rate or more, nearly all of it at the median. The leaders keep 83
-# to 84 %. Of the cells above 0.9x in burst 320 x 4 gains most, 0.92x to 0.96x at 8192^3: with one load ahead it leaves
-# tensor cores idle, and is paid back in clock.
+# With nothing loaded ahead a cell keeps 97.7 % of its rate or more, nearly all of it at the median. The leaders keep
+# 83 to 84 %. Of the cells above 0.9x in burst 320 x 4 gains most, 0.92x to 0.96x at 8192^3: with one load ahead it
+# leaves tensor cores idle, and is paid back in clock.
 #
-# ## Against the published table
+# ## Beside the table of the post "Pipelining"
+#
+# The post fixes tile_n at 128, as here; for its table it names neither problem size nor GPU, regime or clocks.
 
 # %%
 published = {(256, 4): 0.98, (192, 4): 0.88, (128, 4): 0.73, (64, 8): 0.54, (320, 4): 0.13}
 cells = ok[(ok.regime == "burst")].set_index(["m", "tile_m", "k_depth"])["speedup"]
 pd.DataFrame(
     {
-        "published (H100)": published,
+        "Pipelining (post)": published,
         "4096^3": {cell: cells[(4096, *cell)] for cell in published},
         "8192^3": {cell: cells[(8192, *cell)] for cell in published},
     }

@@ -16,11 +16,11 @@
 # `results/h200/space/`; no GPU is needed to run it again.
 #
 # What is further than 5 % behind the best so far after one pair of times was not timed again; the others have three.
-# Two GPUs took the points in turn.
+# Two GPUs shared the points. Every timing here is chained (launches of one kernel back to back); rows do not name
+# their board.
 
 # %%
 import json
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,14 +28,18 @@ import pandas as pd
 
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.report import read_study, source_line
-from hopper_gemm.tables.trials import config_of
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.tables.pivot import config_of, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import source_line
+from hopper_gemm.tables.simulation import in_terms_of_now
 
-plt.rcParams["figure.dpi"] = 72
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-folder = root / "results/h200/space"
+show_small()
+results = results_root() / "h200"
+folder = results / "space"
 study = read_study(folder)
-rows = study.trials.copy()
+rows = rows_of(study, "sweep").copy()
 rows["cube"] = rows.m.astype(str) + "^3"
 rows["behind"] = 1 - rows.speedup / rows.groupby("cube").speedup.transform("max")
 print(source_line(study.provenance))
@@ -63,8 +67,8 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# cuBLAS is a high bar: 18 configs of 1,944 pass it at 4096^3, 240 at 8192^3. Within 1 % of the best are 16 and 6, less
-# than one in a hundred.
+# cuBLAS is a high bar: 18 configs of 1,944 pass it at 4096^3, 240 at 8192^3. Within 1 % of the best are 16 and 6,
+# less than one in a hundred.
 #
 # ## Depth of a stage, stages, stagger
 #
@@ -90,10 +94,10 @@ for cube, part in ratio.groupby("cube"):
 # with 32 or 128 are 1.3 to 3.6 % behind. Near the best a late release (stagger 1) costs 0.3 and 0.2 % in the median.
 # It costs 37 % where a ring of two stages is left with nothing ahead, 256x128 with k_depth 8.
 #
-# ## Loading in turns
+# ## Alternating multicast
 #
-# Tiles of 168, 184 and 200 columns cannot be halved for two CTAs, which load B by turns instead. All of these do; the
-# same tiles without a cluster are not in this space, but in [suite](suite.ipynb).
+# Tiles of 168, 184 and 200 columns cannot be halved for two CTAs, which load B by alternating multicast instead. All
+# of these do; the same tiles without a cluster are not in this space, but in [suite](suite.ipynb).
 
 # %%
 odd = rows[rows.tile_n.isin((168, 184, 200))]
@@ -102,12 +106,14 @@ print("behind the best of all, at least:", tops.round(4).to_dict("index"))
 odd.pivot_table(index=["cube", "tile_m"], columns=["tile_n", "k_depth"], values="speedup", aggfunc="max").round(3)
 
 # %% [markdown]
-# At 8192^3 nothing that shares by rows comes nearer than 2.6 % to 256x200 in turns, whose 1,312 tiles fill 9.94 of 10
-# rounds. At 4096^3 such widths are 4.8 % behind or more: their tiles leave much of a third round empty.
+# At 8192^3 nothing that shares by split multicast comes nearer than 2.6 % to 256x200 with alternating multicast,
+# whose 1,312 tiles fill 9.94 of 10 rounds. At 4096^3 such widths are 4.8 % behind or more: their tiles leave much of
+# a third round empty.
 #
 # ## What the model says of it
 #
-# The model's constants were fitted to other studies at these two sizes, none of whose kernels load in turns.
+# The model's constants were fitted to other studies at these two sizes, none of whose kernels used alternating
+# multicast.
 
 # %%
 rows["predicted"] = [
@@ -129,32 +135,32 @@ for cube, part in rows.groupby("cube"):
 #
 # ## How many trials a search needs
 #
-# Games of 120 trials on the recorded rows, 30 of each sampler that draws anything; lines are medians, bands the middle
-# nine tenths.
+# Simulated searches of 120 trials on the recorded rows, 30 runs of each sampler that draws random numbers; lines are
+# medians, bands the middle nine tenths.
 
 # %%
-games = pd.DataFrame(json.loads((folder / "simulation.json").read_text()))
+runs = pd.DataFrame(in_terms_of_now(json.loads((folder / "simulation.json").read_text())))
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
-for axis, (problem, part) in zip(axes, games.groupby("problem"), strict=True):
-    for game in part.itertuples():
-        at = np.arange(1, len(game.middle) + 1)
-        line = axis.step(at, 100 * np.maximum(game.middle, 1e-4), where="post", label=game.sampler)[0]
-        floor = 100 * np.maximum(game.low, 1e-4)
-        axis.fill_between(at, floor, 100 * np.array(game.high), step="post", alpha=0.12, color=line.get_color())
+for axis, (place, part) in zip(axes, runs.groupby("place"), strict=True):
+    for run in part.itertuples():
+        at = np.arange(1, len(run.middle) + 1)
+        line = axis.step(at, 100 * np.maximum(run.middle, 1e-4), where="post", label=run.sampler)[0]
+        floor = 100 * np.maximum(run.low, 1e-4)
+        axis.fill_between(at, floor, 100 * np.array(run.high), step="post", alpha=0.12, color=line.get_color())
     axis.axhline(1, color="black", linewidth=0.8, linestyle="--")
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_ylim(0.008, 120)
     axis.set_xlabel("trials")
-    axis.set_title(problem, fontsize=10)
+    axis.set_title(place, fontsize=10)
     axis.grid(alpha=0.3)
 axes[0].set_ylabel("best so far, % behind the best")
 axes[1].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.08))
 plt.show()
-games[["problem", "sampler", "games", "median_trials", "trials_90", "found", "regret"]].round(4)
+runs[["place", "sampler", "runs", "median_trials", "trials_90", "found", "regret"]].round(4)
 
 # %% [markdown]
-# With the model's help gp, the default, tpe and the model alone are within 1 % at the first trial: on such squares, at
-# which it was fitted, there is hardly anything left to search. Told nothing, gp takes 18.5 trials in the median at
-# 4096^3 and 66.5 at 8192^3, where only 6 configs of 1,944 are good enough. After 97 trials, 5 % of the space, it is
-# within 1 % in 97 and 70 % of the games, drawing at random in 50 and 27 %.
+# With the model's help gp, the default, tpe and the model alone are within 1 % at the first trial: on such squares,
+# at which it was fitted, there is hardly anything left to search. Without the model prior gp takes 18.5 trials in the
+# median at 4096^3 and 66.5 at 8192^3, where only 6 configs of 1,944 are good enough. After 97 trials, 5 % of the
+# space, it is within 1 % in 97 and 70 % of the runs, random search in 50 and 27 %.

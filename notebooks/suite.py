@@ -9,87 +9,65 @@
 # ---
 
 # %% [markdown]
-# # The suite a third time, twenty problems that nobody chose, and the power wall
+# # The suite a third time, twenty drawn problems, and the power wall
 #
 # In the [second run](suite_second.ipynb) the kernel was ahead of cuBLAS by less than was aimed at, and behind on one
-# problem of 24. Since then it can load every other tile backwards along k (`zigzag`), let producers wait for one
-# another every so many stages (`pace`), send C through the L2 first (`evict_c`), and walk in groups of any width up
-# to 32. A burst now rests longer after launches of many milliseconds. 14 problems were searched again; ten kept the
+# problem of 24. Since then it can load alternate tiles in reversed K order (`reverse_k`), let producers wait for one
+# another every so many stages (`pace`), ask the L2 to drop C first (`evict_c`), and walk in groups of any width up to
+# 32. A burst now rests longer after launches of many milliseconds. 14 problems were searched again; ten kept the
 # configs of the second run.
 #
 # Targets: on the suite geometric means of 1.06 over `torch.mm` and 1.04 over the best of sixteen algorithms of
 # cuBLASLt, and no problem below 1.00; the same means on problems drawn by a seed; in steady state 1.04 on all five
 # problems that are marked for it, and at most 0.98 pJ/FLOP at 8192^3. Measured on NVIDIA H200s, bf16. Everything is
-# computed from `results/h200/`; no GPU is needed to run it again.
+# computed from `results/h200/`; no GPU is needed to run it again. Every timing here is chained (launches of one
+# kernel back to back); rows do not name their board.
 
 # %%
-import tomllib
-from math import exp
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from IPython.display import display
 
 from hopper_gemm.model.config import FIELDS
-from hopper_gemm.model.legality import filled_up
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import waves
-from hopper_gemm.tables.compare import ABOUT, cells, problem_of, read_compare
-from hopper_gemm.tables.pivot import best_row
-from hopper_gemm.tables.report import read_study, source_line
-from hopper_gemm.tables.trials import config_of, read_json
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.study.shapes import read_shapes
+from hopper_gemm.tables.compare import by_baseline
+from hopper_gemm.tables.compare import geometric_mean as mean
+from hopper_gemm.tables.pivot import best_row, config_of, rows_of, short_label
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import source_line
 
-plt.rcParams["figure.dpi"] = 72
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-results = root / "results/h200"
+show_small()
+results = results_root() / "h200"
 BASELINES = {"cublas": "over torch.mm", "cublaslt": "over the best of cuBLASLt"}
 TARGETS = {"cublas": 1.06, "cublaslt": 1.04}
 
 
 def problems_of(name: str) -> dict[str, GemmProblem]:
     """The problems of a list by name, in its order."""
-    listed = tomllib.loads((root / f"sweeps/shapes/{name}.toml").read_text())["problems"]
-    return {f"{one['m']}x{one['n']}x{one['k']}": GemmProblem(one["m"], one["n"], one["k"]) for one in listed}
+    found = read_shapes(results.parents[1] / f"sweeps/shapes/{name}.toml").of_regime("burst")
+    return {str(problem): problem for problem in found}
 
 
 def compared(folder: str) -> dict[str, pd.DataFrame]:
-    """A comparison's rows by baseline, one for each problem."""
-    frame = pd.DataFrame(cells(read_compare(results / folder)))
-    frame["problem"] = frame.apply(problem_of, axis=1)
-    return {name: part.set_index("problem") for name, part in frame.groupby("against")}
+    """A comparison's cells by baseline, one for each problem; all of them chained."""
+    return by_baseline(read_study(results / folder), "chained")
 
 
 def with_names(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that ran, with their problem and a short name of their config."""
-    rows = rows[rows.status == "ok"].copy()
-    rows["problem"] = rows[["m", "n", "k"]].astype(str).agg("x".join, axis=1)
-    words = {
-        "schedule": np.where(rows.schedule == "pingpong", "ping-pong", ""),
-        "k in parts": np.where(rows.split_k > 1, "k in " + rows.split_k.astype(str), ""),
-        "stream_k": np.where(rows.stream_k, "stream-K", ""),
-        "swap_ab": np.where(rows.swap_ab, "swapped", ""),
-        "turns": np.where(rows.multicast == "turns", "turns", ""),
-        "zigzag": np.where(rows.zigzag, "zigzag", ""),
-        "pace": np.where(rows.pace > 0, "pace " + rows.pace.astype(str), ""),
-        "evict_c": np.where(rows.evict_c, "C first", ""),
-    }
-    walk = rows.raster + rows.swizzle.astype(str)
-    parts = pd.DataFrame({"tile": rows.tile, "cluster": rows.cluster, "walk": walk, **words}, index=rows.index)
-    return rows.assign(name=parts.agg(lambda part: " ".join(filter(None, part)), axis=1))
+    """The rows that ran, with a short name of their config."""
+    ran = rows[rows.status == "ok"]
+    return ran.assign(name=[short_label(config_of(row)) for row in ran.to_dict("records")])
 
 
 def names_of(rows: pd.DataFrame) -> pd.Series:
     """The short names of a comparison's configs."""
-    tile = rows.tile_m.astype(str) + "x" + rows.tile_n.astype(str)
-    cluster = rows.cluster_m.astype(str) + "x" + rows.cluster_n.astype(str)
-    return with_names(rows.assign(tile=tile, cluster=cluster)).name
-
-
-def mean(values: pd.Series) -> float:
-    """Geometric."""
-    return exp(np.log(values.dropna().astype(float)).mean())
+    return with_names(rows).name
 
 
 def figures(run: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -108,13 +86,14 @@ PROBLEMS = problems_of("suite")
 CLASSES = pd.Series(dict(zip(PROBLEMS, 6 * ["square"] + 9 * ["layer"] + 4 * ["ragged"] + 5 * ["deep"], strict=True)))
 now, before = compared("suite"), compared("suite-second")
 found, then = figures(now), figures(before)
-about = {run: read_json(results / run / ABOUT) for run in ("suite", "suite-second", "suite-auto", "drawn")}
+about = {run: read_study(results / run).provenance for run in ("suite", "suite-second", "suite-auto", "drawn")}
 configs = {name: [config_of(run["cublas"].loc[name].to_dict()) for run in (before, now)] for name in PROBLEMS}
 kept = [name for name, (one, other) in configs.items() if one == other]
 studies = [read_study(folder) for folder in sorted((results / "suite").glob("tune-*"))]
 print(f"{source_line({**about['suite'], 'source': 'measured'})} {len(found)} of {len(PROBLEMS)} problems compared")
 seconds = pd.Series([study.provenance["searched"] for study in studies])
-print(f"{len(studies)} searches, {seconds.median():.0f} s each, {sum(len(study.trials) for study in studies)} configs;")
+tried = sum(len(study.stage("sweep")) for study in studies)
+print(f"{len(studies)} searches, {seconds.median():.0f} s each, {tried} configs;")
 print(f"{len(kept)} kept their config:", ", ".join(kept))
 boards = {run: one["gpu"]["uuid"] for run, one in about.items()}
 print("the second run was on the same board:", boards["suite"] == boards["suite-second"], end="; ")
@@ -204,11 +183,11 @@ moved["speedup, %"] = 100 * (found.cublas / then.cublas - 1)
 moved["ours, time, %"] = 100 * (ours.time_us / old.time_us - 1)
 moved["clocks, %"] = 100 * (ours.time_us * ours.sm_mhz / (old.time_us * old.sm_mhz) - 1)
 moved["SM, %"] = 100 * (ours.sm_mhz / old.sm_mhz - 1)
-moved["torch, time, %"] = 100 * (ours.theirs_us / old.theirs_us - 1)
-moved["torch, SM, %"] = 100 * (ours.theirs_sm_mhz / old.theirs_sm_mhz - 1)
-moved["SM, ours"], moved["SM, torch"] = ours.sm_mhz, ours.theirs_sm_mhz
+moved["torch, time, %"] = 100 * (ours.baseline_us / old.baseline_us - 1)
+moved["torch, SM, %"] = 100 * (ours.baseline_sm_mhz / old.baseline_sm_mhz - 1)
+moved["SM, ours"], moved["SM, torch"] = ours.sm_mhz, ours.baseline_sm_mhz
 moved["tensor, ours"] = ours.tensor_active
-moved["tensor, torch"] = ours.tensor_active * ours.time_us * ours.sm_mhz / (ours.theirs_us * ours.theirs_sm_mhz)
+moved["tensor, torch"] = ours.tensor_active * ours.time_us * ours.sm_mhz / (ours.baseline_us * ours.baseline_sm_mhz)
 moved["new"] = [
     " ".join(
         f"{field}={getattr(configs[name][1], field)}"
@@ -228,57 +207,55 @@ print("without 16384^3:", rest[numbers].astype(float).mean().round(2).to_dict())
 print("16384^3:", configs[big][0], "->", configs[big][1])
 print(f"gained more than 0.3 %: {(moved['speedup, %'] > 0.3).sum()}, lost:", end=" ")
 print(moved.index[moved["speedup, %"] < 0].tolist())
-higher = (ours.sm_mhz > ours.theirs_sm_mhz).loc[moved.index]
+higher = (ours.sm_mhz > ours.baseline_sm_mhz).loc[moved.index]
 print(f"our SM clock is above torch.mm's on {higher.sum()} of {len(moved)}; below on", end=" ")
 print(higher.index[~higher].tolist())
 busier = moved["tensor, ours"] > moved["tensor, torch"]
 print(f"our tensor cores are the busier on {busier.sum()}, not on {busier.index[~busier].tolist()}")
-counted = pd.read_csv(results / "locality-counted/counters.csv")
-counted = counted[counted.arm == "ours"].assign(problem=lambda rows: rows[["m", "n", "k"]].astype(str).agg("x".join, 1))
+counted = rows_of(read_study(results / "locality-counted"), "counters").dropna(subset="tile_m")
 wide = counted[["tile_m", "tile_n", "multicast"]].drop_duplicates().to_dict("records")
 print("counted, all of", wide)
-counted["what"] = np.where(counted.zigzag.astype(str).str.lower() == "true", "zigzag", "") + np.where(
-    counted.pace > 0, " pace", ""
-)
+counted["what"] = np.where(counted.reverse_k.astype(bool), "reverse_k", "") + np.where(counted.pace > 0, " pace", "")
 for column, scale in (("dram_read_bytes", 1e9), ("duration_us", 1)):
     grid = counted.pivot_table(index="problem", columns="what", values=column, sort=False) / scale
-    grid = grid.rename(columns={"": "neither", " pace": "pace", "zigzag pace": "both"})
+    grid = grid.rename(columns={"": "neither", " pace": "pace", "reverse_k pace": "both"})
     grid["both, %"] = 100 * (grid["both"] / grid["neither"] - 1)
     print({"dram_read_bytes": "GB read from DRAM", "duration_us": "us under the counters"}[column])
-    print(grid[["neither", "zigzag", "pace", "both", "both, %"]].round(2).to_string())
+    print(grid[["neither", "reverse_k", "pace", "both", "both, %"]].round(2).to_string())
 per = counted.set_index(["problem", "what"])
 for name in (big, "4096x8192x28672"):
     fewer = (per.dram_read_bytes[name, ""] - per.dram_read_bytes[name, " pace"]) / 1e9
     sooner = per.duration_us[name, ""] - per.duration_us[name, " pace"]
     print(f"{name}: pace saved {fewer:.2f} GB and {sooner:.0f} us, {sooner / fewer:.0f} us a GB")
-odd = before["cublaslt"].theirs_us["8192x4096x14336"], now["cublaslt"].theirs_us["8192x4096x14336"]
+odd = before["cublaslt"].baseline_us["8192x4096x14336"], now["cublaslt"].baseline_us["8192x4096x14336"]
 print(f"cuBLASLt's choice at 8192x4096x14336: {odd[0]:.0f} us in the second run, {odd[1]:.0f} now")
 print(f"16384^3: noise {ours.noise[big]:.3f}, ours {ours.time_us[big]:.0f} us", end=" ")
 print(f"beside torch.mm and {now['cublaslt'].time_us[big]:.0f} beside cuBLASLt;", end=" ")
-cube = best_row(read_study(results / "pace-16384").finals)
+cube = best_row(rows_of(read_study(results / "pace-16384"), "final"))
 print(f"its final: {cube.speedup:.3f} [{cube.speedup_low:.3f}, {cube.speedup_high:.3f}]")
 
 # %% [markdown]
 # Claimed before it was measured: `pace` brings 16384^3 from 19 to 25 GB of DRAM reads to about 7 and saves 4 % of the
-# time; `zigzag` saves 15 to 20 % of the reads and 0.5 % of the time at 8192^3, and 1 to 1.5 % at mid-size problems.
+# time; `reverse_k` saves 15 to 20 % of the reads and 0.5 % of the time at 8192^3, and 1 to 1.5 % at mid-size
+# problems.
 #
 # - 16384^3: 19.48 GB became 7.75 by `pace` and 7.41 by both, and the time under the counters fell by 5.0 %; 46 us for
 #   a GB. The comparison says 5.8 % over `torch.mm`, but tile and cluster changed too, and it strays: a noise of 2.4
-#   %, our time 10527 us in one duel and 10319 in the next, a final of 1.073 with an interval from 1.058 to 1.113.
+#   %, our time 10527 us in one comparison and 10319 in the next, a final of 1.073 with an interval from 1.058 to 1.113.
 # - 8192^3: half of the reads claimed, 8.5 % with both, in a narrower tile than the one that wins; 0.6 % of the time
-#   with both, nothing with `zigzag` alone. The comparison says 0.4 %.
-# - mid-size: less than claimed. 4096^3, which changed in nothing but `zigzag`, gained 0.7 %, 8192x6144x4096 0.7,
-#   6144^3 0.4, 1024x28672x4096 0.1. 4000^3 gained 1.2, and started `early` as well.
-# - 4096x8192x28672 gained most of the large ones after 16384^3, 1.1 %. `pace` saves 98 us for a GB there,
-#   twice as much as at 16384^3: not the DRAM alone, and what else it saves we do not know.
+#   with both, nothing with `reverse_k` alone. The comparison says 0.4 %.
+# - mid-size: less than claimed. 4096^3, which changed in nothing but `reverse_k`, gained 0.7 %, 8192x6144x4096 0.7,
+#   6144^3 0.4, 1024x28672x4096 0.1. 4000^3 gained 1.2, and got PDL as well.
+# - 4096x8192x28672 gained most of the large ones after 16384^3, 1.1 %. `pace` saves 98 us for a GB there, twice as
+#   much as at 16384^3: not the DRAM alone, and what else it saves we do not know.
 # - 65536x256x1024 and 65536x1024x256, whose k is short, gained nothing: 0.0 and -0.3 %.
 #
 # The last columns say where it comes from. Without 16384^3 ours takes 0.5 % less time but 0.4 % more clocks: the SM
 # clock is 0.9 % higher, while that of `torch.mm` is the same on both boards to 0.01 % in the mean. So what is saved
 # is not waiting. Our reading is that bytes which do not come from DRAM cost no energy, and that the power cap turns
 # this into clock; power is not read in a burst. At 16384^3, too, the clocks are the same (-0.2 %) and the clock is
-# higher by 6.4 %. Only 3000x5000x2056 and 4000^3, which both start `early` now, need fewer
-# clocks by more than that (-1.3 and -0.3 %). [locality.ipynb](locality.ipynb) has the evidence, switch by switch.
+# higher by 6.4 %. Only 3000x5000x2056 and 4000^3, which both use PDL now, need fewer clocks by more than that (-1.3
+# and -0.3 %). [locality.ipynb](locality.ipynb) has the evidence, switch by switch.
 #
 # Ours runs at a higher clock than `torch.mm` on 10 of the 14 although its tensor cores are the busier on 13. And the
 # second run's 1.074 over cuBLASLt on 8192x4096x14336 was a poor choice among its algorithms, 1206 us; now it takes
@@ -287,32 +264,35 @@ print(f"its final: {cube.speedup:.3f} [{cube.speedup_low:.3f}, {cube.speedup_hig
 # ## Where it is behind or even
 #
 # Against the baseline that leaves the lesser speedup: in time, and in clocks, as if both ran at one SM clock. `TB/s`
-# is what our launch reads and writes at least, over its time. `modes` are the quartiles of their times in the duel.
+# is what our launch reads and writes at least, over its time. `modes` are the quartiles of their times in that
+# comparison.
 
 # %%
 TIGHT = [*close.index, "3000x5000x2056"]
-samples = pd.read_csv(results / "suite/compare-samples.csv")
-samples["problem"] = samples[["m", "n", "k"]].astype(str).agg("x".join, axis=1)
+samples = {(str(row.point.problem), row.point.against): row.samples for row in read_study(results / "suite").rows}
 tight = {}
 for name in TIGHT:
     against = "cublaslt" if found.cublaslt[name] < found.cublas[name] else "cublas"
     row = now[against].loc[name]
-    duel = samples[(samples.problem == name) & (samples.against == against)]
+    theirs_us = pd.Series([pair.baseline_us for pair in samples[name, against]])
     tight[name] = {"against": against, "speedup": row.speedup, "low": row.speedup_low, "high": row.speedup_high}
-    tight[name] |= {"in clocks": row.speedup * row.theirs_sm_mhz / row.sm_mhz, "SM": row.sm_mhz}
-    tight[name] |= {"SM, theirs": row.theirs_sm_mhz, "TB/s": PROBLEMS[name].bytes / row.time_us / 1e6}
-    tight[name]["modes, us"] = duel.theirs_us.quantile([0.25, 0.75]).round(2).tolist()
-    tight[name] |= {"ours": names_of(now[against]).loc[name], "theirs": row.kernel.split("+")[0].split("_bz_")[0]}
+    tight[name] |= {"in clocks": row.speedup * row.baseline_sm_mhz / row.sm_mhz, "SM": row.sm_mhz}
+    tight[name] |= {"SM, theirs": row.baseline_sm_mhz, "TB/s": PROBLEMS[name].bytes / row.time_us / 1e6}
+    tight[name]["modes, us"] = theirs_us.quantile([0.25, 0.75]).round(2).tolist()
+    tight[name] |= {
+        "ours": names_of(now[against]).loc[name],
+        "theirs": row.baseline_kernel.split("+")[0].split("_bz_")[0],
+    }
 tight = pd.DataFrame(tight).T
 shown = tight.assign(theirs=tight.theirs.str.removeprefix("nvjet_sm90_tst_")).infer_objects()
 with pd.option_context("display.max_colwidth", 60):
     display(shown.round({"speedup": 3, "low": 3, "high": 3, "in clocks": 3, "SM": 0, "SM, theirs": 0, "TB/s": 2}))
 deep = {against: now[against].loc["512x512x65536"] for against in BASELINES}
 print("512x512x65536, ours, us:", {against: f"{row.time_us:.2f}" for against, row in deep.items()}, end=", ")
-print("theirs:", {against: f"{row.theirs_us:.2f}" for against, row in deep.items()})
+print("theirs:", {against: f"{row.baseline_us:.2f}" for against, row in deep.items()})
 for name in ("512x512x65536", "1024x1024x16384"):
     print(f"cuBLASLt's choice at {name}:", now["cublaslt"].choice[name], end="; ")
-    print("torch.mm cuts k:", "splitK" in now["cublas"].kernel[name])
+    print("torch.mm cuts k:", "splitK" in now["cublas"].baseline_kernel[name])
 print(f"64x28672x4096: {tight['TB/s']['64x28672x4096'] / 4.8:.2f} of the 4.8 TB/s on the data sheet")
 
 # %% [markdown]
@@ -327,7 +307,7 @@ print(f"64x28672x4096: {tight['TB/s']['64x28672x4096'] / 4.8:.2f} of the 4.8 TB/
 #   wait for the DRAM, and there is little to gain.
 # - 3000x5000x2056, 1.012: ahead, with tensor cores at 79 %. Its pitch is the odd one, see below.
 #
-# ## Had nobody tuned it
+# ## Without tuning
 #
 # `suite-auto` ran what `matmul` picks where the table of tuned configs lacks the problem: the model's choice from a
 # menu, to which belongs whatever won another problem. Another board; against `torch.mm` alone. Is it enough?
@@ -358,7 +338,7 @@ print(f"untuned {mean(untuned.untuned):.3f}, tuned {mean(untuned.tuned):.3f} ove
 print(f"without {worst}: {mean(untuned.untuned.drop(worst)):.3f} and {mean(untuned.tuned.drop(worst)):.3f}")
 print(f"whole interval above 1 on {(auto.speedup_low > 1).sum()}, below on {(auto.speedup_high < 1).sum()};", end=" ")
 print(
-    f"torch.mm took {100 * (auto.theirs_us / ours.theirs_us - 1).median():.1f} % longer in the median than beside",
+    f"torch.mm took {100 * (auto.baseline_us / ours.baseline_us - 1).median():.1f} % longer in the median than beside",
     end=" ",
 )
 print("the tuned ones")
@@ -379,7 +359,7 @@ for name in ("4000x4000x4000", worst):
     print(f"{auto.speedup[name]:.3f}, tensor {auto.tensor_active[name]:.0f} % at {auto.sm_mhz[name]:.0f} MHz")
 by_cluster = {}
 for name in ("4000x4000x4000", worst):
-    part = with_names(next(study for study in studies if name in study.provenance["study"]).trials)
+    part = with_names(rows_of(next(study for study in studies if name in study.provenance["study"]), "sweep"))
     part = part[part.split_k == 1]
     top = part.loc[part.groupby("cluster").speedup.idxmax()].set_index("cluster")
     top = top[["name", "speedup", "tensor_active", "sm_mhz", "pairs"]].assign(rows=part.groupby("cluster").size())
@@ -395,17 +375,17 @@ pd.concat(by_cluster).round({"speedup": 3, "tensor": 0, "SM": 0})
 #   of stages are alike; the tensor cores are busy 55 % instead of 93, at a high clock: they wait. The pitch differs.
 #   With 4112 bytes half of the rows of a box touch five sectors instead of four, and 7 of 8 touch two lines, 1.88 on
 #   average where 4000^3 has 1.50 (if a matrix begins at a multiple of 128). The model that picked knew no pitch. That
-#   this is the cause is a supposition. For it speaks that sharing loads matters more: at 4000^3 single CTAs lose 1.3 %
-#   to the best cluster, here 15 % (but of one row). Against it: 12 % more sectors and 25 % more lines do not by
+#   this is the cause is a supposition. For it speaks that sharing loads matters more: at 4000^3 single CTAs lose 1.3
+#   % to the best cluster, here 15 % (but of one row). Against it: 12 % more sectors and 25 % more lines do not by
 #   themselves bring tensor cores from 93 to 55 %.
 # - 1024x28672x4096 and 8192x6144x4096, 0.95: ping-pong tiles of 128x176, whose tensor cores are at 86 and 87 % where
 #   the winners have 93. The model thinks too well of them.
-# - 512x512x65536, 0.955: k in 16 parts of a wide tile instead of 8.
+# - 512x512x65536, 0.955: split-K into 16 parts of a wide tile instead of 8.
 # - 16384^3, 0.961, and 4096x8192x28672, 0.991: the tensor cores are as busy as the winner's, 98 %; the clock is 1463
 #   beside 1574 and 1535 beside 1635. The picks are 128x256 with stream-K and without `pace`.
 # - 1024^3 keeps least after the first of these, 84 %: 0.978 of 1.162.
 #
-# ## Problems that nobody chose
+# ## Problems drawn by a seed
 #
 # Twenty, drawn by a seed, each searched for about 4 s and decided by at most two finals. Seven have an n and a k that
 # are no multiples of 8: TMA cannot reach their matrices, and `matmul` runs them filled up, on copies of A and B and
@@ -415,11 +395,11 @@ pd.concat(by_cluster).round({"speedup": 3, "tensor": 0, "SM": 0})
 
 # %%
 DRAWN = problems_of("drawn")
-lines = (root / "sweeps/shapes/drawn.toml").read_text().splitlines()
+lines = (results.parents[1] / "sweeps/shapes/drawn.toml").read_text().splitlines()
 kinds = [line.rsplit("# ", 1)[1] for line in lines if line.strip().startswith("{ m")]
 drawn = figures(compared("drawn")).loc[[*DRAWN]].assign(kind=kinds)
 drawn["us"] = compared("drawn")["cublas"].time_us
-drawn["torch.mm, us"] = compared("drawn")["cublas"].theirs_us
+drawn["torch.mm, us"] = compared("drawn")["cublas"].baseline_us
 drawn["filled up"], spent, on = "", {}, set()
 for name, problem in DRAWN.items():
     filled = filled_up(problem)
@@ -428,9 +408,9 @@ for name, problem in DRAWN.items():
     on.add(study.provenance["gpu"]["uuid"])
     if filled == problem:
         continue
-    row = best_row(study.finals)
+    row = best_row(rows_of(study, "final"))
     drawn.loc[name, "filled up"] = f"{filled.m}x{filled.n}x{filled.k}"
-    drawn.loc[name, ["its us", "its torch.mm, us", "its speedup"]] = row.time_us, row.cublas_us, row.speedup
+    drawn.loc[name, ["its us", "its torch.mm, us", "its speedup"]] = row.time_us, row.baseline_us, row.speedup
     drawn.loc[name, "copies, us"] = drawn.us[name] - row.time_us
     drawn.loc[name, "MB"] = (problem.bytes + filled.bytes) / 1e6
 drawn["TB/s"] = drawn.MB / drawn["copies, us"]
@@ -455,8 +435,9 @@ for label, part in (("all", drawn), ("TMA reaches", reach), ("through copies", c
     print(f"behind {part.index[part.stricter_high < 1].tolist()}")
 for name in ("896x3648x320", "6912x384x13120"):
     row = compared("drawn")["cublas"].loc[name]
-    print(f"{name}: {row.speedup:.3f} in time, {row.speedup * row.theirs_sm_mhz / row.sm_mhz:.3f} in clocks,", end=" ")
-    print(f"{row.sm_mhz:.0f} MHz beside {row.theirs_sm_mhz:.0f}, tensor {row.tensor_active:.0f} %,", end=" ")
+    in_clocks = row.speedup * row.baseline_sm_mhz / row.sm_mhz
+    print(f"{name}: {row.speedup:.3f} in time, {in_clocks:.3f} in clocks,", end=" ")
+    print(f"{row.sm_mhz:.0f} MHz beside {row.baseline_sm_mhz:.0f}, tensor {row.tensor_active:.0f} %,", end=" ")
     fall = waves(config_of(row.to_dict()), DRAWN[name])
     print(f"{fall.tiles / fall.slots:.2f} rounds of {names_of(compared('drawn')['cublas'])[name]}")
 print(f"mean of the seven filled up, without copies: {mean(copied['its speedup']):.3f};", end=" ")
@@ -481,25 +462,25 @@ print("it would lead if copies took, us:", (copied["torch.mm, us"] - copied["its
 #
 # ## At the power wall
 #
-# Finals in steady state: two processes, one run of two slices in each, ours and cuBLAS's in turn. steady-d is older,
-# without `zigzag` and `pace`. `pj_per_flop` is from the recorded energy, which scatters more than the time does;
-# `from time` is the median power of all finals times the time of a launch.
+# Finals in steady state: two processes, one run of two slices in each, alternating between ours and cuBLAS's.
+# steady-d is older, without `reverse_k` and `pace`. `pj_per_flop` is from the recorded energy, which scatters more
+# than the time does; `from time` is the median power of all finals times the time of a launch.
 
 # %%
 STARRED = ("4096x4096x4096", "8192x8192x8192", "8192x4096x14336", "4096x8192x28672", "8192x10240x8192")
 wall = {name: read_study(results / name) for name in ("steady-d", "steady-f", "steady-g", "steady-h")}
-ends = pd.concat([with_names(study.finals) for study in wall.values()], ignore_index=True)
-rows = pd.concat([with_names(study.trials) for study in wall.values()], ignore_index=True)
-watts = ends[["watts", "cublas_watts"]].stack().median()
+ends = pd.concat([with_names(rows_of(study, "final")) for study in wall.values()], ignore_index=True)
+rows = pd.concat([with_names(rows_of(study, "sweep")) for study in wall.values()], ignore_index=True)
+watts = ends[["watts", "baseline_watts"]].stack().median()
 ends["from time"] = [watts * row.time_us * 1e6 / PROBLEMS[row.problem].flop for row in ends.itertuples()]
 ends["board"] = ends.study.map({name: study.provenance["gpu"]["uuid"][4:8] for name, study in wall.items()})
 ends = ends.assign(at=ends.problem.map({name: place for place, name in enumerate(STARRED)}))
 ends = ends.sort_values(["at", "study"]).set_index("problem")
-shown = ["study", "board", "speedup", "speedup_low", "speedup_high", "pj_per_flop", "cublas_pj_per_flop"]
+shown = ["study", "board", "speedup", "speedup_low", "speedup_high", "pj_per_flop", "baseline_pj_per_flop"]
 shown += ["from time"]
-shown += ["sm_mhz", "cublas_sm_mhz", "watts", "cublas_watts", "name"]
+shown += ["sm_mhz", "baseline_sm_mhz", "watts", "baseline_watts", "name"]
 with pd.option_context("display.max_colwidth", 70):
-    display(ends[shown].round({"sm_mhz": 0, "cublas_sm_mhz": 0, "watts": 0, "cublas_watts": 0}).round(3))
+    display(ends[shown].round({"sm_mhz": 0, "baseline_sm_mhz": 0, "watts": 0, "baseline_watts": 0}).round(3))
 
 # %%
 best = ends.groupby(level=0, sort=False).speedup.max()
@@ -510,7 +491,7 @@ least = ends.groupby(level=0, sort=False).speedup_low.max()
 print("lower ends of the intervals, the highest of each:", least.round(3).to_dict())
 cubes = ends.loc["8192x8192x8192"]
 print("pJ/FLOP at 8192^3 in the finals:", cubes.pj_per_flop.round(3).tolist(), "cuBLAS:", end=" ")
-print(cubes.cublas_pj_per_flop.round(3).tolist(), end="; ")
+print(cubes.baseline_pj_per_flop.round(3).tolist(), end="; ")
 enough = rows[(rows.problem == "8192x8192x8192") & (rows.pj_per_flop <= 0.98)]
 print(f"rows at 0.98 or less: {len(enough)} of {(rows.problem == '8192x8192x8192').sum()},", end=" ")
 print(enough.groupby("study").pj_per_flop.apply(lambda part: part.round(3).tolist()).to_dict())
@@ -518,8 +499,8 @@ print(enough.groupby("study").pj_per_flop.apply(lambda part: part.round(3).tolis
 # %% [markdown]
 # 1.04 was reached on one of five: 8192^3, 1.071 on two boards, with the whole interval above. Just short are
 # 8192x4096x14336, 1.039, 4096x8192x28672 and 8192x10240x8192, 1.038 each (the lower ends are 1.038, 1.024 and 1.024);
-# 4096^3 has 1.012. The mean is 1.039. `zigzag` and `pace` did not help 8192x4096x14336: 1.039 without and 1.037 with,
-# on different boards.
+# 4096^3 has 1.012. The mean is 1.039. `reverse_k` and `pace` did not help 8192x4096x14336: 1.039 without and 1.037
+# with, on different boards.
 #
 # 0.98 pJ/FLOP at 8192^3 was missed in the finals: 0.985 and 0.993, beside 1.061 and 1.056 of cuBLAS. Six of nine rows
 # of one run each have 0.968 to 0.979, and from the time the second final has 0.978. It is within what the counter

@@ -11,13 +11,13 @@
 # %% [markdown]
 # # Which tile: in a burst, at the power cap, and per FLOP
 #
-# 25 tiles of one kernel (64 deep, clusters 1x2, as many stages as fit) at 8192^3, each in a burst and in steady state,
-# each with one profiled launch. Which wins where, and does energy per FLOP follow the tile's arithmetic intensity?
-# Everything here is computed from `results/h200/tile-shape/`; no GPU is needed to run it again.
+# 25 tiles of one kernel (64 deep, clusters 1x2, as many stages as fit) at 8192^3, each in a burst and in steady
+# state, each with one profiled launch. Which wins where, and does energy per FLOP follow the tile's arithmetic
+# intensity? Everything here is computed from `results/h200/tile-shape/`; no GPU is needed to run it again. Every
+# timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
 from itertools import combinations
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,14 +26,17 @@ import pandas as pd
 from hopper_gemm.model import hopper
 from hopper_gemm.model.predict import BEFORE, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tables.counters import read_counters, with_counters
-from hopper_gemm.tables.derived import with_derived
-from hopper_gemm.tables.report import read_study, source_line
-from hopper_gemm.tables.trials import config_of
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.tables.counters import with_counters, with_derived
+from hopper_gemm.tables.pivot import config_of, rows_of
+from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tables.report import source_line
 
-root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "results/h200").is_dir())
-study = read_study(root / "results/h200/tile-shape")
-rows = with_derived(with_counters(study.trials, read_counters(study.path)))
+show_small()
+results = results_root() / "h200"
+study = read_study(results / "tile-shape")
+rows = with_derived(with_counters(rows_of(study, "sweep"), study.stage("counters")))
 burst, steady = (rows[rows.regime == regime].set_index("tile") for regime in ("burst", "steady"))
 cube = GemmProblem(8192, 8192, 8192)
 print(source_line(study.provenance))
@@ -66,11 +69,10 @@ plt.show()
 
 # %%
 for regime, part in rows.groupby("regime"):
-    print(
-        f"{regime}: cuBLAS {part.cublas_us.mean():.0f} us, scatter {part.cublas_us.std() / part.cublas_us.mean():.2%}"
-    )
-scatter = steady.cublas_us.std() / steady.cublas_us.mean()
-watts = pd.concat([steady.watts, steady.cublas_watts])
+    mean, spread = part.baseline_us.mean(), part.baseline_us.std()
+    print(f"{regime}: cuBLAS {mean:.0f} us, scatter {spread / mean:.2%}")
+scatter = steady.baseline_us.std() / steady.baseline_us.mean()
+watts = pd.concat([steady.watts, steady.baseline_watts])
 print(f"two standard deviations of a difference of two steady speedups: {2 * 2 * scatter:.1%}")
 print(f"power: {watts.min():.0f} to {watts.max():.0f} W, scatter {watts.std() / watts.mean():.1%}")
 
@@ -127,9 +129,9 @@ axes[1].legend()
 plt.show()
 
 # %% [markdown]
-# What gains beyond the noise are mostly tiles that left tensor cores idle in the burst: they waited for something that
-# does not slow down with the SM clock, and at the cap wait fewer clocks. (128x96 gains 4 %, and idled little; we cannot
-# say why.) What they waited for, from their shapes:
+# What gains beyond the noise are mostly tiles that left tensor cores idle in the burst: they waited for something
+# that does not slow down with the SM clock, and at the cap wait fewer clocks. (128x96 gains 4 %, and idled little; we
+# cannot say why.) What they waited for, from their shapes:
 
 # %%
 slow = burst[burst.reached < 94].copy()
@@ -149,16 +151,16 @@ names = [
 slow[names].astype(float).round(1)
 
 # %% [markdown]
-# (`reached` is tensor-active freed of idle SMs; `smem_limit` is what remains of the peak when shared memory delivers
-# 128 bytes a clock and wgmma reads both its operands from there; `l2_gb_s` is what one SM draws.)
+# (`reached` is tensor-active corrected for idle SMs; `smem_limit` is what remains of the peak when shared memory
+# delivers 128 bytes a clock and wgmma reads both its operands from there; `l2_gb_s` is what one SM draws.)
 #
-# - 320x64 does not gain, and is predicted: its five blocks of 64 rows cannot be dealt to two consumers, so they split
-#   n, each with wgmmas 32 columns wide, which read shared memory for three clocks where they multiply for two. 65.2 %
-#   of 66.7, whatever the clock.
-# - 320x96, 384x64 and 384x96, and 320x128 a little, have three stages, one load ahead. They wait for full stages 15 to
-#   44 % of the time, and for a latency, so they gain.
-# - 128x64 and 192x64 have loads enough ahead and still wait: they ask for 53 to 64 bytes a clock and get about as many
-#   bytes a second in both regimes. 128x64 also reads DRAM far more than it should (the raster notebook).
+# - 320x64 does not gain, and is predicted: its five blocks of 64 rows cannot be divided between two consumers, so
+#   they split n, each with wgmmas 32 columns wide, which read shared memory for three clocks where they multiply for
+#   two. 65.2 % of 66.7, whatever the clock.
+# - 320x96, 384x64 and 384x96, and 320x128 a little, have three stages, one load ahead. They wait for full stages 15
+#   to 44 % of the time, and for a latency, so they gain.
+# - 128x64 and 192x64 have loads enough ahead and still wait: they ask for 53 to 64 bytes a clock and get about as
+#   many bytes a second in both regimes. 128x64 also reads DRAM far more than it should (the raster notebook).
 #
 # ## What theory predicts
 #
@@ -194,9 +196,10 @@ pd.DataFrame(
 ).round(2)
 
 # %% [markdown]
-# The times are right to 4.4 %, the ranks only to 0.80: it would pick 192x128. Given each tile's clock it ranks at 0.94
-# and its choice, 256x160, is 1.6 % behind the best instead of 3 % (in absolute terms it is no better: its constants
-# were fitted without that clock). So what the model lacks to choose among good tiles is the clock, that is energy.
+# The times are right to 4.4 %, the ranks only to 0.80: it would pick 192x128. Given each tile's clock it ranks at
+# 0.94 and its choice, 256x160, is 1.6 % behind the best instead of 3 % (in absolute terms it is no better: its
+# constants were fitted without that clock). So what the model lacks to choose among good tiles is the clock, that is
+# energy.
 #
 # ## Energy per FLOP
 #
@@ -207,9 +210,9 @@ pd.DataFrame(
 # %%
 flop = cube.flop
 pj = (watts.median() * steady.time_us * 1e6 / flop).rename("pj")
-cublas_pj = steady.cublas_pj_per_flop
+cublas_pj = steady.baseline_pj_per_flop
 print(f"cuBLAS: {cublas_pj.min():.3f} to {cublas_pj.max():.3f} pJ/FLOP as recorded,", end=" ")
-print(f"{(watts.median() * steady.cublas_us * 1e6 / flop).agg(['min', 'max']).round(3).tolist()} from its times")
+print(f"{(watts.median() * steady.baseline_us * 1e6 / flop).agg(['min', 'max']).round(3).tolist()} from its times")
 busy = steady.reached > 95
 figure, axes = plt.subplots(1, 2, figsize=(13, 4.6), layout="constrained", sharey=True)
 intensities = {
@@ -232,18 +235,18 @@ print("above the frame:", pj[pj > 1.22].round(2).to_dict())
 
 # %% [markdown]
 # It does follow intensity, from 1.17 pJ at 48 FLOP per byte to 1.00 at 115, with up to 5 % between tiles of the same
-# intensity. Two things explain much of that. The cluster 1x2 shares A, so that a tall tile asks less of L2 than a wide
-# one: 256x128 against 128x256, 192x128 against 128x192; against L2 bytes these pairs move apart. And 192x192, 128x192
-# and 320x160 leave SMs idle in their last wave.
+# intensity. Two things explain much of that. The cluster 1x2 shares A, so that a tall tile asks less of L2 than a
+# wide one: 256x128 against 128x256, 192x128 against 128x192; against L2 bytes these pairs move apart. And 192x192,
+# 128x192 and 320x160 leave SMs idle in their last wave.
 #
 # ## A linear model, and how little 25 tiles can tell
 #
-# Suppose a FLOP costs a constant and each kind of traffic its own price: bytes of DRAM (read and written), of L2 reads,
-# of shared-memory reads, warp instructions. Then two terms of time: SMs idle in the last wave, and tensor cores that
-# wait on busy SMs, each as clocks per useful clock. No price may be negative. Prices are effective ones: a costlier
-# tile runs at a lower clock and voltage, which saves on everything else, so that the events themselves may cost more.
-# With so few terms, trying every subset is an exact way to the non-negative least squares. Each tile is also predicted
-# by the other 24 alone.
+# Suppose a FLOP costs a constant and each kind of traffic its own price: bytes of DRAM (read and written), of L2
+# reads, of shared-memory reads, warp instructions. Then two terms of time: SMs idle in the last wave, and tensor
+# cores that wait on busy SMs, each as clocks per useful clock. No price may be negative. Prices are effective ones: a
+# costlier tile runs at a lower clock and voltage, which saves on everything else, so that the events themselves may
+# cost more. With so few terms, trying every subset is an exact way to the non-negative least squares. Each tile is
+# also predicted by the other 24 alone.
 
 # %%
 terms = pd.DataFrame(
@@ -262,15 +265,17 @@ MODELS = [[name] for name in TRAFFIC] + [TRAFFIC, [*TRAFFIC, terms.columns[4]], 
 
 def fit(names: list[str], kept: pd.Series) -> pd.Series:
     """Prices by non-negative least squares on relative errors, by trying every subset of the terms."""
-    best, least = pd.Series(dtype=float), np.inf
+    whole = terms.loc[kept, names].assign(constant=1.0).div(pj[kept], axis=0).to_numpy(float)
+    best, least = np.zeros(len(names) + 1), np.inf
     for count in range(len(names) + 1):
-        for chosen in combinations(names, count):
-            table = terms.loc[kept, list(chosen)].assign(constant=1.0).div(pj[kept], axis=0)
+        for chosen in combinations(range(len(names)), count):
+            table = whole[:, [*chosen, -1]]
             prices, *_ = np.linalg.lstsq(table, np.ones(len(table)), rcond=None)
             left = float(((table @ prices - 1) ** 2).sum())
             if (prices >= 0).all() and left < least:
-                best, least = pd.Series(prices, table.columns), left
-    return best.reindex(["constant", *names], fill_value=0.0)
+                best, least = np.zeros(len(names) + 1), left
+                best[[*chosen, -1]] = prices
+    return pd.Series(best, [*names, "constant"])[["constant", *names]]
 
 
 def errors_of(prices: pd.Series, kept: pd.Series) -> pd.Series:
@@ -313,21 +318,21 @@ pd.DataFrame(ranges).round(3)
 terms.rename(columns=lambda name: name.split(",")[0]).corr().round(2)
 
 # %% [markdown]
-# With all six terms 25 energies are fitted to 0.6 %, and a tile left out is predicted to 1.3 % (at worst 5 %), near the
-# noise of a steady time. But the last term uses the measured tensor activity: it tells the energy of a tile of which
-# one already knows how busy it keeps the tensor cores. On the 21 tiles that keep them busy L2 bytes alone give 2.2 %,
-# traffic and idle SMs 1.3 %.
+# With all six terms 25 energies are fitted to 0.6 %, and a tile left out is predicted to 1.3 % (at worst 5 %), near
+# the noise of a steady time. But the last term uses the measured tensor activity: it tells the energy of a tile of
+# which one already knows how busy it keeps the tensor cores. On the 21 tiles that keep them busy L2 bytes alone give
+# 2.2 %, traffic and idle SMs 1.3 %.
 #
 # Of the prices three are identified: the constant, 0.84 pJ or four fifths of everything; idle SMs; and, less well,
 # waiting. DRAM, L2 and instructions rise and fall together (correlations 0.7 to 0.9). Leaving out one tile moves the
-# price of a DRAM byte between 0 and 24 pJ, that of an instruction between 14 and 116, while L2 takes up the rest. That
-# shared memory comes out at next to nothing says no more than that its term resembles that of waiting (0.84). An
+# price of a DRAM byte between 0 and 24 pJ, that of an instruction between 14 and 116, while L2 takes up the rest.
+# That shared memory comes out at next to nothing says no more than that its term resembles that of waiting (0.84). An
 # experiment is worth more than the regression: the raster study changes traffic alone, with one tile and one machine
 # code. There:
 
 # %%
-rasters = read_study(root / "results/h200/raster")
-orders = with_counters(rasters.trials.query("m == 8192"), read_counters(rasters.path))
+rasters = read_study(results / "raster")
+orders = with_counters(rows_of(rasters, "sweep").query("m == 8192"), rasters.stage("counters"))
 gb = pd.DataFrame({"DRAM, pJ/B": orders.dram_read_bytes, "L2, pJ/B": 32 * orders.l2_read_sectors}).astype(float) / 1e9
 slopes, *_ = np.linalg.lstsq(gb.assign(constant=1.0), orders.time_us, rcond=None)
 known = pd.Series(1e-3 * 700 * slopes[:2], gb.columns)
@@ -339,10 +344,10 @@ print("the others with these fixed:", {name: round(float(price), 2) for name, pr
 print(f"rms error on the 25 tiles {np.sqrt(((table @ rest - target) ** 2).mean()):.2%}")
 
 # %% [markdown]
-# A byte of DRAM at 27 pJ and of L2 at 8 (times, not power, were measured there: see the raster notebook) against 23 and
-# 13 from the regression. With the experiment's two prices held fixed the other terms still fit the 25 tiles to 0.8 %,
-# against 0.6 %; only the price of an instruction doubles to take up the rest. So this table is content with either, and
-# does not choose between them.
+# A byte of DRAM at 27 pJ and of L2 at 8 (times, not power, were measured there: see the raster notebook) against 23
+# and 13 from the regression. With the experiment's two prices held fixed the other terms still fit the 25 tiles to
+# 0.8 %, against 0.6 %; only the price of an instruction doubles to take up the rest. So this table is content with
+# either, and does not choose between them.
 #
 # ## Wave quantisation
 
@@ -373,8 +378,8 @@ lead = pd.DataFrame({"pJ/FLOP": pj, "idle SMs, %": 100 * idle, full.name: full, 
 lead.sort_values(full.name).head(9).round(3)
 
 # %% [markdown]
-# One might hope that idle SMs cost nothing at the cap, since those that work may clock higher. They pay back some 30 %:
-# a percent of idle SM time costs some 0.7 % of energy, and so of time, not 1 %.
+# One might hope that idle SMs cost nothing at the cap, since those that work may clock higher. They pay back some 30
+# %: a percent of idle SM time costs some 0.7 % of energy, and so of time, not 1 %.
 #
 # ## What we take from it
 #
@@ -383,13 +388,13 @@ lead.sort_values(full.name).head(9).round(3)
 # - What moves, by up to 13 %, is the ratio to cuBLAS of tiles that leave tensor cores idle. None of them reaches the
 #   first seven.
 # - At the cap speed is energy per FLOP. Of about 1 pJ, 0.84 is the same for all tiles; the rest is traffic,
-#   instructions, and SMs with nothing to do. Among tiles that keep the tensor cores busy, L2 bytes alone predict it to
-#   2 %.
-# - The prices of DRAM, L2 and instructions cannot be told apart by 25 tiles. The raster study, an experiment on traffic
-#   alone, puts DRAM at 27 and L2 at 8 pJ a byte, and the tiles agree with that.
-# - Wave quantisation is a term of its own: 0.73 pJ/FLOP for each unit of idle SM time. It decides between tiles of like
-#   intensity: with no SM idle, 256x192 would lead (0.963 pJ), and 320x160 would come from 1.06 to 0.98.
+#   instructions, and SMs with nothing to do. Among tiles that keep the tensor cores busy, L2 bytes alone predict it
+#   to 2 %.
+# - The prices of DRAM, L2 and instructions cannot be told apart by 25 tiles. The raster study, an experiment on
+#   traffic alone, puts DRAM at 27 and L2 at 8 pJ a byte, and the tiles agree with that.
+# - Wave quantisation is a term of its own: 0.73 pJ/FLOP for each unit of idle SM time. It decides between tiles of
+#   like intensity: with no SM idle, 256x192 would lead (0.963 pJ), and 320x160 would come from 1.06 to 0.98.
 # - So a tile wins that (1) keeps the tensor cores busy: two loads ahead or more, or a stage long enough that one will
-#   do; below some 50 bytes a clock from L2; wgmmas wider than 64 columns; (2) is then as large as registers and shared
-#   memory allow, its long side being the one that the cluster multicasts; and (3) falls well on 132 SMs. No tile of the
-#   menu has the best of all three.
+#   do; below some 50 bytes a clock from L2; wgmmas wider than 64 columns; (2) is then as large as registers and
+#   shared memory allow, its long side being the one that the cluster multicasts; and (3) falls well on 132 SMs. No
+#   tile of the menu has the best of all three.

@@ -1,6 +1,6 @@
 """The command and what all of its parts share: one line for each mistake, and an exit code.
 
-Exit codes: 0 fine; 1 a check failed; 2 bad input, one line saying what and the mend; 3 no suitable GPU.
+Exit codes: 0 fine; 1 a check failed; 2 bad input, one line saying what and the fix; 3 no suitable GPU.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ def entry() -> None:
             raise
         message = error.format_message()
         asked_nothing = message.startswith("Usage")
-        print(
-            message if asked_nothing else f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help",
-            file=sys.stderr,
-        )
+        line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help"
+        print(message if asked_nothing else line, file=sys.stderr)
         code = BAD_INPUT
     sys.exit(code)
 
@@ -50,7 +48,7 @@ def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
 
 
 def plain_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn the errors that a user can mend into one line and an exit code."""
+    """Turn the errors that a user can correct into one line and an exit code."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -62,15 +60,18 @@ def plain_errors(command: Callable[..., None]) -> Callable[..., None]:
             fail(str(error), NO_GPU)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError) as error:
-            fail(str(error))
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            fail(f"{where}{error.strerror or error}".splitlines()[0])
+        except (ValueError, OverflowError, RecursionError) as error:
+            fail(str(error) or type(error).__name__)
 
     return run
 
 
 def stderr(text: str) -> None:
     """Progress and complaints."""
-    print(text, file=sys.stderr)
+    print(text, file=sys.stderr, flush=True)
 
 
 def saying(as_json: bool) -> Callable[[str], None]:

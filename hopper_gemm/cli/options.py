@@ -12,7 +12,11 @@ from hopper_gemm.model.problem import DTYPES
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
-Gpu = Annotated[str, typer.Option(help="Index of the GPU, as nvidia-smi lists it.")]
+Gpus = Annotated[str, typer.Option(help="Indices of GPUs, as nvidia-smi lists them, with commas: 0,1.")]
+Cluster = Annotated[
+    bool, typer.Option("--cluster", help="Measure on workers that join from other hosts; prints the command to join.")
+]
+Host = Annotated[str, typer.Option(help="With --cluster: HOST or HOST:PORT to listen on.")]
 BackendName = Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")]
 StudyOut = Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")]
 StudyFolder = Annotated[
@@ -25,25 +29,40 @@ TunedTable = Annotated[
     Path | None, typer.Option("--from", help="Tuned table. Default: the recorded one of this kind of GPU.")
 ]
 Regime = Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
+Context = Annotated[str, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")]
 OnlyRegime = Annotated[str | None, typer.Option(help="Only this regime.")]
+OnlyContext = Annotated[str | None, typer.Option(help="Only this context: isolated or chained.")]
 OnlyProblem = Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")]
 
 
-def one_gpu(text: str) -> int:
-    """The index that ``--gpus`` names."""
-    if not text.isdigit():
-        raise ValueError(f"--gpus must be the index of one GPU but got {text!r}")
-    return int(text)
-
-
-def several_gpus(text: str) -> list[int]:
+def gpus_of(text: str) -> list[int]:
     """The indices that ``--gpus`` names."""
     found = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() for word in found) or len({int(word) for word in found}) < len(found):
+    if not all(word.isdecimal() and len(word) < 6 for word in found) or len({*map(int, found)}) < len(found):
         raise ValueError(f"--gpus must be indices with commas, each once, such as 0,1, but got {text!r}")
     return [int(word) for word in found]
 
 
-def number_or(text: str) -> Any:
-    """A number, or the word that stands for one."""
-    return int(text) if text.lstrip("-").isdigit() else text
+def config_values(settings: list[str]) -> dict[str, Any]:
+    """Fields of a config from ``name=value`` texts; earlier names, and pairs such as ``cluster=2x1``, are understood.
+
+    Raises:
+        ValueError: a text is none, or names no parameter.
+    """
+    from hopper_gemm.model.config import PARAMETERS, current
+    from hopper_gemm.study.spec import fields_of
+
+    found: dict[str, Any] = {}
+    for text in settings:
+        name, equals, word = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set must be like tile_m=256 but got {text!r}")
+        value: Any = {"true": True, "false": False}.get(word.lower(), word)
+        if word.lstrip("-").isdecimal() and len(word) < 20:
+            value = int(word)
+        fields = current(fields_of(name, value))
+        again = next((field for field in fields if field in found), None)
+        if again is not None:
+            raise ValueError(f"--set names {again} twice; leave one of them out")
+        found |= {field: bool(v) if PARAMETERS[field].flag and v in (0, 1) else v for field, v in fields.items()}
+    return found

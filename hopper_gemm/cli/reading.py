@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hopper_gemm.cli.app import CHECK_FAILED, app, fail, plain_errors, stderr
 from hopper_gemm.cli.options import (
     TYPES,
+    Context,
     Json,
+    OnlyContext,
     OnlyProblem,
     OnlyRegime,
     StudyFolder,
-    number_or,
+    config_values,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()
@@ -31,39 +30,37 @@ def table(
     value: Annotated[str, typer.Option(help="Figure to show.")] = "speedup",
     form: Annotated[str, typer.Option("--format", help="md, csv or html.")] = "md",
     regime: OnlyRegime = None,
+    context: OnlyContext = None,
     problem: OnlyProblem = None,
-    write: Annotated[bool, typer.Option("--write", help="Also write the folder's table.md and pictures anew.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Also write the folder's pages and pictures anew.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Pivot a study's results, one table for each problem and regime."""
-    from hopper_gemm.tables.pivot import groups, pivot
-    from hopper_gemm.tables.report import read_study, render, source_line
+    """Pivot a study's results, one table for each problem, regime and context."""
+    from hopper_gemm.study.reader import read_study
+    from hopper_gemm.tables.pivot import groups, pivot, render, rows_of
+    from hopper_gemm.tables.publish import publish
+    from hopper_gemm.tables.report import source_line
 
     study = read_study(results)
     if write:
-        from hopper_gemm.tables.publish import publish
-
         publish(results)
-    tables = []
-    for group, part in groups(study.trials):
-        if regime in (None, group.regime) and problem in (None, group.problem):
-            tables.append((group.label, pivot(part, rows, cols, value)))
+    wanted = {"regime": regime, "context": context}
+    tables, known = {}, []
+    for group, part in groups(rows_of(study, "sweep")):
+        known.append(group.place)
+        named = problem in (None, str(group.problem))
+        if named and all(asked in (None, getattr(group, name)) for name, asked in wanted.items()):
+            tables[group.place] = pivot(part, rows, cols, value)
     if not tables:
-        known = ", ".join(f"{group.problem} {group.regime}" for group, _ in groups(study.trials))
-        fail(f"{results} has no such problem and regime; it has {known}")
+        fail(f"{results} has no such problem, regime and context; it has {', '.join(known) or 'no rows of a sweep'}")
+    source = source_line(study.provenance)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "source": source_line(study.provenance),
-                    "tables": {name: frame.to_dict("index") for name, frame in tables},
-                }
-            )
-        )
+        print(json.dumps({"source": source, "tables": {name: one.to_dict("index") for name, one in tables.items()}}))
         return
     corner = f"{rows} \\ {cols}"
-    parts = [f"{name}: {value}\n\n{render(frame, form, corner)}" for name, frame in tables]
-    print("\n".join([f"{source_line(study.provenance)}\n", *parts]))
+    print(
+        "\n".join([f"{source}\n", *(f"{name}: {value}\n\n{render(one, form, corner)}" for name, one in tables.items())])
+    )
 
 
 @app.command()
@@ -72,17 +69,13 @@ def explain(
     m: Annotated[int, typer.Argument(help="Rows of A and C.")],
     n: Annotated[int, typer.Argument(help="Columns of B and C.")],
     k: Annotated[int, typer.Argument(help="Depth of the product.")],
-    tile_m: Annotated[int, typer.Option(help="Rows of a CTA's tile.")] = 256,
-    tile_n: Annotated[int, typer.Option(help="Columns of a CTA's tile.")] = 128,
-    k_depth: Annotated[int, typer.Option(help="k-blocks of 16 per stage.")] = 4,
-    stages: Annotated[str, typer.Option(help="Slots of the ring, or max.")] = "max",
-    stagger: Annotated[int, typer.Option(help="wgmma groups in flight when a stage is released.")] = 1,
-    consumers: Annotated[str, typer.Option(help="MMA warpgroups, or auto.")] = "auto",
-    split: Annotated[str, typer.Option(help="Side the consumers divide: m, n or auto.")] = "auto",
-    cluster: Annotated[str, typer.Option(help="CTAs of a cluster along m and n, as 2x1.")] = "1x1",
-    epi_n: Annotated[str, typer.Option(help="Columns of an epilogue chunk, or auto.")] = "auto",
-    epi_buffers: Annotated[str, typer.Option(help="Chunk buffers of a consumer, or max.")] = "max",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A parameter as name=value, such as tile_m=256 or cluster=2x1; may be repeated."),
+    ] = None,
     dtype: Annotated[str, typer.Option(help=f"{TYPES}.")] = "bf16",
+    layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
+    context: Context = "isolated",
     as_json: Json = False,
 ) -> None:
     """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run
@@ -92,31 +85,19 @@ def explain(
     from hopper_gemm.model.legality import problem_reasons
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.tables.tuned import pick, recorded_entries
-    from hopper_gemm.tuning.spec import fields_of
+    from hopper_gemm.model.tuned import pick, recorded_entries
 
-    config = GemmConfig(
-        tile_m=tile_m,
-        tile_n=tile_n,
-        k_depth=k_depth,
-        stages=number_or(stages),
-        stagger=stagger,
-        consumers=number_or(consumers),
-        split=split,  # type: ignore[arg-type]
-        epi_n=number_or(epi_n),
-        epi_buffers=number_or(epi_buffers),
-        **fields_of("cluster", cluster),
-    )
-    problem = GemmProblem(m, n, k, dtype)
+    config = GemmConfig(**config_values(settings or []))
+    problem = GemmProblem(m, n, k, dtype, layouts)
     found = explained(config, problem)
-    served = None if problem_reasons(problem) else pick(recorded_entries(), problem)
+    served = None if problem_reasons(problem) else pick(recorded_entries(), problem, context=context)
     if as_json:
         serves = None if served is None else {"config": served.config.as_dict(), "how": served.how}
         print(json.dumps({**found.as_dict(), "matmul": serves}))
         return
     print("\n".join(found.lines()))
     if served is not None:
-        how = {"model": "the model's choice"}.get(served.how, f"tuned on {served.tuned_on}")
+        how = {"model": "the model's choice"}.get(served.how, f"{served.how}: {served.tuned_on}")
         print(f"  matmul      {served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; {how}")
 
 
@@ -127,11 +108,11 @@ def simulate(
         Path, typer.Argument(metavar="RESULTS_DIR", help="A recorded study, such as results/h200/seed-table.")
     ],
     samplers: Annotated[
-        str, typer.Option(help="Names, with commas; gp-blind is gp without the model.")
+        str, typer.Option(help="Names, with commas; gp-blind is gp without the model prior.")
     ] = "exhaustive,random,tpe,gp,prior",
-    seeds: Annotated[int, typer.Option(min=1, help="Games of each sampler.")] = 30,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each sampler.")] = 30,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials of a game. Default: a quarter of the space, at least 40.")
+        int | None, typer.Option(min=1, help="Trials of a run. Default: a quarter of the space, at least 40.")
     ] = None,
     regime: OnlyRegime = None,
     problem: OnlyProblem = None,
@@ -139,20 +120,23 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""
-    from hopper_gemm.tuning.simulate import publish_simulation, recorded_problems, simulation_table, summary
-    from hopper_gemm.tuning.simulate import simulate as simulated
+    from hopper_gemm.search.simulate import recorded_places, summary
+    from hopper_gemm.search.simulate import simulate as simulated
+    from hopper_gemm.tables.publish import publish_simulation
+    from hopper_gemm.tables.simulation import simulation_page
 
-    games = [
-        game
-        for game in recorded_problems(results)
-        if regime in (None, game.group.regime) and problem in (None, game.group.problem)
+    places = [
+        one
+        for one in recorded_places(results)
+        if regime in (None, *one.place.split()[1:]) and problem in (None, one.place.split()[0])
     ]
-    if not games:
+    if not places:
         fail(f"{results} has no such problem and regime; leave out --problem and --regime to see all")
-    curves = simulated(games, [name.strip() for name in samplers.split(",")], seeds, trials, stderr)
+    names = [name.strip() for name in samplers.split(",")]
+    runs = [summary(curve) for curve in simulated(places, names, seeds, trials, stderr)]
     if out is not None:
-        publish_simulation(curves, out, results.name)
-    print(json.dumps([summary(curve) for curve in curves]) if as_json else simulation_table(curves))
+        publish_simulation(runs, out, results.name)
+    print(json.dumps(runs) if as_json else simulation_page(runs))
 
 
 @app.command()
@@ -166,7 +150,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """A study in the format of other tuners: T4, the open results format of the autotuning community."""
-    from hopper_gemm.tables.places import shown
+    from hopper_gemm.study.places import shown
     from hopper_gemm.tables.t4 import export as exported
 
     if form != "t4":
@@ -185,7 +169,7 @@ def pack(
     as_json: Json = False,
 ) -> None:
     """Turn a finished study's CSV files into Parquet, a fifth of the size; every command reads either."""
-    from hopper_gemm.tables.pack import pack as packed
+    from hopper_gemm.study.pack import pack as packed
 
     found = packed(results)
     if as_json:
@@ -198,13 +182,13 @@ def pack(
 @plain_errors
 def doctor(as_json: Json = False) -> None:
     """What is here, what is missing, what to do."""
-    from hopper_gemm.doctor import examine
+    from hopper_gemm.cli.doctor import examine
 
     findings = examine()
     if as_json:
         print(json.dumps([finding.as_dict() for finding in findings]))
     else:
         for finding in findings:
-            print(f"{finding.mark:7} {finding.what}: {finding.found}{f'; {finding.mend}' if finding.mend else ''}")
+            print(f"{finding.mark:7} {finding.what}: {finding.found}{f'; {finding.fix}' if finding.fix else ''}")
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)

@@ -1,19 +1,32 @@
-"""A process that may die: compilers abort and kernels hang, and neither may take the caller along."""
+"""A process that may die: compilers abort and kernels hang, and neither may take the caller along.
+
+A child never outlives its parent. It watches the end of a pipe that only the parent holds, in a thread that a call
+which hangs on the GPU does not block; and the kernel is asked for a signal as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Literal
 
 Handler = Callable[[Any], Any]
 """Answers one request; made in the child by a factory, so that it may keep state there."""
+
+CONTEXT = multiprocessing.get_context("spawn")
+"""How processes start: from nothing, so that none holds another's pipe open."""
+
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,9 @@ class Child:
         factory: a module-level function; called in the child with ``arguments``, it returns the handler.
         arguments: picklable.
         environment: variables set in the child before anything is imported there.
+        log: file that takes what the child prints, tracebacks too; None leaves it on the terminal.
         start_seconds: allowance on top of the time-out while the process starts.
+        holds: file descriptor that stays open as long as the process lives, such as that of a lock.
     """
 
     def __init__(
@@ -46,68 +61,108 @@ class Child:
         factory: Callable[..., Handler],
         *arguments: Any,
         environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
         start_seconds: float = 120.0,
+        holds: int | None = None,
     ) -> None:
         self._factory = factory
         self._arguments = arguments
         self._environment = dict(environment or {})
+        self._log = log
         self._start_seconds = start_seconds
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self._holds = holds
+        self._process: Any = None
         self._connection: Connection | None = None
         self._fresh = False
+        self._timeout = 0.0
+        self.deadline: float | None = None
+        """When the answer must have come, by :func:`time.monotonic`; None where nothing is asked."""
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, where there is one."""
+        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start the process ahead of its first request, so that what its factory imports is loaded meanwhile."""
-        self._ready()
+        if self._process is None or not self._process.is_alive() or self._connection is None:
+            self.close()
+            self._connection, far = CONTEXT.Pipe()
+            by_main = threading.current_thread() is threading.main_thread()
+            life = (far, self._environment, self._log, by_main, _Held(self._holds), self._factory, self._arguments)
+            self._process = CONTEXT.Process(target=_serve, args=life, daemon=True)
+            self._process.start()
+            far.close()
+            self._fresh = True
 
-    def ask(self, request: Any, timeout: float) -> Reply:
-        """Send a request and wait; after a death or a time-out the next request meets a new process.
+    def send(self, request: Any, timeout: float) -> None:
+        """Ask, without waiting; one request at a time.
 
         Args:
             request: picklable.
             timeout: seconds allowed for the answer.
         """
-        connection = self._ready()
-        allowed = timeout + (self._start_seconds if self._fresh else 0.0)
+        self.start()
+        assert self._connection is not None
+        self._timeout = timeout
+        self.deadline = time.monotonic() + timeout + (self._start_seconds if self._fresh else 0.0)
         self._fresh = False
+        with contextlib.suppress(OSError):  # it died just now: poll tells
+            self._connection.send(request)
+
+    @property
+    def waits(self) -> list[Any]:
+        """What :func:`multiprocessing.connection.wait` takes to learn that :meth:`poll` has something to tell."""
+        return [] if self.deadline is None or self._connection is None else [self._connection]
+
+    def poll(self) -> Reply | None:
+        """The answer to what was sent, or that there will be none; None where it is still to come. After a death or a
+        time-out the next request meets a new process."""
+        connection, deadline = self._connection, self.deadline
+        if connection is None or deadline is None:
+            return Reply("died", error="the process was closed")
         try:
-            connection.send(request)
-            if not connection.poll(allowed):
+            if not connection.poll(0):
+                if time.monotonic() < deadline:
+                    return None
                 self.close()
-                return Reply("timeout", error=f"no answer within {timeout:.0f} s; killed")
+                return Reply("timeout", error=f"no answer within {self._timeout:.0f} s; killed")
             kind, payload = connection.recv()
         except (EOFError, OSError):
             code = self._exit_code()
             self.close()
             return Reply("died", error=f"the process died with {code}")
+        self.deadline = None
         if kind == "raised":
             self.close()
             return Reply("raised", error=payload)
         return Reply("answer", payload)
 
+    def ask(self, request: Any, timeout: float) -> Reply:
+        """Send a request and wait for the reply.
+
+        Args:
+            request, timeout: as for :meth:`send`.
+        """
+        self.send(request, timeout)
+        while (reply := self.poll()) is None:
+            wait(self.waits, 1.0)
+        return reply
+
     def close(self) -> None:
-        """Kill the process, if there is one; also while another thread waits for its answer, and closes it too."""
+        """Kill the process with all that it started, if there is one."""
         process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        self.deadline = None
         if process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             process.join()
-        connection, self._connection = self._connection, None
+            process.close()
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.close()
-
-    def _ready(self) -> Connection:
-        if self._process is None or not self._process.is_alive() or self._connection is None:
-            self.close()
-            context = multiprocessing.get_context("spawn")
-            self._connection, far = context.Pipe()
-            self._process = context.Process(
-                target=_serve, args=(far, self._environment, self._factory, self._arguments), daemon=True
-            )
-            self._process.start()
-            far.close()
-            self._fresh = True
-        return self._connection
 
     def _exit_code(self) -> str:
         if self._process is None:
@@ -120,11 +175,65 @@ class Child:
         return f"exit code {code}"
 
 
+class _Held:
+    """A file descriptor on its way to a child; the child's copy is closed by its end alone."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def __getstate__(self) -> Any:
+        from multiprocessing import reduction
+
+        return None if self._descriptor is None else reduction.DupFd(self._descriptor)
+
+    def __setstate__(self, state: Any) -> None:
+        self._descriptor = None if state is None else state.detach()
+
+
+def settle_in(log: Path | None = None, by_main: bool = True) -> None:
+    """Begin the life of a spawned process: it leaves Ctrl-C to its parent, ends with it, and takes along what it
+    started itself.
+
+    Args:
+        log: file that takes what it prints.
+        by_main: whether the parent's main thread started it; the kernel's signal comes when the starting thread ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    if log is not None:
+        with contextlib.suppress(OSError):
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            for stream in (1, 2):
+                os.dup2(handle, stream)
+            os.close(handle)
+    parent: Any = multiprocessing.parent_process()
+    if parent is None:
+        return
+    if by_main:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        parent.join()
+        with contextlib.suppress(OSError):
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
 def _serve(
-    connection: Connection, environment: dict[str, str], factory: Callable[..., Handler], arguments: tuple[Any, ...]
+    connection: Connection,
+    environment: dict[str, str],
+    log: Path | None,
+    by_main: bool,
+    held: _Held,
+    factory: Callable[..., Handler],
+    arguments: tuple[Any, ...],
 ) -> None:
     """The child's life: make the handler, answer until the pipe closes. A handler that raised is not trusted again."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settle_in(log, by_main)
     os.environ.update(environment)
     try:
         handler = factory(*arguments)
@@ -136,4 +245,5 @@ def _serve(
     except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            connection.send(("raised", f"{type(error).__name__}: {error}".splitlines()[0][:500]))
+            lines = str(error).splitlines() or [""]
+            connection.send(("raised", f"{type(error).__name__}: {lines[0]}"[:500]))

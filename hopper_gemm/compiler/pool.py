@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
-from queue import LifoQueue
-from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.loader import compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore
 
 COMPILE_SECONDS = 120.0
@@ -34,75 +32,109 @@ class Built:
     report: CubinReport | None = None
 
 
+def compiling(store: Path) -> Handler:
+    """The handler of a process that compiles."""
+    from hopper_gemm.compiler.loader import compile_into
+
+    kernels = KernelStore(store)
+    return lambda kernel: compile_into(kernels, kernel)
+
+
 class CompilePool:
-    """Compiles kernels in parallel processes; each may crash or hang without harm to the others.
+    """Compiles kernels in parallel processes; each may crash or hang without harm to the others. It has no thread: the
+    caller lets it work by :meth:`pump`, or waits in :meth:`result`.
 
     Args:
         store: where the kernels go.
         workers: processes; by default all cores but one that this process may use.
+        factory: makes a process's handler from the store.
+        log: file that takes what compilers print.
     """
 
-    def __init__(self, store: Path, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        store: Path,
+        workers: int | None = None,
+        factory: Callable[[Path], Handler] = compiling,
+        log: Path | None = None,
+    ) -> None:
         self._store = KernelStore(store)
         count = workers or max(1, len(os.sched_getaffinity(0)) - 1)
-        self._children = [Child(_compiler, store) for _ in range(count)]
-        self._idle: LifoQueue[Child] = LifoQueue()
-        for child in self._children:
-            self._idle.put(child)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
-        self._futures: dict[KernelId, Future[Built]] = {}
-        self._asking = Lock()
+        self._idle = [Child(factory, store, log=log) for _ in range(count)]
+        self._busy: dict[KernelId, Child] = {}
+        self._queue: deque[KernelId] = deque()
+        self._asked: set[KernelId] = set()
+        self._built: dict[KernelId, Built] = {}
 
     def submit(self, kernels: Iterable[KernelId]) -> None:
-        """Queue kernels, in their order; those queued before or already in the store cost nothing."""
+        """Queue kernels, in their order; those queued before cost nothing."""
         for kernel in kernels:
-            with self._asking:
-                if kernel not in self._futures:
-                    self._futures[kernel] = self._threads.submit(self._build, kernel)
+            if kernel not in self._asked:
+                self._asked.add(kernel)
+                self._queue.append(kernel)
+        self.pump()
+
+    def pump(self) -> None:
+        """Take what was compiled, and hand out what is queued."""
+        for kernel, child in list(self._busy.items()):
+            reply = child.poll()
+            if reply is None:
+                continue
+            del self._busy[kernel]
+            self._idle.append(child)
+            if reply.kind == "timeout":
+                self._built[kernel] = Built("timeout", f"compiling: {reply.error}")
+            elif reply.kind != "answer":
+                self._built[kernel] = Built("compile_error", reply.error)
+            else:
+                self._built[kernel] = _built(reply.value)
+        while self._queue:
+            report = self._store.report(self._queue[0])
+            if report is not None:
+                self._built[self._queue.popleft()] = _built(report)
+            elif self._idle:
+                kernel, child = self._queue.popleft(), self._idle.pop()
+                self._busy[kernel] = child
+                child.send(kernel, COMPILE_SECONDS)
+            else:
+                return
+
+    @property
+    def waits(self) -> list[Any]:
+        """What :func:`multiprocessing.connection.wait` takes to learn that :meth:`pump` has something to do."""
+        return [one for child in self._busy.values() for one in child.waits]
+
+    @property
+    def deadline(self) -> float | None:
+        """When :meth:`pump` must be called at the latest, by :func:`time.monotonic`; None where nothing compiles."""
+        return min((child.deadline for child in self._busy.values() if child.deadline is not None), default=None)
+
+    def built(self, kernel: KernelId) -> Built | None:
+        """What came of a kernel; None where that is still to come."""
+        return self._built.get(kernel)
 
     def result(self, kernel: KernelId) -> Built:
         """Wait for a kernel; one that was never submitted is compiled now."""
         self.submit([kernel])
-        return self._futures[kernel].result()
-
-    def done(self, kernel: KernelId) -> bool:
-        """Whether there is a result that need not be waited for."""
-        future = self._futures.get(kernel)
-        return future is not None and future.done()
+        while kernel not in self._built:
+            wait(self.waits, 1.0)
+            self.pump()
+        return self._built[kernel]
 
     def drop(self) -> None:
         """Forget what is queued and not begun: nobody will ask for it, or else it is compiled then."""
-        with self._asking:
-            for kernel, future in list(self._futures.items()):
-                if future.cancel():
-                    del self._futures[kernel]
+        self._asked.difference_update(self._queue)
+        self._queue.clear()
 
     def close(self) -> None:
         """Drop what is queued and end the processes."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for child in self._children:
+        self.drop()
+        for child in (*self._idle, *self._busy.values()):
             child.close()
 
-    def _build(self, kernel: KernelId) -> Built:
-        report = self._store.report(kernel)
-        if report is None:
-            child = self._idle.get()
-            try:
-                reply = child.ask(kernel, COMPILE_SECONDS)
-            finally:
-                self._idle.put(child)
-            if reply.kind == "timeout":
-                return Built("timeout", f"compiling: {reply.error}")
-            if reply.kind != "answer":
-                return Built("compile_error", reply.error)
-            report = reply.value
-        if report.spills:
-            return Built(
-                "spilled", f"{report.stack_bytes} B of stack, {report.local_loads} loads from local memory", report
-            )
-        return Built("ok", "", report)
 
-
-def _compiler(store: Path) -> Handler:
-    kernels = KernelStore(store)
-    return lambda kernel: compile_into(kernels, kernel)
+def _built(report: CubinReport) -> Built:
+    if report.spills:
+        why = f"{report.stack_bytes} B of stack, {report.local_loads} loads from local memory"
+        return Built("spilled", why, report)
+    return Built("ok", "", report)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NamedTuple
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.config import FIELDS, PARAMETERS, GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.study.schema import ALIASES, BY_NAME, CARRIED, KEY, NAMES, STAGES, STATUSES
+from hopper_gemm.study.schema import ALIASES, BY_NAME, CARRIED, FIGURES, NAMES, STAGES, STATUSES
 
 FLAGS = {"true": True, "false": False}
+
+SUM = "crc"
+"""Last column of a file: CRC-32 of the line before it. A line that was changed or torn is told from a whole one."""
+
+KINDS = {"integer": "an integer", "number": "a finite number"}
 
 
 class ResultsError(ValueError):
@@ -72,15 +81,33 @@ class Row:
         return self.status == "ok"
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What tells it from the other rows of its study, as text."""
-        return point_key(self.point, self.stage, self.process)
+    def key(self) -> RowKey:
+        """What tells it from the other rows of its study. The noise floor is one row for each board."""
+        return RowKey(self.stage, self.point, self.process, self.board if self.stage == "control" else "")
 
     def as_dict(self) -> dict[str, Any]:
         """By column name; columns without a value are left out."""
         about = {"study": self.study, "source": self.source, "gpu": self.gpu, "board": self.board}
         told = {"status": self.status, "reason": self.reason, "samples": samples_text(self.samples)}
         return {**about, **point_dict(self.point, self.stage, self.process), **told, **self.figures}
+
+    def line(self, names: Sequence[str] = NAMES) -> str:
+        """As a file holds it, with its check sum; one line.
+
+        Args:
+            names: the file's columns but the last, :data:`SUM`.
+        """
+        values = self.as_dict()
+        return summed([as_text(values.get(name)) for name in names])
+
+
+class RowKey(NamedTuple):
+    """What tells a row from the others of its study; ``board`` only where it does."""
+
+    stage: str
+    point: Point
+    process: int = 0
+    board: str = ""
 
 
 def point_dict(point: Point, stage: str = "sweep", process: int = 0) -> dict[str, Any]:
@@ -102,85 +129,133 @@ def point_dict(point: Point, stage: str = "sweep", process: int = 0) -> dict[str
     }
 
 
-def point_key(point: Point, stage: str = "sweep", process: int = 0) -> tuple[str, ...]:
-    """The key of a row that answers a point."""
-    values = point_dict(point, stage, process)
-    return tuple(as_text(values.get(name)) for name in KEY)
+def figures_of(status: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of a status may carry: timings and counts only where it is ok."""
+    allowed = CARRIED if status == "ok" else [name for name in CARRIED if name not in FIGURES]
+    return {name: figures[name] for name in allowed if as_text(figures.get(name))}
+
+
+class RowParser:
+    """Turns the lines of one file into rows. Points that recur are made once.
+
+    Args:
+        names: the columns, present names or earlier ones; those that the schema does not know are passed over.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        place = {ALIASES.get(name, name): i for i, name in enumerate(names)}
+        self._told = [(place.get(name), as_text(BY_NAME[name].before)) for name in _TOLD]
+        self._figures = [(name, i, _CONVERT[name]) for name in CARRIED if (i := place.get(name)) is not None]
+        self._config = [(name, i, _CONVERT[name]) for name in FIELDS if (i := place.get(name)) is not None]
+        self._before = {name: before for name in FIELDS if (before := BY_NAME[name].before) is not None}
+        self._tile = place.get("tile_m")
+        self._configs: dict[tuple[str, ...], GemmConfig] = {}
+        self._problems: dict[tuple[str, ...], GemmProblem] = {}
+
+    def row(self, values: Sequence[str]) -> Row:
+        """The row of a line.
+
+        Raises:
+            ValueError: a value is not of its column's kind, or a status, stage or point that nobody knows.
+        """
+        told = [before if i is None else values[i] or before for i, before in self._told]
+        status, reason, stage, process, samples = told[:5]
+        for name, value, known in (("status", status, STATUSES), ("stage", stage, STAGES)):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)} but got {value[:40]!r}")
+        point = Point(self._problem(tuple(told[5:10])), self._config_of(values), *told[10:14])
+        figures = {name: convert(text) for name, i, convert in self._figures if (text := values[i])}
+        number = _CONVERT["process"](process)
+        return Row(point, status, reason, figures, samples_of(samples), stage, number, *told[14:])
+
+    def _problem(self, texts: tuple[str, ...]) -> GemmProblem:
+        found = self._problems.get(texts)
+        if found is None:
+            missing = [name for name, text in zip(_TOLD[5:10], texts, strict=True) if not text]
+            if missing:
+                raise ValueError(f"{missing[0]} is missing")
+            sizes = {name: _CONVERT[name](text) for name, text in zip(_TOLD[5:10], texts, strict=True)}
+            found = self._problems[texts] = GemmProblem(**sizes)
+        return found
+
+    def _config_of(self, values: Sequence[str]) -> GemmConfig | None:
+        if self._tile is None or not values[self._tile]:
+            return None
+        texts = tuple([values[i] for _, i, _ in self._config])
+        found = self._configs.get(texts)
+        if found is None:
+            given = {name: convert(text) for name, i, convert in self._config if (text := values[i])}
+            found = self._configs[texts] = GemmConfig(**{**self._before, **given})
+        return found
+
+
+_TOLD = (
+    *("status", "reason", "stage", "process", "samples"),
+    *("m", "n", "k", "dtype", "layouts"),
+    *("regime", "context", "against", "data"),
+    *("study", "source", "gpu", "board"),
+)
 
 
 def row_of(record: Mapping[str, Any]) -> Row:
-    """A row from values by column name: text as a file holds it, or typed. Earlier names and words are understood.
+    """A row from values by column name, text or typed. Earlier names and words are understood.
 
     Raises:
-        ValueError: a value is not of its column's kind, or a status, stage or point that nobody knows.
+        ValueError: as :meth:`RowParser.row`.
     """
-    values = {name: typed(name, value) for name, value in renamed(record).items() if name in BY_NAME}
-    for name, column in BY_NAME.items():
-        if values.get(name) is None and column.before is not None:
-            values[name] = column.before
-    config = None
-    if values.get("tile_m") is not None and record.get("tile_m") not in (None, ""):
-        given = {name: values[name] for name in FIELDS if values.get(name) is not None}
-        config = GemmConfig.of(given)
-    for name, known in (("status", STATUSES), ("stage", STAGES)):
-        if values[name] not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)} but got {values[name]!r}")
-    missing = [name for name in ("m", "n", "k", "dtype", "layouts") if values.get(name) is None]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing")
-    problem = GemmProblem(*(values[name] for name in ("m", "n", "k", "dtype", "layouts")))
-    point = Point(problem, config, values["regime"], values["context"], values["against"], values["data"])
-    figures = {name: values[name] for name in CARRIED if values.get(name) not in (None, "")}
-    about = {name: values.get(name) or "" for name in ("study", "source", "gpu", "board")}
-    told = {"stage": values["stage"], "process": values["process"]}
-    return Row(point, values["status"], values["reason"], figures, samples_of(values["samples"]), **told, **about)
+    return RowParser(record).row([as_text(value) for value in record.values()])
 
 
-def renamed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by the column names of now."""
-    return {ALIASES.get(name, name): value for name, value in record.items()}
+def _converter(name: str, kind: str) -> Callable[[str], Any]:
+    if kind in ("text", "flag"):
+        words = {**(FLAGS if kind == "flag" else {}), **(PARAMETERS[name].renamed if name in PARAMETERS else {})}
+        return lambda text: words.get(text, text)
+
+    def number(text: str) -> float | int:
+        try:
+            if kind == "integer":
+                return int(text)
+            if isfinite(value := float(text)):
+                return value
+        except ValueError:
+            pass
+        raise ValueError(f"{name} must be {KINDS[kind]} but got {text[:40]!r}")
+
+    return number
 
 
-def typed(name: str, value: Any) -> Any:
-    """A value in its column's kind; None where it is missing.
-
-    Raises:
-        ValueError: it cannot be one.
-    """
-    if value is None or value == "" or (isinstance(value, float) and value != value) or str(value) == "<NA>":
-        return None
-    kind = BY_NAME[name].kind
-    if not isinstance(value, str):
-        value = value.item() if hasattr(value, "item") else value
-        if kind == "integer" and isinstance(value, float):
-            value = int(value)
-        return value
-    try:
-        if kind == "integer":
-            return int(value)
-        if kind == "number":
-            return float(value)
-    except ValueError:
-        raise ValueError(
-            f"{name} must be {'an integer' if kind == 'integer' else 'a number'} but got {value!r}"
-        ) from None
-    return FLAGS.get(value, value) if kind == "flag" else value
+_CONVERT = {name: _converter(name, column.kind) for name, column in BY_NAME.items()}
 
 
 def as_text(value: Any) -> str:
-    """A value as a file holds it: six digits of a figure, nothing for what is missing."""
-    if value is None or str(value) == "<NA>" or (isinstance(value, float) and value != value):
+    """A value as a file holds it: six digits of a figure, nothing for what is missing, never a line break."""
+    kind = type(value)
+    if kind is str:
+        return " ".join(value.splitlines()) if "\n" in value or "\r" in value else value
+    if kind is int:
+        return str(value)
+    if value is None or kind.__name__ == "NAType" or value != value:
         return ""
-    if isinstance(value, bool) or type(value).__name__ == "bool":
-        return "true" if value else "false"
-    if isinstance(value, float):
+    if kind is float:
         return f"{value:.6g}"
-    return str(value)
+    if kind.__name__ in ("bool", "bool_"):
+        return "true" if value else "false"
+    return as_text(value.item()) if hasattr(value, "item") else as_text(str(value))
+
+
+def summed(texts: Sequence[str]) -> str:
+    """Values as a line of CSV, with its check sum behind them and without a line break."""
+    line = ",".join(texts)
+    if '"' in line or line.count(",") >= len(texts):
+        file = io.StringIO()
+        csv.writer(file, lineterminator="").writerow(texts)
+        line = file.getvalue()
+    return f"{line},{zlib.crc32(line.encode()):08x}"
 
 
 def samples_text(samples: tuple[Sample, ...]) -> str:
     """Samples as the column holds them."""
-    return " ".join(":".join(as_text(one) for one in sample if one is not None) for sample in samples)
+    return " ".join(":".join([as_text(one) for one in sample if one is not None]) for sample in samples)
 
 
 def samples_of(text: str) -> tuple[Sample, ...]:
@@ -195,11 +270,5 @@ def samples_of(text: str) -> tuple[Sample, ...]:
         try:
             found.append(Sample(int(parts[0]), *map(float, parts[1:])))
         except (TypeError, ValueError):
-            raise ValueError(f"samples must be process:ours_us:baseline_us[:spacer_us] but got {word!r}") from None
+            raise ValueError(f"samples must be process:ours_us:baseline_us[:spacer_us] but got {word[:40]!r}") from None
     return tuple(found)
-
-
-def header(rows: list[Row]) -> tuple[str, ...]:
-    """The columns that a file of these rows needs, in the schema's order."""
-    used = {name for row in rows for name, value in row.as_dict().items() if as_text(value)}
-    return tuple(name for name in NAMES if name in used)

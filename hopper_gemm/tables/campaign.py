@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from hopper_gemm.tables.report import markdown_table
+from hopper_gemm.model.config import LEGEND
+from hopper_gemm.tables.pivot import interval, markdown_table, one_line
 
 PAGE = "campaign.md"
 
@@ -27,7 +28,7 @@ class Tuned:
         speedup, speedup_low, speedup_high: of the winner's final.
         even: configs that share the first place within the noise; none where the winner is the only one.
         trials: rows of its search.
-        seconds: that search and finals took, in all runs.
+        seconds: time of search and finals, in all runs.
     """
 
     problem: str
@@ -47,23 +48,22 @@ class Tuned:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As :data:`HEADINGS` has them."""
+        """The cells of its line, as :data:`HEADINGS` has them."""
         if self.state != "tuned":
-            what = f"{self.state}: {self.reason}" if self.reason else self.state
-            return (what.replace("|", "/"), "", str(self.trials or ""), f"{self.seconds:.0f}" if self.seconds else "")
+            what = one_line(f"{self.state}: {self.reason}" if self.reason else self.state)
+            return (what, "", str(self.trials or ""), f"{self.seconds:.0f}" if self.seconds else "")
         shared = f" (one of {self.even} that are even)" if self.even > 1 else ""
-        figure = f"{self.speedup:.3f}x [{self.speedup_low:.3f}, {self.speedup_high:.3f}]"
-        return f"{self.winner}{shared}", figure, str(self.trials), f"{self.seconds:.0f}"
+        return f"`{self.winner}`{shared}", interval(self.as_dict()), str(self.trials), f"{self.seconds:.0f}"
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What a GPU did in this run, or all of them together.
+    """How fast a GPU measured in one run, or all of them together.
 
     Args:
         who: ``"GPU 0"``, or ``"in all"``.
-        trials: measured.
-        seconds: it was at work; of all together: from the first moment to the last.
+        trials: points measured.
+        seconds: time at work; for all together from the first moment to the last.
     """
 
     who: str
@@ -80,25 +80,20 @@ class Rate:
         return {**asdict(self), "seconds": round(self.seconds, 1), "per_second": round(self.per_second, 3)}
 
 
-def campaign_table(found: Sequence[Tuned]) -> str:
-    """One line for each problem, as a GitHub table."""
-    frame = pd.DataFrame([one.cells for one in found], index=[one.problem for one in found], columns=list(HEADINGS))
-    return markdown_table(frame, "problem")
-
-
-def campaign_page(title: str, about: str, found: Sequence[Tuned], rates: Sequence[Rate]) -> str:
-    """The whole page.
+def campaign_page(title: str, about: str, found: Sequence[Tuned], rates: Sequence[Rate] = ()) -> str:
+    """The Markdown page.
 
     Args:
-        title: name of the list, and the regime.
-        about: a sentence on where the figures come from.
+        title: name of the list, regime and context.
+        about: a sentence on where the figures come from: GPU, boards.
         found: problems in order.
         rates: of this run.
     """
+    table = pd.DataFrame([one.cells for one in found], index=[one.problem for one in found], columns=list(HEADINGS))
     tuned = sum(one.state == "tuned" for one in found)
-    lines = [f"# {title}", "", f"**{about}**", "", campaign_table(found), ""]
+    lines = [f"# {title}", "", f"**{about}**", "", markdown_table(table, "problem"), ""]
     lines += [f"{tuned} of {len(found)} problems tuned. The speedups are of finals in fresh processes.", ""]
     if any(rate.trials for rate in rates):
         told = [f"{rate.who} {rate.per_second:.2f} ({rate.trials} in {rate.seconds:.0f} s)" for rate in rates]
         lines += ["Trials a second in the last run, set-up and finals counted: " + ", ".join(told) + ".", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"Configs: {LEGEND}.", ""])

@@ -1,173 +1,46 @@
-"""``counters.csv``: hardware counters of the configs of a study and of cuBLAS, beside its trials; and the waits that
-our kernel counts itself.
-
-The two come from different runs, perhaps of different days: a config may have a row for each, and is read as one.
-"""
+"""Columns beside a row's own figures: hardware counters, and what follows from its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import Any
 
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.roofline import best_swizzle
-from hopper_gemm.tables import schema
-from hopper_gemm.tables.report import markdown_table
-from hopper_gemm.tables.schema import Column
-from hopper_gemm.tables.trials import AppendFile, ResultsError, config_of, row_key, whole_rows, with_kinds
-
-FILE, ABOUT = "counters.csv", "counters.json"
-
-ARMS = {"ours": "our kernel", "cublas": "torch.mm; its rows have no kernel parameters"}
-
-_KEY = tuple(name for name in schema.KEY if name != "regime")
-
-PROFILED_COLUMNS = (
-    Column("tensor_active_hw", "number", "percent of the cycles in which the tensor cores compute, counted"),
-    Column("sm_ghz", "number", "mean SM clock of the launch, GHz"),
-    Column("duration_us", "number", "time of one launch under the profiler, microseconds; no substitute for a timing"),
-    Column("dram_read_bytes", "number", "bytes read from device memory"),
-    Column("dram_write_bytes", "number", "bytes written to device memory before the launch ended"),
-    Column("l2_read_sectors", "number", "sectors of 32 bytes read in the L2"),
-    Column("l2_hit_pct", "number", "percent of all sectors looked up in the L2 that were there"),
-    Column("l2_read_hit_pct", "number", "the same of reads"),
-    Column("l2_load_hit_pct", "number", "the same of reads that SMs asked for, here by TMA"),
-    Column("tma_load_bytes", "number", "bytes that TMA loads brought into the SMs"),
-    Column("shared_bank_reads", "number", "reads of a 4-byte bank of shared memory"),
-    Column("instructions", "number", "warp instructions executed"),
+from hopper_gemm.model.config import LEGEND, GemmConfig
+from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+from hopper_gemm.model.roofline import (
+    best_swizzle,
+    l2_bytes_per_stage,
+    output_sides,
+    smem_intensity,
+    smem_reads_per_flop,
+    tile_order,
+    waves,
 )
-"""The profiler's figures, by the names that :data:`hopper_gemm.measure.counters.COUNTERS` gives them."""
+from hopper_gemm.study.row import Row
+from hopper_gemm.study.schema import COUNTED
+from hopper_gemm.tables.pivot import config_of, markdown_table, problem_of
 
-METERED_COLUMNS = (
-    Column("producer_hit_pct", "number", "percent of stages that the producer's probe found empty; only if it peeks"),
-    Column("consumer_hit_pct", "number", "percent of stages that the consumer's probe found full; only if it peeks"),
-    Column("producer_wait_pct", "number", "percent of the producer's cycles in which it waits for an empty stage"),
-    Column("consumer_wait_pct", "number", "percent of the first consumer's cycles in which it waits for a full stage"),
-)
-"""What our kernel counts itself, by the names of :data:`hopper_gemm.measure.waits.FIGURES`; cuBLAS has none."""
+COUNTERS = tuple(column.name for column in COUNTED)
+PROFILED = COUNTERS[: COUNTERS.index("producer_hit_pct")]
+"""Figures of the profiler, which the baseline has too; the rest are counted by our kernel's own meter."""
 
-COLUMNS = (
-    *(column for column in schema.COLUMNS if column.name in _KEY),
-    Column("arm", "text", "; ".join(f"{name}: {meaning}" for name, meaning in ARMS.items())),
-    *PROFILED_COLUMNS,
-    *METERED_COLUMNS,
-    Column("kernel", "text", "name of the kernel that ran"),
-    Column("code", "text", "digest of our machine code, as in the trials"),
-    Column("note", "text", "figures that the profiler could not count, or took from a second-best metric"),
-    Column("gpu", "text", "name of the GPU"),
-)
-NAMES = tuple(column.name for column in COLUMNS)
-PROFILED = tuple(column.name for column in PROFILED_COLUMNS)
-METERED = tuple(column.name for column in METERED_COLUMNS)
-FIGURES = (*PROFILED, *METERED)
-KEY = (*_KEY, "arm")
-"""Columns that tell one row from another, ``data`` being empty in all. The regime is none of them: traffic and
-instructions depend on neither."""
-
-
-def counter_key(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells a row from another, as text; parameters that are missing (cuBLAS has none) are empty.
-
-    Neither the regime nor the data belong to it: everything is counted once, on normal data.
-    """
-    return (*row_key({**dict.fromkeys(schema.KEY), **row, "regime": "", "data": ""}), str(row["arm"]))
-
-
-def write_counters(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add rows to the folder's file; they are on the disk when this returns.
-
-    Args:
-        folder: of a study; made if need be.
-        rows: with the names of :data:`NAMES`; what is missing stays empty.
-
-    Raises:
-        ResultsError: the folder cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResultsError(f"{folder} cannot be made ({error.strerror}); name another folder with --out") from None
-    AppendFile(folder / FILE, NAMES).append(rows)
-
-
-def recorded_keys(folder: Path, figures: Collection[str] = FIGURES) -> set[tuple[str, ...]]:
-    """The keys of the rows that the folder has already; none where it has no counters yet.
-
-    Args:
-        folder: of a study.
-        figures: only rows that have one of these count, such as :data:`PROFILED`.
-
-    Raises:
-        ResultsError: the file is not of this version: rows could not be added to it.
-    """
-    rows = _rows(folder / FILE, older=False) if (folder / FILE).is_file() else []
-    return {counter_key(row) for row in rows if any(row[name] for name in figures)}
-
-
-def read_counters(folder: Path) -> pd.DataFrame:
-    """The folder's counters with their kinds; parameters of cuBLAS's rows are missing values.
-
-    Raises:
-        ResultsError: there are none, or the file is not of this version.
-    """
-    path = folder / FILE
-    if not path.is_file():
-        raise ResultsError(f"{path} does not exist; run hopper-gemm counters on a Hopper GPU first")
-    frame = pd.DataFrame(_rows(path, older=True), columns=list(NAMES), dtype=object)
-    return with_kinds(frame, COLUMNS)
-
-
-def with_counters(trials: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
-    """Trials with the counters of their config, and those of cuBLAS on their problem, beside their figures.
-
-    Args:
-        trials: as :func:`hopper_gemm.tables.trials.read_trials` gives them.
-        counters: as :func:`read_counters` gives them.
-
-    Returns:
-        The same rows in the same order, with the columns of :data:`FIGURES`, and those of :data:`PROFILED` again with
-        ``cublas_`` before each; empty where nothing was counted, or where it was counted of other machine code than
-        the trial ran.
-    """
-    rows = {counter_key(row): row for row in counters.to_dict("records")}
-    joined: dict[str, list[Any]] = {name: [] for name in (*FIGURES, *_CUBLAS)}
-    for trial in trials.to_dict("records"):
-        ours = rows.get(counter_key({**trial, "arm": "ours"}), {})
-        codes = {code for code in (trial.get("code"), ours.get("code")) if isinstance(code, str) and code}
-        if len(codes) > 1:
-            ours = {}
-        problem = {name: trial[name] for name in ("m", "n", "k", "dtype", "layouts")}
-        theirs = rows.get(counter_key({**problem, "arm": "cublas"}), {})
-        for name in FIGURES:
-            joined[name].append(ours.get(name))
-        for name, figure in _CUBLAS.items():
-            joined[name].append(theirs.get(figure))
-    figures = {name: pd.array(values, dtype="Float64") for name, values in joined.items()}
-    return trials.assign(**figures)
-
-
-def counters_table(counters: pd.DataFrame, sms: int = hopper.SM_COUNT) -> str:
-    """Markdown, one table for each problem; behind each raster stands the swizzle that theory likes best.
-
-    Args:
-        counters: as :func:`read_counters` gives them.
-        sms: SMs of the GPU.
-    """
-    parts = []
-    for (m, n, k, dtype), part in counters.groupby(["m", "n", "k", "dtype"], sort=False):
-        records = part.to_dict("records")
-        cells = pd.DataFrame(
-            [[_shown(row.get(name), scale, form) for name, _, scale, form in _SHOWN] for row in records],
-            columns=[title for _, title, _, _ in _SHOWN],
-        )
-        cells.insert(0, "raster (best swizzle)", [_raster(row, sms) for row in records])
-        cells.index = pd.Index([_label(row) for row in records])
-        parts.append(f"{m} x {n} x {k} {dtype}\n\n{markdown_table(cells, 'kernel')}\n")
-    return "\n".join(parts)
-
+DERIVED = {
+    "stage_kib": "one stage of A and B, KiB",
+    "ahead": "stages that can be loading while one is multiplied: stages - 1 - stagger",
+    "ahead_kib": "the same in KiB: bytes that can be in flight",
+    "span": "bytes of a row of the shared-memory swizzle",
+    "wave_efficiency": "share of the SMs' time that computes something of the output",
+    "l2_bytes_per_clock": "what an SM must take from the L2 each clock at full rate, multicast counted once",
+    "flop_per_smem_byte": "arithmetic intensity of the tile",
+    "smem_bytes_per_flop": "what wgmma reads back from shared memory",
+    "reached": "tensor-active percent divided by the wave efficiency, so that idle SMs do not count",
+}
+"""The columns of :func:`with_derived` and their meaning."""
 
 _SHOWN = (
     ("tensor_active_hw", "tensor %", 1.0, "{:.1f}"),
@@ -188,34 +61,93 @@ _SHOWN = (
     ("consumer_wait_pct", "consumer wait %", 1.0, "{:.1f}"),
 )
 
-_CUBLAS = {f"cublas_{name}": name for name in PROFILED}
 
+def with_counters(frame: pd.DataFrame, counted: Iterable[Row]) -> pd.DataFrame:
+    """Rows with the counters of their config, and those of the baseline on their problem, beside their figures.
 
-def _shown(value: Any, scale: float, form: str) -> str:
-    return "-" if value is None or pd.isna(value) else form.format(value * scale)
+    Args:
+        frame: rows of a sweep, as :func:`hopper_gemm.study.reader.frame_of` gives them.
+        counted: rows of stage ``counters``; those without a config are the baseline's.
 
-
-def _label(row: Mapping[str, Any]) -> str:
-    return f"cuBLAS {row['kernel']}" if row["arm"] == "cublas" else str(config_of(row))
-
-
-def _raster(row: Mapping[str, Any], sms: int) -> str:
-    if row["arm"] == "cublas":
-        return "-"
-    config = config_of(row)
-    return f"{config.raster}{config.swizzle} ({best_swizzle(config, sms):.1f})"
-
-
-def _rows(path: Path, older: bool) -> list[dict[str, str]]:
-    """A file's rows as text, one for each key; a torn last line is passed over.
-
-    Of several rows of one key the later fills in what the earlier lacks, or takes its place where it is of other
-    machine code.
+    Returns:
+        The same rows in the same order, with the columns :data:`COUNTERS`, and :data:`PROFILED` again with
+        ``baseline_`` before each; empty where nothing was counted, or other machine code than the row ran.
     """
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in whole_rows(path, NAMES, "move it away and count again", older=older):
-        key = counter_key(row)
-        before = rows.get(key, {})
-        kept = before if before.get("code") == row["code"] else {}
-        rows[key] = {name: row[name] or kept.get(name, "") for name in NAMES}
-    return list(rows.values())
+    by_config = {(row.point.problem, row.point.config): row.figures for row in counted}
+    added: dict[str, list[Any]] = {name: [] for name in (*COUNTERS, *(f"baseline_{name}" for name in PROFILED))}
+    for record in frame.to_dict("records"):
+        problem = problem_of(record)
+        ours, theirs = by_config.get((problem, config_of(record)), {}), by_config.get((problem, None), {})
+        if record["code"] and ours.get("code") and record["code"] != ours["code"]:
+            ours = {}
+        for name in COUNTERS:
+            added[name].append(ours.get(name))
+        for name in PROFILED:
+            added[f"baseline_{name}"].append(theirs.get(name))
+    return frame.assign(**{name: pd.array(values, dtype="Float64") for name, values in added.items()})
+
+
+def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> tuple[float, float]:
+    """Bytes of the distinct panels of A and B that all waves of cluster tiles read, and how many waves there are.
+
+    DRAM reads so much if all clusters of a wave keep step and the L2 keeps nothing from one wave to the next.
+    """
+    m, n = output_sides(config, problem.m, problem.n)
+    height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    tiles = tile_order(ceil(m / height), ceil(n / width), config.raster, config.swizzle, config.serpentine)
+    at_once = sms // (config.cluster_m * config.cluster_n)
+    cut = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
+    sides = sum(height * len({m for m, _ in wave}) + width * len({n for _, n in wave}) for wave in cut)
+    return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
+
+
+def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
+    """Markdown, one table for each problem; behind each raster stands the swizzle that theory prefers.
+
+    Args:
+        counted: rows of stage ``counters``.
+        sms: SMs of the GPU.
+    """
+    parts: dict[Any, dict[str, list[str]]] = {}
+    for row in counted:
+        problem, config = row.point.problem, row.point.config
+        label = f"cuBLAS {row.figures.get('baseline_kernel', '')}" if config is None else str(config)
+        raster = "-" if config is None else f"{config.raster}{config.swizzle} ({best_swizzle(config, sms):.1f})"
+        shown = [_shown(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
+        parts.setdefault(problem, {})[label] = [raster, *shown]
+    titles = ["raster (best swizzle)", *(title for _, title, _, _ in _SHOWN)]
+    pages = [
+        f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}\n\n"
+        + markdown_table(pd.DataFrame.from_dict(lines, orient="index", columns=titles), "kernel")
+        for problem, lines in parts.items()
+    ]
+    return "\n\n".join([*pages, f"Configs: {LEGEND}.", ""])
+
+
+def with_derived(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that ran, with the columns of :data:`DERIVED`."""
+    ok = frame[frame["status"] == "ok"]
+    found = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
+    return ok.join(found).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
+
+
+def _derived(row: Mapping[str, Any]) -> dict[str, float]:
+    config, problem = config_of(row), problem_of(row)
+    shares = footprint(config)
+    assert isinstance(config.stages, int)
+    ahead = config.stages - 1 - config.stagger
+    clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+    return {
+        "stage_kib": shares.stage_bytes / 1024,
+        "ahead": ahead,
+        "ahead_kib": ahead * shares.stage_bytes / 1024,
+        "span": shares.swizzle_bytes,
+        "wave_efficiency": waves(config, problem).efficiency,
+        "l2_bytes_per_clock": l2_bytes_per_stage(config, problem) / clocks,
+        "flop_per_smem_byte": smem_intensity(config),
+        "smem_bytes_per_flop": smem_reads_per_flop(config),
+    }
+
+
+def _shown(value: float | None, scale: float, form: str) -> str:
+    return "-" if value is None else form.format(value * scale)

@@ -9,21 +9,25 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.tables.pivot import Group, groups
-from hopper_gemm.tables.trials import config_key
+from hopper_gemm.tables.pivot import Group, config_of, groups, one_line, words
 
 NOT_MEASURED = "not measured"
+
+LADDER_LEGEND = (
+    "Cells: TFLOP/s (speedup over cuBLAS, gain over the rung it starts from). A gain is the ratio of the two speedups, "
+    "so that a drifting clock does not count."
+)
 
 
 @dataclass(frozen=True)
 class Result:
-    """A rung in one group of rows.
+    """One rung in one group of rows.
 
     Args:
-        group: problem, data and regime.
+        group: problem, data, regime and context.
         status: of its row, or ``"not measured"``.
         reason: why the status is not ok.
-        tflops, cublas_tflops: 10^12 FLOP/s, ours and cuBLAS's beside it; None where the status is not ok.
+        tflops, baseline_tflops: 10^12 FLOP/s, ours and cuBLAS's beside it; None where the status is not ok.
         speedup: over cuBLAS.
         gain: over the rung it starts from, as the ratio of their speedups less 1: each was paired with cuBLAS, so that
             a clock that drifts from rung to rung cancels. None where one of the two did not run.
@@ -33,7 +37,7 @@ class Result:
     status: str
     reason: str = ""
     tflops: float | None = None
-    cublas_tflops: float | None = None
+    baseline_tflops: float | None = None
     speedup: float | None = None
     gain: float | None = None
 
@@ -46,7 +50,6 @@ class Step:
         name: of the rung.
         adds: what it adds.
         start: name of the rung it starts from; None for the first.
-        published: what the source material says of it, or nothing.
         config: its parameters, resolved.
         results: one for each group, in the order of the rows.
     """
@@ -54,53 +57,50 @@ class Step:
     name: str
     adds: str
     start: str | None
-    published: str
     config: dict[str, Any]
     results: tuple[Result, ...]
 
     @property
     def reasons(self) -> list[str]:
         """Why it did not run, each reason once."""
-        return list(dict.fromkeys(f"{_words(r.status)}: {r.reason}" for r in self.results if r.reason))
+        return list(dict.fromkeys(f"{words(r.status)}: {r.reason}" for r in self.results if r.reason))
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         results = [{**asdict(result), **asdict(result.group)} for result in self.results]
         for result in results:
             del result["group"]
-        about = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
+        about = {"name": self.name, "adds": self.adds, "from": self.start}
         return {**about, "config": self.config, "results": results}
 
 
-def ladder(trials: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]:
+def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]:
     """The rungs, each with its row of every group; rungs with one config share the row.
 
     Args:
-        trials: rows of a study.
-        rungs: as provenance notes them: name, adds, from, published, config.
+        rows: of a study's sweep.
+        rungs: as provenance notes them: name, adds, from, config.
     """
-    parts = [(group, {config_key(row): row for row in part.to_dict("records")}) for group, part in groups(trials)]
+    parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
     steps: dict[str | None, Step] = {}
     for rung in rungs:
-        config = GemmConfig(**rung["config"]).as_dict()
+        config = GemmConfig.of(rung["config"])
         start = steps.get(rung["from"])
         results = tuple(
-            _result(group, rows.get(config_key(config)), None if start is None else start.results[i])
-            for i, (group, rows) in enumerate(parts)
+            _result(group, found.get(config), None if start is None else start.results[i])
+            for i, (group, found) in enumerate(parts)
         )
-        steps[rung["name"]] = Step(rung["name"], rung["adds"], rung["from"], rung["published"], config, results)
+        steps[rung["name"]] = Step(rung["name"], rung["adds"], rung["from"], config.as_dict(), results)
     return list(steps.values())
 
 
 def ladder_table(steps: Sequence[Step]) -> pd.DataFrame:
-    """One line for each rung: what it adds, its cell for each group, and what was published where anything was."""
+    """One line for each rung: what it adds, and its cell for each group."""
     before = [None, *(step.name for step in steps)]
     columns = {"adds": [_adds(step, previous) for step, previous in zip(steps, before, strict=False)]}
     for i, result in enumerate(steps[0].results if steps else ()):
         columns[result.group.title] = [_cell(step.results[i]) for step in steps]
-    if any(step.published for step in steps):
-        columns["published"] = [step.published for step in steps]
-    return pd.DataFrame(columns, index=[step.name for step in steps]).map(_one_line)
+    return pd.DataFrame(columns, index=[step.name for step in steps]).map(one_line)
 
 
 def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -> Result:
@@ -109,8 +109,8 @@ def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -
     if row["status"] != "ok":
         return Result(group, row["status"], row["reason"])
     gain = None if start is None or start.speedup is None else row["speedup"] / start.speedup - 1
-    cublas = 2 * group.m * group.n * group.k / row["cublas_us"] / 1e6
-    return Result(group, "ok", "", row["tflops"], cublas, row["speedup"], gain)
+    theirs = 2 * group.m * group.n * group.k / row["baseline_us"] / 1e6
+    return Result(group, "ok", "", row["tflops"], theirs, row["speedup"], gain)
 
 
 def _adds(step: Step, previous: str | None) -> str:
@@ -120,14 +120,6 @@ def _adds(step: Step, previous: str | None) -> str:
 
 def _cell(result: Result) -> str:
     if result.tflops is None:
-        return _words(result.status)
+        return words(result.status)
     gain = "" if result.gain is None else f", {result.gain:+.1%}"
     return f"{result.tflops:.0f} ({result.speedup:.3f}x{gain})"
-
-
-def _words(status: str) -> str:
-    return status.replace("_", " ")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

@@ -1,8 +1,9 @@
-"""Pictures of a study, drawn without a display."""
+"""Pictures of a study, drawn without a display and saved as small PNG files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -18,9 +19,14 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from PIL import Image
 
+from hopper_gemm.study.files import write_whole
 from hopper_gemm.tables.ladder import Result, Step
-from hopper_gemm.tables.pivot import EXCEEDS, cell_text, groups, in_order
+from hopper_gemm.tables.pivot import EXCEEDS, cell_text, fastest, groups, in_order
+
+DPI, COLOURS = 80, 256
+"""Of saved pictures: resolution, and colours of the palette."""
 
 _LABELS = {
     "speedup": "speedup over cuBLAS",
@@ -33,29 +39,45 @@ _LABELS = {
 PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
 
 
-def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
-    """Speedup over cuBLAS as a grid of colours, one panel per problem and regime; 1.0 is white.
+def png(figure: Figure, dpi: float = DPI) -> bytes:
+    """A figure as a PNG with a palette, a third of the size of one with full colours."""
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
+    small = BytesIO()
+    image = Image.open(drawn).convert("RGB")
+    image.quantize(COLOURS, kmeans=3, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+def show_small(dpi: float = 72) -> None:
+    """Make the notebook that calls this embed its figures as :func:`png` gives them."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    shell.run_line_magic("matplotlib", "inline")  # this module draws without a display, and so do its importers
+    shell.display_formatter.formatters["image/png"].for_type(Figure, lambda figure: png(figure, dpi))
+
+
+def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
+    """Speedup over cuBLAS as a grid of colours, one panel for each group of rows; 1.0 is white.
 
     Args:
-        trials: rows of a study.
+        frame: rows of a study.
         path: PNG to write.
         title: above all panels.
         rows, cols: columns of the schema that span a panel.
     """
-    panels = groups(trials)
+    panels = groups(frame)
     across = min(2, len(panels))
     down = -(-len(panels) // across)
     figure, axes = plt.subplots(down, across, figsize=(7.2 * across, 3.9 * down), squeeze=False, layout="constrained")
-    norm = TwoSlopeNorm(vmin=0.0, vcenter=1.0, vmax=max(1.1, float(trials["speedup"].max(skipna=True) or 1.1)))
+    norm = TwoSlopeNorm(vmin=0.0, vcenter=1.0, vmax=max(1.1, float(frame["speedup"].max(skipna=True) or 1.1)))
     for axis, (group, part) in zip(axes.flat, panels, strict=False):
-        best = part.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates(
-            [rows, cols]
-        )
+        best = fastest(part, [rows, cols])
         values = best.pivot(index=rows, columns=cols, values="speedup")
         values = values.reindex(index=in_order(values.index), columns=in_order(values.columns))
-        image = axis.imshow(
-            np.ma.masked_invalid(values.astype(float).to_numpy()), cmap="RdBu", norm=norm, aspect="auto"
-        )
+        cells = np.ma.masked_invalid(values.astype(float).to_numpy())
+        image = axis.imshow(cells, cmap="RdBu", norm=norm, aspect="auto")
         axis.set_xticks(range(len(values.columns)), [str(column) for column in values.columns])
         axis.set_yticks(range(len(values.index)), [str(index) for index in values.index])
         axis.set_xlabel(cols)
@@ -64,14 +86,12 @@ def heatmap(trials: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", 
         for _, row in best.iterrows():
             text = cell_text(row).replace(EXCEEDS, "exceeds\nsmem").replace(" (", "\n(")
             at = (values.columns.get_loc(row[cols]), values.index.get_loc(row[rows]))
-            dark = row["speedup"] < 0.35 if pd.notna(row["speedup"]) else False
+            dark = pd.notna(row["speedup"]) and row["speedup"] < 0.35
             axis.text(*at, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     figure.colorbar(image, ax=axes, label="speedup over cuBLAS", shrink=0.8)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    _save(figure, path, title, across * 90)
 
 
 def small_multiples(
@@ -84,7 +104,7 @@ def small_multiples(
     path: Path,
     title: str,
 ) -> None:
-    """A grid of heat maps on one scale of colours, so that a cell can be held against its like in every facet.
+    """A grid of heat maps on one scale of colours, so that a cell can be compared with its like in every facet.
 
     The scale of a speedup diverges at 1.0, which is white. Where several rows share a cell the fastest stands in it;
     a cell without a figure is grey.
@@ -98,8 +118,7 @@ def small_multiples(
         title: above all facets.
     """
     facets = [name for name in (rows, cols) if name is not None]
-    fastest = frame.sort_values("speedup", ascending=False, na_position="last", kind="stable")
-    best = fastest.drop_duplicates([*facets, y, x])
+    best = fastest(frame, [*facets, y, x])
     down, across = ([None] if name is None else in_order(best[name]) for name in (rows, cols))
     xs, ys = in_order(best[x]), in_order(best[y])
     norm = _scale(best[value].dropna().astype(float), centred=value == "speedup")
@@ -114,54 +133,19 @@ def small_multiples(
         image = _facet(axis, values, norm)
         axis.set_xticks(range(len(xs)), [str(one) for one in xs], fontsize=7)
         axis.set_yticks(range(len(ys)), [str(one) for one in ys], fontsize=7)
-        axis.set_title(", ".join(f"{name} {choice}" for name, choice in zip(facets, here, strict=True)), fontsize=8)
+        told = [f"{name} {choice}" for name, choice in zip(facets, here, strict=True)]
+        axis.set_title((", " if len(xs) > 5 else "\n").join(told), fontsize=8)
     for axis in axes[-1]:
         axis.set_xlabel(x, fontsize=8)
     for axis in axes[:, 0]:
         axis.set_ylabel(y, fontsize=8)
     _colourbar(figure, image, axes, norm, _LABELS.get(value, value))
-    figure.suptitle("\n".join(wrap(title, width=int(12 * size[0]))), fontsize=10)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
-def scatter_by(frame: pd.DataFrame, x: str, y: str, colour: str, path: Path, title: str, label: str) -> None:
-    """Two figures against each other, coloured by a third; rows that lack one of them are left out.
-
-    Args:
-        frame: rows of a study.
-        x, y, colour: numeric columns. A speedup's colours diverge at 1.0, or its axis has a line there.
-        path: PNG to write.
-        title: above the plot.
-        label: of the scale of colours.
-    """
-    points = frame[[x, y, colour]].dropna().astype(float).sort_values(colour)
-    figure, axis = plt.subplots(figsize=(7.2, 4.8), layout="constrained")
-    norm = _scale(points[colour], centred=colour == "speedup")
-    image = axis.scatter(
-        points[x],
-        points[y],
-        c=points[colour],
-        cmap=_cmap(norm),
-        norm=norm,
-        s=22,
-        edgecolors="#444444",
-        linewidths=0.4,
-    )
-    if y == "speedup":
-        axis.axhline(1.0, color="#888888", linewidth=0.8, zorder=0)
-    axis.set_xlabel(_LABELS.get(x, x))
-    axis.set_ylabel(_LABELS.get(y, y))
-    axis.grid(alpha=0.25)
-    axis.set_axisbelow(True)
-    _colourbar(figure, image, axis, norm, label)
-    axis.set_title(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    _save(figure, path, title, int(12 * size[0]))
 
 
 def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
-    """TFLOP/s of every rung as a bar, cuBLAS as a line; a row of panels for each problem, regimes side by side.
+    """TFLOP/s of every rung as a bar, cuBLAS as a line; a row of panels for each problem, regimes and contexts side by
+    side.
 
     Args:
         steps: of :func:`hopper_gemm.tables.ladder.ladder`, at least one.
@@ -169,62 +153,56 @@ def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
         title: above all panels.
     """
     found = [result.group for result in steps[0].results]
-    down = list(dict.fromkeys((group.problem, group.dtype, group.data) for group in found))
-    across = list(dict.fromkeys(group.regime for group in found))
+    down = list(dict.fromkeys((group.problem, group.data) for group in found))
+    across = list(dict.fromkeys((group.regime, group.context) for group in found))
     size = (2.2 + 4.6 * len(across), 1.1 + (0.7 + 0.3 * len(steps)) * len(down))
     figure, axes = plt.subplots(len(down), len(across), figsize=size, squeeze=False, sharey=True, layout="constrained")
     for axis in axes.flat:
         axis.set_visible(False)
     for i, group in enumerate(found):
-        row = down.index((group.problem, group.dtype, group.data))
-        axis = axes[row, across.index(group.regime)]
+        row = down.index((group.problem, group.data))
+        axis = axes[row, across.index((group.regime, group.context))]
         axis.set_visible(True)
-        axis.set_title(group.title, fontsize=10)
+        axis.set_title(group.title, fontsize=10, loc="left")
         _bars(axis, [step.name for step in steps], [step.results[i] for step in steps])
     for axis in axes[-1]:
         axis.set_xlabel("TFLOP/s")
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    _save(figure, path, title, int(12 * size[0]))
 
 
-def regret_curves(curves: Mapping[str, Mapping[str, np.ndarray]], path: Path, title: str) -> None:
-    """How far the best so far is behind the best of all, trial by trial: the median of the games and, shaded, the
-    middle eight of ten.
+def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Distance of the best so far from the best of all, trial by trial: the median of the runs and, shaded, the middle
+    eight of ten.
 
     Args:
-        curves: for each problem each sampler's regrets, a row for each game.
+        runs: records with ``place``, ``sampler``, and the distances ``low``, ``middle`` and ``high`` after each trial.
         path: PNG to write.
-        title: above all problems.
+        title: above all places.
     """
-    across = min(2, len(curves))
-    down = -(-len(curves) // across)
+    places = list(dict.fromkeys(run["place"] for run in runs))
+    across = min(2, len(places))
+    down = -(-len(places) // across)
     size = (6.4 * across, 4.0 * down)
     figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-    for axis, (name, samplers) in zip(axes.flat, curves.items(), strict=False):
-        for number, (sampler, regrets) in enumerate(samplers.items()):
-            trials = np.arange(1, regrets.shape[1] + 1)
-            low, middle, high = 100 * np.quantile(np.maximum(regrets, 1e-4), [0.1, 0.5, 0.9], axis=0)
+    for axis, place in zip(axes.flat, places, strict=False):
+        for number, run in enumerate(one for one in runs if one["place"] == place):
+            low, middle, high = (100 * np.maximum(run[name], 1e-4) for name in ("low", "middle", "high"))
+            trials = np.arange(1, len(middle) + 1)
             axis.fill_between(trials, low, high, step="post", alpha=0.15, color=f"C{number}")
-            axis.step(trials, middle, where="post", color=f"C{number}", label=sampler)
+            axis.step(trials, middle, where="post", color=f"C{number}", label=run["sampler"])
         axis.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("trials")
-        axis.set_ylabel("behind the best, %")
-        axis.set_title(name, fontsize=10)
+        axis.set(xscale="log", yscale="log", xlabel="trials", ylabel="behind the best, %")
+        axis.set_title(place, fontsize=10)
         axis.legend(fontsize=8)
-    for axis in axes.flat[len(curves) :]:
+    for axis in axes.flat[len(places) :]:
         axis.set_visible(False)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    _save(figure, path, title, 90)
 
 
 def search_plot(
     rows: pd.DataFrame, varied: Sequence[str], value: str, importance: Mapping[str, Any] | None, path: Path, title: str
 ) -> None:
-    """A search at a glance: its history, what its figures hang on, and a slice along each parameter.
+    """A search at a glance: its history, the importance of its parameters, and a slice along each of them.
 
     Args:
         rows: of one problem and regime, in the order in which they were measured.
@@ -260,14 +238,21 @@ def search_plot(
         axis.set_title(name, fontsize=9)
     for axis in slices[len(varied) :]:
         axis.set_visible(False)
-    figure.suptitle("\n".join(wrap(title, width=30 * across)), fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    _save(figure, path, title, 30 * across)
+
+
+def _save(figure: Figure, path: Path, title: str, width: int) -> None:
+    """Write the picture, its title wrapped to so many letters, and release the figure."""
+    figure.suptitle("\n".join(wrap(title, width=width)), fontsize=10)
+    try:
+        write_whole(path, png(figure))
+    finally:
+        plt.close(figure)
 
 
 def _bars(axis: plt.Axes, names: list[str], results: list[Result]) -> None:
     rates = [result.tflops or 0.0 for result in results]
-    theirs = [result.cublas_tflops for result in results if result.cublas_tflops is not None]
+    theirs = [result.baseline_tflops for result in results if result.baseline_tflops is not None]
     axis.barh(range(len(names)), rates, color="#4878a8")
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.4, -0.6)
@@ -312,7 +297,8 @@ def _cmap(norm: Normalize) -> str:
 def _colourbar(figure: Figure, image: ScalarMappable, axes: Any, norm: Normalize, label: str) -> None:
     """Where the two sides of the scale differ in slope, each has ticks: gains are the shorter one."""
     if isinstance(norm, TwoSlopeNorm):
-        figure.colorbar(image, ax=axes, label=label, aspect=30, ticks=norm.inverse(np.linspace(0, 1, 9)), format="%.2f")
+        ticks = {f"{one:.2f}": one for one in norm.inverse(np.linspace(0, 1, 9))}
+        figure.colorbar(image, ax=axes, label=label, aspect=30, ticks=list(ticks.values()), format="%.2f")
     else:
         figure.colorbar(image, ax=axes, label=label, aspect=30)
 

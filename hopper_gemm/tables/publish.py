@@ -1,75 +1,112 @@
-"""Writing a study's page and pictures from its rows."""
+"""Writing a study's page and pictures from its rows; each file is replaced as a whole."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from hopper_gemm.model.config import FIELDS
+from hopper_gemm.study.files import read_json, write_json, write_whole
+from hopper_gemm.study.reader import Study, read_study
+from hopper_gemm.study.schema import PAIRS
+from hopper_gemm.tables import simulation
+from hopper_gemm.tables.compare import compare_page
 from hopper_gemm.tables.ladder import ladder
-from hopper_gemm.tables.pivot import groups
-from hopper_gemm.tables.plots import heatmap, ladder_bars, search_plot, small_multiples
-from hopper_gemm.tables.report import Study, read_study, report, source_line
-from hopper_gemm.tables.schema import PAIRS
+from hopper_gemm.tables.pivot import Group, groups, rows_of
+from hopper_gemm.tables.plots import heatmap, ladder_bars, regret_curves, search_plot, small_multiples
+from hopper_gemm.tables.report import report, source_line, spanning, varied
 
-TABLE, HEATMAP, LADDER, SEARCH = "table.md", "heatmap.png", "ladder.png", "search.png"
+TABLE, COMPARISON = "table.md", "compare.md"
 
 
-def publish(folder: Path) -> None:
-    """Write ``table.md`` and the pictures anew: ``ladder.png`` of a ladder, ``search.png`` of a search, else
-    ``heatmap.png``. With facets, and of a search, that is a file for each problem and regime, such as
-    ``heatmap-4096x4096x4096-burst.png``, where there are several.
+def publish(folder: Path, pictures: bool = True) -> None:
+    """Write the pages and pictures of a results folder anew.
+
+    Rows of a sweep give ``table.md`` and pictures: ``ladder.png`` of a ladder, ``search.png`` of a search, else
+    ``heatmap.png``; one picture for each problem, regime and context, such as
+    ``heatmap-4096x4096x4096-burst-chained.png``, where a search or a study with facets has several. Rows of a
+    comparison give ``compare.md``, a recorded simulation ``simulation.md`` and its picture.
 
     Args:
         folder: of a study.
+        pictures: whether to draw any.
 
     Raises:
-        ResultsError: it is not one.
+        ResultsError: the folder holds no study, or a damaged one; the message says where.
     """
     study = read_study(folder)
-    (folder / TABLE).write_text(report(study))
-    about = study.provenance
-    if not (study.trials["status"] == "ok").any():
+    if study.stage("compare"):
+        write_whole(folder / COMPARISON, compare_page(study))
+    if study.stage("sweep"):
+        write_whole(folder / TABLE, report(study))
+        if pictures:
+            _pictures(study)
+    if (folder / simulation.DATA).is_file():
+        _simulation(folder, folder.name)
+
+
+def publish_simulation(runs: Sequence[Mapping[str, Any]], folder: Path, name: str) -> None:
+    """Write ``simulation.json``, ``.md`` and ``.png``.
+
+    Args:
+        runs: records as :func:`hopper_gemm.tables.simulation.simulation_page` and
+            :func:`hopper_gemm.tables.plots.regret_curves` take them.
+        folder: made if need be.
+        name: of the study.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / simulation.DATA, list(runs))
+    _simulation(folder, name)
+
+
+def _simulation(folder: Path, name: str) -> None:
+    runs = simulation.in_terms_of_now(read_json(folder / simulation.DATA))
+    write_whole(folder / simulation.PAGE, simulation.simulation_page(runs))
+    regret_curves(runs, folder / simulation.PICTURE, f"{name}: best so far, behind the recorded best")
+
+
+def _pictures(study: Study) -> None:
+    about, rows = study.provenance, rows_of(study, "sweep")
+    source = source_line(about)
+    if not (rows["status"] == "ok").any():
         return
     if about.get("rungs"):
-        title = f"{about['study']}: TFLOP/s, and the gain over the rung it starts from. {source_line(about)}"
-        ladder_bars(ladder(study.trials, about["rungs"]), folder / LADDER, title)
-        return
-    if about["spec"].get("sampler", "exhaustive") != "exhaustive":
-        _search(study, folder)
-        return
-    if about.get("facet_rows") or about.get("facet_cols"):
-        _facets(study, folder)
-        return
-    title = f"{about['study']}: speedup over cuBLAS (stages). {source_line(about)}"
-    heatmap(study.trials, folder / HEATMAP, title, about["rows"], about["cols"])
+        title = f"{about['study']}: TFLOP/s, and the gain over the rung it starts from. {source}"
+        ladder_bars(ladder(rows, about["rungs"]), study.path / "ladder.png", title)
+    elif about["spec"].get("sampler", "exhaustive") != "exhaustive":
+        value = about["spec"].get("objective", ["speedup"])[0]
+
+        def search(group: Group, part: pd.DataFrame, path: Path) -> None:
+            title = f"{about['study']}, {group.title}: {about['spec']['sampler']}. {source}"
+            search_plot(part, _sliced(about, part), value, group.noted(about, "importance"), path, title)
+
+        _each(study.path, "search", rows, search)
+    elif about.get("facet_rows") or about.get("facet_cols"):
+
+        def facets(group: Group, part: pd.DataFrame, path: Path) -> None:
+            title = f"{about['study']}, {group.title}: speedup over cuBLAS. {source}"
+            down, across, x, y = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
+            small_multiples(part, down, across, x, y, "speedup", path, title)
+
+        _each(study.path, "heatmap", rows, facets)
+    else:
+        title = f"{about['study']}: speedup over cuBLAS (stages). {source}"
+        heatmap(rows, study.path / "heatmap.png", title, *spanning(about))
 
 
-def _search(study: Study, folder: Path) -> None:
-    """``search.png``, or one for each problem and regime where there are several."""
-    about = study.provenance
-    value = about["spec"].get("objective", ["speedup"])[0]
-    parts = [(group, part) for group, part in groups(study.trials) if (part["status"] == "ok").any()]
+def _each(folder: Path, name: str, rows: pd.DataFrame, draw: Callable[[Group, pd.DataFrame, Path], None]) -> None:
+    """One picture for each group in which anything ran, named after it where there are several."""
+    parts = [(group, part) for group, part in groups(rows) if (part["status"] == "ok").any()]
     for group, part in parts:
-        importance = about.get("importance", {}).get(group.place)
-        choices = [name for pair in PAIRS if pair in about["spec"]["space"] for name in PAIRS[pair]]
-        varied = [name for name in FIELDS if name in {*about["spec"]["space"], *choices} and part[name].nunique() > 1]
-        path = folder / (SEARCH if len(parts) == 1 else f"search-{group.place.replace(' ', '-')}.png")
-        title = f"{about['study']}, {group.title}: {about['spec']['sampler']}. {source_line(about)}"
-        search_plot(part, varied, value, importance, path, title)
-
-
-def _facets(study: Study, folder: Path) -> None:
-    about = study.provenance
-    parts = [(group, part) for group, part in groups(study.trials) if (part["status"] == "ok").any()]
-    for group, part in parts:
-        path = folder / (HEATMAP if len(parts) == 1 else f"heatmap-{group.place.replace(' ', '-')}.png")
-        small_multiples(
-            part,
-            rows=about.get("facet_rows"),
-            cols=about.get("facet_cols"),
-            x=about["cols"],
-            y=about["rows"],
-            value="speedup",
-            path=path,
-            title=f"{about['study']}, {group.title}: speedup over cuBLAS. {source_line(about)}",
+        draw(
+            group, part, folder / (f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png")
         )
+
+
+def _sliced(about: Mapping[str, Any], part: pd.DataFrame) -> list[str]:
+    """Parameters of a search that took several values."""
+    asked = {one for name in varied(about) for one in PAIRS.get(name, (name,))}
+    return [name for name in FIELDS if name in asked and part[name].nunique() > 1]

@@ -3,31 +3,33 @@
 T4 is Kernel Tuner's output format and has schemas for results and for metadata, both at version 1.0.0:
 https://github.com/KernelTuner/kernel_tuner/tree/master/kernel_tuner/schema/T4. The ``metadata`` of a results file are
 those of the later schema in AutoTuningAssociation/autotuning_methodology, which 1.0.0 allows. A file holds one search
-space, here one problem in one regime: figures of two are never compared. Times are in milliseconds, as Kernel Tuner
-writes them.
+space, here one problem in one regime and context: figures of two are never compared. Times are in milliseconds, as
+Kernel Tuner writes them; isolated, the spacer is taken off.
 
 What T4 names and we do not record is left out rather than set to zero: compilation and validation times, and the moment
 of each trial (``timestamp`` is when the study was begun). ``benchmark`` follows from the protocol and the number of
 pairs. ``correctness`` is 1 where every element was checked against fp32 and was right, else 0. The finals, measured
-again in fresh processes, have no place in T4 and stay in ``final.csv``.
+again in fresh processes, have no place in T4 and stay in the study's folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from hopper_gemm.model.config import FIELDS
-from hopper_gemm.tables.pivot import Group, groups
-from hopper_gemm.tables.report import Study, read_study
-from hopper_gemm.tables.trials import ResultsError, config_of, read_samples, write_json
+from hopper_gemm.study.files import write_json
+from hopper_gemm.study.reader import Study, read_study
+from hopper_gemm.study.row import ResultsError, Row
+from hopper_gemm.study.schema import TIMED
 
 VERSION = "1.0.0"
-"""Of T4's schemas."""
+"""Version of T4's schemas."""
+
+USUAL = ("bf16", "kk", "normal", "cublas")
+"""Words that a file's name leaves out."""
 
 INVALIDITY = {
     "ok": "correct",
@@ -38,68 +40,48 @@ INVALIDITY = {
     "timeout": "timeout",
     "crash": "runtime",
     "unstable": "runtime",
+    "no_baseline": "runtime",
 }
-"""T4's word for each of our statuses. What spilled was compiled and then refused; what was unstable ran, but never long
-enough undisturbed."""
+"""T4's word for each of our statuses. A spilled config was compiled and then refused; an unstable one ran, but never
+long enough undisturbed."""
 
 UNITS = {
     "time": "ms",
-    "cublas_time": "ms",
+    "baseline_time": "ms",
+    "spacer_us": "us",
     "tflops": "TFLOP/s",
     "sm_mhz": "MHz",
-    "cublas_sm_mhz": "MHz",
+    "baseline_sm_mhz": "MHz",
     "watts": "W",
-    "cublas_watts": "W",
+    "baseline_watts": "W",
     "pj_per_flop": "pJ/FLOP",
-    "cublas_pj_per_flop": "pJ/FLOP",
+    "baseline_pj_per_flop": "pJ/FLOP",
     "tensor_active": "%",
     "smem_bytes": "B",
-    "cublas_runtimes": "ms",
+    "baseline_runtimes": "ms",
 }
-"""Of measurements; the others are ratios, counts or words."""
+"""Units of measurements; the others are ratios, counts or words."""
 
 MEASURED = (
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "pairs",
-    "processes",
-    "tflops",
-    "sm_mhz",
-    "cublas_sm_mhz",
-    "watts",
-    "cublas_watts",
-    "pj_per_flop",
-    "cublas_pj_per_flop",
-    "tensor_active",
-    "rel_err",
-    "cublas_kernel",
-    "registers",
-    "smem_bytes",
-    "code",
-    "reason",
+    *(column.name for column in TIMED if column.name not in ("time_us", "baseline_us")),
+    *("baseline_kernel", "registers", "smem_bytes", "code", "reason"),
 )
-"""Columns that become measurements by their own names; time_us and cublas_us become ``time`` and ``cublas_time``."""
+"""Columns that become measurements by their own names; time_us and baseline_us become ``time`` and ``baseline_time``,
+in milliseconds."""
 
 
-def results(study: Study, group: Group, rows: pd.DataFrame, samples: pd.DataFrame) -> dict[str, Any]:
-    """One problem and regime as a T4 results document.
+def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
+    """One problem, regime and context as a T4 results document.
 
     Args:
-        study: that the rows are of.
-        group: problem, data, regime.
-        rows: of the group.
-        samples: pairs of times, as :func:`hopper_gemm.tables.trials.read_samples` gives them; they become ``runtimes``
-            and the measurement ``cublas_runtimes``, in the same order.
+        study: the study of the rows.
+        rows: a group of its sweep; their pairs become ``runtimes`` and the measurement ``baseline_runtimes``, in the
+            same order.
     """
-    about = study.provenance
+    about, point = study.provenance, rows[0].point
     begun = datetime.strptime(about["created"], "%Y-%m-%d %H:%M UTC").isoformat() + "Z"
     objectives = about["spec"].get("objective", ["speedup"])
-    pairs = _pairs(group, samples)
-    seconds = _pair_seconds(about, group.regime)
-    found = [
-        _result(row, pairs.get(str(config_of(row))), seconds, begun, objectives) for row in rows.to_dict("records")
-    ]
+    seconds = _pair_seconds(about, point.regime)
     run = {
         "compute_api": "CUDA",
         "device": about["gpu"]["name"],
@@ -107,10 +89,14 @@ def results(study: Study, group: Group, rows: pd.DataFrame, samples: pd.DataFram
         "timestamp": begun,
         "timeunit": "milliseconds",
         "kernel": "gemm",
-        "problem": {"m": group.m, "n": group.n, "k": group.k, "dtype": group.dtype, "data": group.data},
-        "regime": group.regime,
+        "problem": {**asdict(point.problem), "data": point.data},
+        "regime": point.regime,
+        "context": point.context,
+        "baseline": point.against,
+        "boards": list(dict.fromkeys(row.board for row in rows)),
         "question": about.get("question", "").strip(),
     }
+    found = [_result(row, seconds, begun, objectives) for row in rows]
     return {"schema_version": VERSION, "metadata": run, "results": found}
 
 
@@ -132,13 +118,12 @@ def metadata(study: Study) -> dict[str, Any]:
 
 
 def export(folder: Path, out: Path | None = None) -> list[Path]:
-    """Write a study as T4: a results file for each problem and regime, and one of metadata.
+    """Write a study as T4: a results file for each problem, regime and context, and one of metadata.
 
     Args:
         folder: of the study.
-        out: the results file, by default ``t4.json`` in the current folder; where the study has several problems or
-            regimes each has its file, such as ``t4-4096x4096x4096-burst.json``. The metadata go beside it, into
-            ``t4-metadata.json``.
+        out: the results file, by default ``t4.json`` in the current folder; where there are several, each has its own
+            name, such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it.
 
     Returns:
         The files, the metadata last.
@@ -146,20 +131,21 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     Raises:
         ResultsError: the folder is no study, or the files cannot be written.
     """
-    study = read_study(folder)
-    target = out or Path("t4.json")
+    study, target = read_study(folder), out or Path("t4.json")
     if target.is_dir():
-        raise ResultsError(
-            f"--out must be a file but {target} is a folder; name one in it, such as {target / 't4.json'}"
-        )
-    samples = read_samples(folder)
-    parts = groups(study.trials)
+        inside = target / "t4.json"
+        raise ResultsError(f"--out must be a file but {target} is a folder; name one in it, such as {inside}")
+    parts: dict[tuple[Any, ...], list[Row]] = {}
+    for row in study.stage("sweep"):
+        point = row.point
+        parts.setdefault((point.problem, point.regime, point.context, point.data, point.against), []).append(row)
     written = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for group, rows in parts:
-            path = target if len(parts) == 1 else _named(target, group.label.replace(" ", "-"))
-            write_json(path, results(study, group, rows, samples))
+        for (problem, *rest), rows in parts.items():
+            unusual = [word for word in (problem.dtype, problem.layouts, *rest) if word not in USUAL]
+            path = target if len(parts) == 1 else _named(target, "-".join([str(problem), *unusual]))
+            write_json(path, results(study, rows))
             written.append(path)
         path = _named(target, "metadata")
         write_json(path, metadata(study))
@@ -168,40 +154,35 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     return [*written, path]
 
 
-def _result(
-    row: Mapping[str, Any], pairs: pd.DataFrame | None, seconds: float, begun: str, objectives: list[str]
-) -> dict[str, Any]:
+def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict[str, Any]:
+    figures = {**row.figures, "reason": row.reason or None}
     times: dict[str, Any] = {}
-    measurements = []
-    for name, column in (("time", "time_us"), ("cublas_time", "cublas_us")):
-        if not pd.isna(row[column]):
-            measurements.append(_measurement(name, round(row[column] / 1e3, 9)))
-    measurements += [_measurement(name, row[name]) for name in MEASURED if not pd.isna(row[name]) and row[name] != ""]
-    if pairs is not None and row["status"] == "ok":
-        times["runtimes"] = [round(us / 1e3, 9) for us in pairs["ours_us"]]
-        theirs = [round(us / 1e3, 9) for us in pairs["cublas_us"]]
-        measurements.append({"name": "cublas_runtimes", "value": theirs, "unit": UNITS["cublas_runtimes"]})
-        times["benchmark"] = round(1e3 * seconds * len(pairs), 3)
+    measured = [
+        _measurement(name, round(figures[column] / 1e3, 9))
+        for name, column in (("time", "time_us"), ("baseline_time", "baseline_us"))
+        if column in figures
+    ]
+    measured += [_measurement(name, figures[name]) for name in MEASURED if figures.get(name) is not None]
+    if row.samples and row.ok:
+        spacers = [sample.spacer_us or 0.0 for sample in row.samples]
+        pairs = list(zip(row.samples, spacers, strict=True))
+        times["runtimes"] = [round((sample.ours_us - spacer) / 1e3, 9) for sample, spacer in pairs]
+        theirs = [round((sample.baseline_us - spacer) / 1e3, 9) for sample, spacer in pairs]
+        measured.append(_measurement("baseline_runtimes", theirs))
+        times["benchmark"] = round(1e3 * seconds * len(row.samples), 3)
     return {
         "timestamp": begun,
-        "configuration": {name: _plain(row[name]) for name in FIELDS},
+        "configuration": {} if row.point.config is None else row.point.config.as_dict(),
         "objectives": objectives,
         "times": times,
-        "invalidity": INVALIDITY[row["status"]],
-        "correctness": 1 if row["status"] == "ok" else 0,
-        "measurements": measurements,
+        "invalidity": INVALIDITY[row.status],
+        "correctness": int(row.ok),
+        "measurements": measured,
     }
 
 
 def _measurement(name: str, value: Any) -> dict[str, Any]:
-    return {"name": name, "value": _plain(value), "unit": UNITS.get(name, "")}
-
-
-def _pairs(group: Group, samples: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The sweep's pairs of one group, by the config's label."""
-    of = {"m": group.m, "n": group.n, "k": group.k, "data": group.data, "regime": group.regime, "stage": "sweep"}
-    chosen = samples[(samples[list(of)] == pd.Series(of)).all(axis=1)]
-    return {str(config): part for config, part in chosen.groupby("config", sort=False)}
+    return {"name": name, "value": value, "unit": UNITS.get(name, "")}
 
 
 def _pair_seconds(about: Mapping[str, Any], regime: str) -> float:
@@ -213,7 +194,3 @@ def _pair_seconds(about: Mapping[str, Any], regime: str) -> float:
 
 def _named(target: Path, what: str) -> Path:
     return target.with_name(f"{target.stem}-{what}{target.suffix or '.json'}")
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

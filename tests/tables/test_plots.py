@@ -1,18 +1,13 @@
-"""Small multiples and scatter plots show the figures that the rows hold, on one scale."""
+"""Pictures show the figures that the rows hold, on one scale, and are small."""
 
 from __future__ import annotations
-
-import json
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from PIL import Image
 
-from hopper_gemm.tables.plots import scatter_by, small_multiples
-from hopper_gemm.tables.publish import publish
-from hopper_gemm.tables.schema import NAMES
-from hopper_gemm.tables.trials import PROVENANCE, TRIALS, AppendFile
-from tests.tables.test_tables import row
+from hopper_gemm.tables.plots import png, regret_curves, small_multiples
 
 
 @pytest.fixture
@@ -60,10 +55,10 @@ def multiples(frame, path, rows="k_depth", cols="cluster_n", value="speedup"):
 def test_every_facet_holds_its_cells_and_what_is_not_there_stays_empty(frame, tmp_path, drawn):
     multiples(frame, tmp_path / "h.png")
     titled = {axis.get_title(): axis for axis in drawn[0].axes if axis.get_title()}
-    assert list(titled) == [f"k_depth {k}, cluster_n {n}" for k in (4, 6) for n in (1, 2)]
-    assert cells(titled["k_depth 4, cluster_n 1"]) == {(0, 0): "1.10", (1, 0): "0.41", (0, 1): "0.41", (1, 1): "0.41"}
-    assert cells(titled["k_depth 6, cluster_n 2"]) == {(0, 0): "0.62", (1, 0): "0.62", (0, 1): "0.62"}
-    assert titled["k_depth 6, cluster_n 2"].images[0].get_array().mask.tolist() == [[False, False], [False, True]]
+    assert list(titled) == [f"k_depth {k}\ncluster_n {n}" for k in (4, 6) for n in (1, 2)]
+    assert cells(titled["k_depth 4\ncluster_n 1"]) == {(0, 0): "1.10", (1, 0): "0.41", (0, 1): "0.41", (1, 1): "0.41"}
+    assert cells(titled["k_depth 6\ncluster_n 2"]) == {(0, 0): "0.62", (1, 0): "0.62", (0, 1): "0.62"}
+    assert titled["k_depth 6\ncluster_n 2"].images[0].get_array().mask.tolist() == [[False, False], [False, True]]
 
 
 def test_all_facets_share_one_scale_with_no_speedup_in_its_middle(frame, tmp_path, drawn):
@@ -88,29 +83,18 @@ def test_one_facet_column_alone_gives_one_row_of_facets_of_its_best(frame, tmp_p
     assert cells(titled["cluster_n 1"])[1, 1] == "488"
 
 
-def test_a_scatter_leaves_out_rows_that_lack_a_figure(frame, tmp_path, drawn):
-    scatter_by(frame, "tflops", "speedup", "watts", tmp_path / "s.png", "t", "power, W")
-    points = drawn[0].axes[0].collections[0]
-    assert len(points.get_offsets()) == frame["tflops"].notna().sum() == 16
-    assert sorted(points.get_offsets()[:, 1]) == sorted(frame["speedup"].dropna())
-    assert drawn[0].axes[1].get_ylabel() == "power, W"
-    assert (tmp_path / "s.png").read_bytes()[:4] == b"\x89PNG"
+def test_a_curve_for_each_sampler_of_a_place(tmp_path, drawn):
+    run = {"low": [0.1, 0.0], "middle": [0.2, 0.01], "high": [0.5, 0.1]}
+    runs = [{**run, "place": place, "sampler": name} for place in ("a", "b") for name in ("gp", "random")]
+    regret_curves(runs, tmp_path / "r.png", "t")
+    shown = [axis for axis in drawn[0].axes if axis.get_visible()]
+    assert [axis.get_title() for axis in shown] == ["a", "b"]
+    assert [text.get_text() for text in shown[0].get_legend().get_texts()] == ["gp", "random"]
+    assert shown[0].lines[0].get_ydata().tolist() == [20.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("regimes", "files"),
-    [
-        (["burst"], ["heatmap.png"]),
-        (["burst", "steady"], ["heatmap-64x64x64-burst.png", "heatmap-64x64x64-steady.png"]),
-    ],
-)
-def test_a_study_with_facets_has_a_picture_for_each_problem_and_regime_that_ran(tmp_path, regimes, files):
-    file = AppendFile(tmp_path / TRIALS, NAMES)
-    for regime in regimes:
-        file.append([row(regime=regime, tile_m=tile_m, k_depth=4) for tile_m in (64, 128)])
-    file.append([row("illegal", "registers: too many", m=128, tile_m=320)])
-    about = {"study": "s", "source": "measured", "created": "then", "seed": 0, "rows": "tile_m", "cols": "stages"}
-    about |= {"gpu": {"name": "NVIDIA H200", "driver": "580"}, "spec": {"space": {}}, "facet_rows": "k_depth"}
-    (tmp_path / PROVENANCE).write_text(json.dumps(about))
-    publish(tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == files
+def test_a_saved_picture_has_a_palette(frame, tmp_path, drawn):
+    multiples(frame, tmp_path / "h.png")
+    image = Image.open(tmp_path / "h.png")
+    assert (image.format, image.mode) == ("PNG", "P")
+    assert png(drawn[0], 40) != png(drawn[0], 80)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 
 import jsonschema
-import pandas as pd
 import pytest
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.tables.report import read_study
-from hopper_gemm.tables.schema import STATUSES
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.study.row import ResultsError
+from hopper_gemm.study.schema import STATUSES
 from hopper_gemm.tables.t4 import INVALIDITY, export
-from hopper_gemm.tables.trials import read_samples
-from hopper_gemm.tuning.spec import read_spec
-from hopper_gemm.tuning.sweep import Sweep
 from tests.conftest import ROOT
-from tests.test_cli import run
-from tests.tuning.fakes import SPEC, FakeBackend
+from tests.tables.making import row, write_study
 
 STAGGER = ROOT / "results/h200/stagger"
 
@@ -116,29 +112,49 @@ def test_every_file_of_a_recorded_study_follows_the_schema(tmp_path):
 
 
 def test_a_result_says_what_its_row_says(tmp_path):
-    first = export(STAGGER, tmp_path / "t4.json")[0]
-    frame, samples = read_study(STAGGER).trials, read_samples(STAGGER)
-    (document,) = documents([first])
-    rows = frame[frame["k"] == 8192].to_dict("records")
+    (document,) = documents([export(STAGGER, tmp_path / "t4.json")[0]])
+    rows = [one for one in read_study(STAGGER).stage("sweep") if one.point.problem.k == 8192]
     assert len(rows) == len(document["results"])
-    for row, result in zip(rows[::20], document["results"][::20], strict=True):
+    for one, result in zip(rows[::20], document["results"][::20], strict=True):
         config = GemmConfig(**result["configuration"])
-        assert config == resolve(config)
-        assert {name: row[name] for name in FIELDS} == result["configuration"]
+        assert config == resolve(config) == one.point.config
         found = measured(result)
-        assert found["speedup"] == row["speedup"]
-        assert found["time"] == pytest.approx(row["time_us"] / 1e3)
-        pairs = samples.query("k == 8192 and stage == 'sweep' and config == @config.__str__()")
-        assert result["times"]["runtimes"] == pytest.approx((pairs["ours_us"] / 1e3).tolist())
-        assert found["cublas_runtimes"] == pytest.approx((pairs["cublas_us"] / 1e3).tolist())
-        assert len(pairs) == row["pairs"]
+        assert found["speedup"] == one.figures["speedup"]
+        assert found["time"] == pytest.approx(one.figures["time_us"] / 1e3)
+        assert result["times"]["runtimes"] == pytest.approx([pair.ours_us / 1e3 for pair in one.samples])
+        assert found["baseline_runtimes"] == pytest.approx([pair.baseline_us / 1e3 for pair in one.samples])
+        assert len(result["times"]["runtimes"]) == one.figures["pairs"]
+
+
+def test_a_document_names_regime_context_baseline_and_boards(tmp_path):
+    folder = write_study(tmp_path / "s", row(), row(context="chained", board="GPU-2"))
+    files = export(folder, tmp_path / "t4.json")
+    assert [file.name for file in files] == [
+        "t4-64x64x64-burst-isolated.json",
+        "t4-64x64x64-burst-chained.json",
+        "t4-metadata.json",
+    ]
+    about = documents(files)[1]["metadata"]
+    assert (about["regime"], about["context"], about["baseline"], about["boards"]) == (
+        "burst",
+        "chained",
+        "cublas",
+        ["GPU-2"],
+    )
+
+
+def test_isolated_runtimes_are_without_the_spacer(tmp_path):
+    one = row(pairs=((14.0, 24.0),))
+    one = type(one)(**{**vars(one), "samples": (one.samples[0]._replace(spacer_us=4.0),)})
+    (document, _) = documents(export(write_study(tmp_path / "s", one), tmp_path / "t4.json"))
+    (result,) = document["results"]
+    assert result["times"]["runtimes"] == [0.01]
+    assert measured(result)["baseline_runtimes"] == [0.02]
 
 
 def test_what_did_not_run_has_a_word_of_the_format_and_no_times(tmp_path):
-    path = tmp_path / "small.toml"
-    path.write_text(SPEC)
-    Sweep(read_spec(path), tmp_path / "small").run(FakeBackend())
-    (document, _) = documents(export(tmp_path / "small", tmp_path / "one.json"))
+    rows = [row(), row("illegal", "stages: exceeds smem", tile_m=320), row("timeout", "killed", tile_m=192)]
+    (document, _) = documents(export(write_study(tmp_path / "s", *rows), tmp_path / "t4.json"))
     jsonschema.validate(document, RESULTS)
     bad = [one for one in document["results"] if one["invalidity"] != "correct"]
     assert sorted(one["invalidity"] for one in bad) == ["constraints", "timeout"]
@@ -160,25 +176,12 @@ def test_the_schema_of_this_test_refuses_what_t4_refuses():
         )
 
 
-def test_the_command_names_its_files_and_refuses_other_formats(tmp_path):
-    done = run("export", "results/h200/seed-table", "--out", str(tmp_path / "t4.json"), "--json")
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["files"]) == 5
-    other = run("export", "results/h200/seed-table", "--format", "t1")
-    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
-    assert "--format must be t4 but got 't1'" in other.stderr
-    taken = run("export", "results/h200/seed-table", "--out", str(tmp_path))
-    assert "--out must be a file but" in taken.stderr
-    nowhere = run("export", "sweeps")
-    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
+def test_a_folder_named_as_the_file_is_refused(tmp_path):
+    with pytest.raises(ResultsError, match=r"--out must be a file but .* is a folder; name one in it"):
+        export(STAGGER, tmp_path)
 
 
 def test_samples_that_were_not_kept_leave_no_runtimes(tmp_path):
-    folder = tmp_path / "tile-shape"
-    folder.mkdir()
-    for name in ("trials.csv", "provenance.json"):
-        (folder / name).write_bytes((ROOT / "results/h200/tile-shape" / name).read_bytes())
-    for document in documents(export(folder, tmp_path / "t4.json"))[:-1]:
-        jsonschema.validate(document, RESULTS)
-        assert all("runtimes" not in one["times"] for one in document["results"])
-    assert isinstance(read_samples(folder), pd.DataFrame)
+    (document, _) = documents(export(write_study(tmp_path / "s", row()), tmp_path / "t4.json"))
+    jsonschema.validate(document, RESULTS)
+    assert all("runtimes" not in one["times"] for one in document["results"])

@@ -1,0 +1,113 @@
+"""What is here, what is missing, what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from hopper_gemm.compiler.store import default_store
+from hopper_gemm.measure.counters.profiler import ProfilerError, find_profiler
+from hopper_gemm.measure.device import NoHopperError, find_hopper
+from hopper_gemm.model.tuned import recorded_tables, results_root
+from hopper_gemm.study.places import shown
+
+NEEDED = (
+    "nvidia-cutlass-dsl",
+    "apache-tvm-ffi",
+    "torch",
+    "optuna",
+    "pandas",
+    "pyarrow",
+    "numpy",
+    "pydantic",
+    "matplotlib",
+    "nvidia-ml-py",
+    "typer",
+    "rich",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at.
+
+    Args:
+        mark: ``"ok"``, ``"note"`` (works without it) or ``"missing"``.
+        what: was looked at.
+        found: there.
+        fix: what to do, where something is to do.
+    """
+
+    mark: Literal["ok", "note", "missing"]
+    what: str
+    found: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Look at Python, packages, GPU, profiler, kernel store and recorded results."""
+    return [_python(), *map(_package, NEEDED), _gpu(), _ncu(), _store(), _results()]
+
+
+def _python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Finding("ok", "Python", found)
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding("ok", name, version(name))
+    except PackageNotFoundError:
+        return Finding("missing", name, "not installed", f"pip install {name}")
+
+
+def _gpu() -> Finding:
+    try:
+        gpu = find_hopper()
+    except NoHopperError as error:
+        return Finding("note", "GPU", str(error))
+    return Finding("ok", "GPU", f"{gpu.name} ({gpu.uuid})")
+
+
+def _ncu() -> Finding:
+    try:
+        return Finding("ok", "ncu", str(find_profiler()))
+    except ProfilerError as error:
+        return Finding("note", "ncu", str(error))
+
+
+def _store() -> Finding:
+    store = default_store()
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return Finding(
+            "missing",
+            "kernel store",
+            f"{store} cannot be made ({error.strerror})",
+            "set XDG_CACHE_HOME to a folder that can be written",
+        )
+    if not os.access(store, os.W_OK):
+        return Finding(
+            "missing", "kernel store", f"{store} cannot be written", "set XDG_CACHE_HOME to a folder that can"
+        )
+    return Finding("ok", "kernel store", f"{store}, {len(list(store.glob('*.o')))} kernels")
+
+
+def _results() -> Finding:
+    tables = recorded_tables()
+    if not tables:
+        return Finding(
+            "note",
+            "recorded results",
+            f"no tuned table under {results_root()}",
+            "run hopper-gemm sweep on a Hopper GPU",
+        )
+    return Finding("ok", "recorded results", ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))

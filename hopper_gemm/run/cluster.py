@@ -1,0 +1,380 @@
+"""The executor for many hosts, on Dask.distributed: transport, liveness and restarts are Dask's; which point is open,
+sent again or done is the coordinator's alone.
+
+The scheduler lives in the coordinator's process. Hosts join by ``hopper-gemm worker``: a nanny for each GPU, and in
+each Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask is a
+batch of ours, for one Dask worker and never retried by Dask; answers stream back as events, and come once more with the
+task's result. Connections are encrypted by a certificate that is made at the start and thrown away at the end: an open
+scheduler would run anybody's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from multiprocessing.util import Finalize
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from hopper_gemm.compiler.child import CONTEXT
+from hopper_gemm.run.local import RESPAWNS
+from hopper_gemm.run.task import Answer, Event, Job, Joined, Left, Task
+from hopper_gemm.run.worker import log_file, private_folder, shares, work
+
+try:
+    import dask
+    from distributed import Client, LocalCluster, Nanny, get_worker
+    from distributed.diagnostics.plugin import SchedulerPlugin
+    from distributed.security import Security
+except ImportError:
+    raise ValueError("a cluster needs Dask; pip install 'hopper-gemm[cluster]'") from None
+
+TOPIC = "hopper-gemm"
+BATCH = 8
+"""Tasks that go to a worker together, as long as it has others."""
+
+THREADS = 16
+"""Batches that a worker may hold: a thread of each waits for its answers."""
+
+CONFIG = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.worker-ttl": "15s",
+    "distributed.diagnostics.nvml": False,
+    "distributed.worker.daemon": False,
+    "distributed.comm.timeouts.connect": "10s",
+    "distributed.admin.tick.limit": "60s",
+}
+LOST = "the scheduler is gone; run the same command to go on"
+
+
+class Cluster:
+    """See the module, and :class:`hopper_gemm.run.local.Executor`.
+
+    Args:
+        job: of the run.
+        where: ``HOST`` or ``HOST:PORT`` to listen on.
+    """
+
+    def __init__(self, job: Job, where: str = "127.0.0.1") -> None:
+        host, _, port = where.partition(":")
+        log_to(log_file(f"{job.study}-cluster"))
+        dask.config.set(CONFIG)
+        security = Security.temporary()
+        self._job = job
+        self._heard: SimpleQueue[tuple[str, Event]] = SimpleQueue()
+        self._names: dict[str, str] = {}
+        """Of Dask's workers that are here, by address."""
+        self._addresses: dict[str, str] = {}
+        self._deaths: Counter[str] = Counter()
+        self._pending: dict[str, list[tuple[int, Task]]] = {}
+        self._out: dict[str, set[int]] = {}
+        self._futures: set[Any] = set()
+        self._lost = False
+        self._cluster = LocalCluster(
+            n_workers=0,
+            host=host,
+            scheduler_port=int(port or 0),
+            protocol="tls://",
+            security=security,
+            dashboard_address=f"{host}:0",
+            silence_logs=False,
+        )
+        self._client = Client(self._cluster, set_as_default=False)
+        scheduler = self._cluster.scheduler
+        self._cluster.loop.add_callback(scheduler.add_plugin, _Watch(self), name=TOPIC)
+        self.address: str = self._cluster.scheduler_address
+        self.pem = private_folder("cluster") / f"{self.address.rpartition(':')[2]}.pem"
+        handle = os.open(self.pem, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(security.tls_worker_cert + security.tls_worker_key)
+
+    @property
+    def command(self) -> str:
+        """By which a host joins."""
+        return f"hopper-gemm worker {self.address} --gpus 0 --pem {self.pem}"
+
+    @property
+    def awaited(self) -> str:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+        return "" if self._lost else f"a worker ({self.command})"
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+        for name in list(self._pending):
+            self._flush(name)
+        found = []
+        with contextlib.suppress(Empty):
+            found.append(self._heard.get(timeout=seconds) if seconds else self._heard.get_nowait())
+            while True:
+                found.append(self._heard.get_nowait())
+        if self._client.status not in ("running", "connecting") and not self._lost:
+            self._lost = True
+            found.append(("", Left(LOST, for_good=True)))
+        return [one for name, event in found for one in self._noted(name, event)]
+
+    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+        self._pending.setdefault(worker, []).extend(tasks)
+
+    def close(self) -> None:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+        self.pem.unlink(missing_ok=True)
+        for thing in (self._client, self._cluster):
+            with contextlib.suppress(Exception):
+                thing.close(timeout=10)
+
+    # -----------------------------------------------------------------------------------------
+
+    def _noted(self, name: str, event: Event) -> list[tuple[str, Event]]:
+        """An event for the coordinator, with what it means for the worker's account."""
+        if isinstance(event, Answer):
+            self._deaths[name] = 0
+            self._out.get(name, set()).discard(event.number)
+        elif isinstance(event, Left) and name:
+            self._out.pop(name, None)
+            self._pending.pop(name, None)
+            self._deaths[name] += 1
+            if self._deaths[name] > RESPAWNS:
+                event = Left(f"{event.reason}, {self._deaths[name]} times in a row", for_good=True)
+        return [(name, event)]
+
+    def _flush(self, name: str) -> None:
+        """Send what waits for a worker, unless it has enough and a larger batch costs less."""
+        tasks, out = self._pending[name], self._out.setdefault(name, set())
+        address = self._addresses.get(name)
+        if address is None or not tasks or (len(tasks) < BATCH <= len(out)):
+            return
+        del self._pending[name]
+        out.update(number for number, _ in tasks)
+        self._submit(name, address, _relay, pickle.dumps((self._job, tasks)))
+
+    def _submit(self, name: str, address: str, function: Any, *arguments: Any) -> None:
+        try:
+            future = self._client.submit(
+                function, *arguments, workers=[address], allow_other_workers=False, pure=False, retries=0
+            )
+        except Exception as error:  # the scheduler is gone; poll tells
+            logging.getLogger("distributed").warning("submit: %s", error)
+            return
+        self._futures.add(future)
+        future.add_done_callback(lambda done: self._returned(name, address, done))
+
+    def _returned(self, name: str, address: str, future: Any) -> None:
+        """A batch came back: the backstop of its events. A failed one tells of a worker that could not be opened."""
+        self._futures.discard(future)
+        if future.status == "finished":
+            with contextlib.suppress(Exception):
+                for event in pickle.loads(future.result()):
+                    self._heard.put((name, event))
+        elif future.status == "error" and self._addresses.get(name) == address:
+            with contextlib.suppress(Exception):
+                error = future.exception()
+                if not type(error).__name__.startswith("Killed"):
+                    self._heard.put((name, Left(f"{type(error).__name__}: {error}".splitlines()[0], for_good=True)))
+        future.release()
+
+    def came(self, address: str, name: str) -> None:
+        """A Dask worker is here; it opens its GPU."""
+        self._names[address], self._addresses[name] = name, address
+        threading.Thread(
+            target=self._submit, args=(name, address, _open, pickle.dumps(self._job)), daemon=True
+        ).start()  # not from the scheduler's own loop
+
+    def went(self, address: str) -> None:
+        """A Dask worker is gone."""
+        name = self._names.pop(address, None)
+        if name is not None and self._addresses.get(name) == address:
+            del self._addresses[name]
+            self._heard.put((name, Left("its worker is gone")))
+
+    def told(self, message: bytes) -> None:
+        """Events of a worker."""
+        name, events = pickle.loads(message)
+        for event in events:
+            self._heard.put((name, event))
+
+
+class _Watch(SchedulerPlugin):
+    """Tells a cluster who comes and goes, and what they say."""
+
+    name = TOPIC
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        self._cluster.came(worker, str(scheduler.workers[worker].name))
+
+    def remove_worker(self, scheduler: Any, worker: str, **more: Any) -> None:
+        self._cluster.went(worker)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        if topic == TOPIC:
+            self._cluster.told(msg)
+
+
+class _Desk:
+    """Of a Dask worker: passes tasks to the worker process of its GPU, and what that tells to the coordinator."""
+
+    def __init__(self, job: Job, dask_worker: Any) -> None:
+        self._dask = dask_worker
+        self._line, far = CONTEXT.Pipe()
+        name, gpu, share, count = str(dask_worker.name).rsplit(" ", 3)[0], *_numbers(dask_worker.name)
+        cores = list(shares(sorted(os.sched_getaffinity(0)), count))[share]
+        self._process = CONTEXT.Process(target=work, args=(job, gpu, cores, False, far), name=name)
+        self._process.start()
+        far.close()
+        Finalize(None, self._process.kill, exitpriority=1)  # else the end of this process would wait for it
+        self._answers: dict[int, list[Event]] = {}
+        self._left: dict[int, int] = {}
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._first: list[Event] = []
+        threading.Thread(target=self._listen, name="desk", daemon=True).start()
+
+    def opened(self) -> list[Event]:
+        """That the GPU is ready, or why not."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._first)
+        return self._first
+
+    def relay(self, tasks: Sequence[tuple[int, Task]]) -> list[Event]:
+        """The answers to some tasks."""
+        numbers = [number for number, _ in tasks]
+        with self._changed:
+            for number, task in tasks:
+                self._left[number] = len(task.points)
+        with self._sending:
+            for one in tasks:
+                self._line.send(one)
+        with self._changed:
+            self._changed.wait_for(lambda: not any(self._left[number] for number in numbers))
+            return [event for number in numbers for event in self._answers.pop(number, [])]
+
+    def _listen(self) -> None:
+        """Pass events on, those that come together in one message; the death of the worker process is that of Dask's
+        worker, which its nanny replaces."""
+        over = False
+        while True:
+            events: list[Event] = []
+            try:
+                events.append(self._line.recv())
+                while self._line.poll(0):
+                    events.append(self._line.recv())
+            except (EOFError, OSError):
+                if not events:
+                    if not over:
+                        os._exit(1)
+                    return
+            self._dask.log_event(TOPIC, pickle.dumps((str(self._dask.name), events)))
+            with self._changed:
+                for event in events:
+                    if isinstance(event, Answer):
+                        self._left[event.number] -= 1
+                        self._answers.setdefault(event.number, []).append(event)
+                    elif isinstance(event, Joined | Left):
+                        over = over or isinstance(event, Left)
+                        self._first.append(event)
+                self._changed.notify_all()
+
+
+_desks: dict[str, _Desk] = {}
+"""The one of this process, by the study it serves."""
+_opening = threading.Lock()
+
+
+def _desk(job: Job) -> _Desk:
+    with _opening:
+        if job.study not in _desks:
+            _desks[job.study] = _Desk(job, get_worker())
+        return _desks[job.study]
+
+
+def _open(job: bytes) -> bytes:
+    """In a Dask worker: open its GPU. The event tells; the result would tell it twice."""
+    _desk(pickle.loads(job)).opened()
+    return pickle.dumps([])
+
+
+def _relay(batch: bytes) -> bytes:
+    """In a Dask worker: the answers to a batch."""
+    job, tasks = pickle.loads(batch)
+    return pickle.dumps(_desk(job).relay(tasks))
+
+
+def _numbers(name: Any) -> tuple[int, int, int]:
+    """Of a Dask worker: index of its GPU, its share of the host's cores, and among how many."""
+    gpu, share, count = map(int, str(name).rsplit(" ", 1)[1].split("/"))
+    return gpu, share, count
+
+
+def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
+    """Join a coordinator, until it ends: a nanny and a Dask worker for each GPU.
+
+    Args:
+        address: of the scheduler, ``tls://HOST:PORT``.
+        gpus: indices, as nvidia-smi lists them.
+        pem: file with the certificate and the key that the coordinator made.
+
+    Raises:
+        ValueError: there is no such file, or nobody listens there.
+    """
+    try:
+        text = pem.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--pem {pem} cannot be read ({error}); copy it from the coordinator's host") from None
+    cut = text.find("-----BEGIN PRIVATE KEY")
+    if cut <= 0:
+        raise ValueError(f"--pem {pem} holds no certificate with its key; copy it from the coordinator's host")
+    cert, key = text[:cut], text[cut:]
+    security = Security(
+        require_encryption=True, tls_ca_file=cert, tls_worker_cert=cert, tls_worker_key=key, tls_client_cert=cert,
+        tls_client_key=key,
+    )  # fmt: skip
+    log = log_file("worker")
+    log_to(log)
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 2)  # what Dask's processes print; the caller keeps a line to the terminal
+    dask.config.set(CONFIG)
+
+    async def run() -> None:
+        host = socket.gethostname()
+        nannies = [
+            Nanny(
+                address,
+                name=f"{host} GPU {gpu} {gpu}/{share}/{len(gpus)}",
+                nthreads=THREADS,
+                memory_limit=0,
+                security=security,
+                death_timeout=30,
+                local_directory=str(private_folder("dask")),
+            )
+            for share, gpu in enumerate(gpus)
+        ]
+        try:
+            await asyncio.wait_for(asyncio.gather(*nannies), 60)
+        except (OSError, TimeoutError) as error:
+            raise ValueError(f"nobody listens at {address} ({error or type(error).__name__}); start a sweep") from None
+        await asyncio.gather(*(nanny.finished() for nanny in nannies))
+
+    asyncio.run(run())
+
+
+def log_to(path: Path) -> None:
+    """Let the engine speak to a file, and to nobody else."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    for name in ("distributed", "asyncio", "tornado", "bokeh"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+    if sys.stderr.isatty():
+        logging.captureWarnings(True)

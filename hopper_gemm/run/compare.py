@@ -1,0 +1,330 @@
+"""A comparison as a question: our config for each problem beside every baseline, in fresh processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.compiler.store import source_digest
+from hopper_gemm.measure.device import NoHopperError
+from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict
+from hopper_gemm.measure.statistics import noise_floor
+from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.point import CONTEXTS, REGIMES, Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import Pick, TunedEntry, pick, read_tuned, recorded_tables, untuned
+from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
+from hopper_gemm.run.task import Task, ratio_of
+from hopper_gemm.study.folder import StudyFolder
+from hopper_gemm.study.provenance import fresh, versions
+from hopper_gemm.study.row import ResultsError, Row, RowKey, figures_of
+from hopper_gemm.study.shapes import read_shapes
+from hopper_gemm.study.space import place_of
+
+PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady(pairs=2)}
+
+AGAINST = ("cublas", "cublaslt", "triton", "quack")
+"""Baselines, in the order of a table's columns."""
+
+CONFIGS = ("tuned", "auto")
+"""``tuned``: the best known config of the very problem, else what matmul picks. ``auto``: what matmul would pick had
+nobody tuned the problem."""
+
+LIBRARIES = ("torch", "nvidia-cublas")
+"""A folder holds figures of one version of each."""
+
+
+class Comparison(Idle):
+    """See the module. Made, it only looks; the first worker that joins opens the folder.
+
+    Args:
+        name, question: of the list of problems.
+        problems: what is multiplied.
+        out: folder.
+        gpu: name of the kind of GPU, where it is known.
+        against: names of baselines, in order.
+        regime, context: how everything is timed.
+        config: of :data:`CONFIGS`.
+        processes: fresh processes, one after the other, that measure everything.
+        entries: of the tuned table.
+        limit: so many rows at most, leaving the rest for later.
+        watch: told of each row, how many there are by now, and how many there will be.
+        say: takes a line for the user.
+
+    Raises:
+        ResultsError: the folder is of another study, or damaged.
+        ValueError: an argument is none of its choices.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        question: str,
+        problems: Sequence[GemmProblem],
+        out: Path,
+        gpu: str,
+        *,
+        against: Sequence[str] = ("cublas", "cublaslt"),
+        regime: str = "burst",
+        context: str = "isolated",
+        config: str = "tuned",
+        processes: int = 1,
+        entries: Sequence[TunedEntry] = (),
+        limit: int | None = None,
+        watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        for option, value, known in (
+            ("regime", regime, REGIMES),
+            ("context", context, CONTEXTS),
+            ("config", config, CONFIGS),
+        ):
+            if value not in known:
+                raise ValueError(f"--{option} must be one of {', '.join(known)} but got {value!r}")
+        strange = [one for one in against if one not in AGAINST]
+        if strange or not against:
+            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(strange or [''])[0]!r}")
+        self.out, self._say, self._watch = out, say, watch
+        self._config, self._processes, self._limit = config, processes, limit
+        self._picks = {problem: choose(entries, problem, regime, context, config) for problem in problems}
+        self._points = {
+            problem: [Point(problem, pick.config, regime, context, one) for one in dict.fromkeys(against)]
+            for problem, pick in self._picks.items()
+        }
+        self._protocol = PROTOCOLS[regime]
+        self._folder = StudyFolder(out)
+        spec = {"name": name, "config": config, "against": list(against), "data": "normal", "seed": 0}
+        about = {"kernel": source_digest(), "spec": spec, "spec_digest": None, "gpu": {"name": gpu}}
+        self._fresh = fresh(name, question, "measured", protocols=[protocol_dict(self._protocol)], **about)
+        self._folder.refuse_another(self._fresh_identity())
+        self._exit = ExitStack()
+        self._home: dict[GemmProblem, str] = {}
+        self._given: set[RowKey] = set()
+        self._controlled: set[tuple[str, str]] = set()
+        self._noise: dict[tuple[str, str], float] = {}
+        self.missing: dict[str, str] = {}
+        """Baselines that cannot be asked here, with the reason."""
+
+    @property
+    def open(self) -> int:
+        """Rows that are still to be measured."""
+        return sum(key not in self._folder.rows for key in self._keys())
+
+    def joined(self, member: Member) -> None:
+        """Open the folder for the first worker; the others must have the same kind of GPU."""
+        if self._folder.about is None or "uuid" not in self._fresh["gpu"]:
+            self._fresh["gpu"] = member.gpu
+            self._exit.enter_context(self._folder.held(self._fresh))
+            self._begin()
+        assert self._folder.about is not None
+        if member.gpu["name"] != self._folder.about["gpu"]["name"]:
+            raise RefusedError(f"{member.name} is an {member.gpu['name']}; it is left out")
+        self.missing |= member.missing
+        boards = self._folder.about.get("boards", [])
+        self._folder.note(boards=list(dict.fromkeys([*boards, member.board])), missing=self.missing)
+
+    def room(self, workers: int) -> int:
+        """One problem under way and one that compiles."""
+        return 2
+
+    def next(self, member: Member) -> Task | None:
+        """The duels of a problem in a process; before the first the noise floor of its place."""
+        if self._limit is not None and self._limit <= 0:
+            return None
+        for process in range(self._processes):
+            for problem, points in self._points.items():
+                open_points = [point for point in points if self._is_open(point, process)]
+                if not open_points or self._home.setdefault(problem, member.board) != member.board:
+                    continue
+                key = place_of(points[0]), member.board
+                if key not in self._controlled:
+                    self._controlled.add(key)
+                    bare = replace(points[0], config=None, against="cublas")
+                    return Task((bare,), stage="control", protocol=self._protocol, named=True, pinned=True)
+                some = open_points if self._limit is None else open_points[: self._limit]
+                if self._limit is not None:
+                    self._limit -= len(some)
+                self._given |= {RowKey("compare", point, process) for point in some}
+                child = f"process {process}" if process else ""
+                told: dict[str, Any] = {"process": process, "child": child, "named": True, "pinned": bool(child)}
+                return Task(tuple(some), stage="compare", protocol=self._protocol, **told)
+        return None
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Record answers; a comparison notes the noise floor with each."""
+        rows = []
+        for one in answers:
+            answer, point, stage = one.answer, one.point, one.task.stage
+            figures = dict(answer.figures)
+            picked = self._picks[point.problem]
+            if stage == "compare":
+                figures |= {"how": picked.how, "tuned_on": picked.tuned_on}
+                figures["noise"] = self._noise.get((place_of(point), one.member.board))
+            row = Row(
+                point,
+                answer.status,
+                answer.reason,
+                figures_of(answer.status, figures),
+                answer.samples,
+                stage,
+                one.task.process,
+                study=self._fresh["study"],
+                gpu=one.member.gpu["name"],
+                board=one.member.board,
+            )
+            self._learn(row)
+            rows.append(row)
+        self._folder.append(rows)
+        for row in rows:
+            if row.stage == "compare":
+                total = len(self._keys())
+                self._watch(row, total - self.open, total)
+
+    def dropped(self, task: Task, board: str) -> None:
+        """Its board is gone for good: another may have the problem."""
+        self._given -= {RowKey("compare", point, task.process) for point in task.points}
+        self._home.pop(task.points[0].problem, None)
+
+    def left(self, worker: str) -> None:
+        """The others may have its problems; what it measured stays."""
+        self._home = {}
+
+    def close(self) -> None:
+        """Note whether everything was measured, and let the folder go."""
+        if self._folder.about is not None and self._folder.rows:
+            if self.open:
+                self._folder.note(finished=None)
+            else:
+                self._folder.finish({}, {})
+        self._exit.close()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _fresh_identity(self) -> dict[str, Any]:
+        from hopper_gemm.study.folder import identity_of
+
+        about = self._folder.about
+        if about is not None:
+            now = versions()
+            for name in LIBRARIES:
+                before = about.get("versions", {}).get(name)
+                if before != now[name]:
+                    raise ResultsError(
+                        f"{self.out} was begun with {name} {before}, now {now[name]}; name another folder with --out"
+                    )
+        return identity_of(self._fresh)
+
+    def _begin(self) -> None:
+        """Take up what the folder holds; what a rule refuses gets its row now."""
+        if self._folder.remark:
+            self._say(f"{self._folder.remark}; they are measured again")
+        for row in self._folder.rows.values():
+            self._learn(row)
+        gpu, rows = self._fresh["gpu"]["name"], []
+        for key in self._keys():
+            problem, config = key.point.problem, key.point.config
+            assert config is not None
+            found = reasons(config, filled_up(problem))
+            if found and key not in self._folder.rows:
+                why = "; ".join(map(str, found))
+                told = {"study": self._fresh["study"], "gpu": gpu}
+                rows.append(Row(key.point, "illegal", why, stage="compare", process=key.process, **told))
+        self._folder.append(rows)
+
+    def _keys(self) -> list[RowKey]:
+        """Rows in the end, but for baselines that cannot be asked."""
+        return [
+            RowKey("compare", point, process)
+            for process in range(self._processes)
+            for points in self._points.values()
+            for point in points
+            if point.against not in self.missing
+        ]
+
+    def _is_open(self, point: Point, process: int) -> bool:
+        key = RowKey("compare", point, process)
+        return key not in self._folder.rows and key not in self._given and point.against not in self.missing
+
+    def _learn(self, row: Row) -> None:
+        key = place_of(row.point), row.board
+        if row.stage == "control":
+            self._controlled.add(key)
+            if row.ok:
+                self._noise[key] = round(noise_floor(ratio_of(row.figures)), 6)
+
+
+def choose(entries: Sequence[TunedEntry], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
+    """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
+    filled = filled_up(problem)
+    return untuned(entries, filled, context) if config == "auto" else pick(entries, filled, regime, context)
+
+
+def problems_of(
+    shapes: Path | None, sizes: Sequence[int], regime: str, dtype: str = "bf16"
+) -> tuple[str, str, tuple[GemmProblem, ...]]:
+    """Name, question and problems of a list, or of sizes.
+
+    Args:
+        shapes: the list; the suite if None and there are no sizes.
+        sizes: m, n and k of one problem after the other.
+        regime: from a list, steady takes only the problems marked so.
+        dtype: of the sizes' problems.
+
+    Raises:
+        SpecError, ValueError: a mistake in what was asked; one line each.
+    """
+    if sizes:
+        if shapes is not None:
+            raise ValueError("give the problems as M N K or as a list with --shapes, not both")
+        if len(sizes) % 3:
+            raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
+        triples = zip(*(iter(sizes),) * 3, strict=True)
+        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple, dtype) for triple in triples))
+    read = read_shapes(shapes)
+    problems = read.of_regime(regime)
+    if not problems:
+        raise ValueError(f"no problem of {read.name} is marked steady; mark one, or give problems as M N K")
+    return read.name, read.question, problems
+
+
+def entries_of(recorded: Path | None, kind: str) -> list[TunedEntry]:
+    """Of the named tuned table; else of the recorded one of this kind of GPU; else of all, as matmul."""
+    if recorded is not None:
+        return read_tuned(recorded)
+    tables = recorded_tables()
+    paths = [tables[kind]] if kind in tables else list(tables.values())
+    return [entry for path in paths for entry in read_tuned(path)]
+
+
+HOST_PROBLEM = GemmProblem(64, 64, 64)
+"""Done before the next launch comes, so that the host alone is timed."""
+
+
+class HostTimes(Idle):
+    """The host time of a launch, as a question: ``times`` in microseconds by what launches."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self.times: dict[str, float] = {}
+
+    def next(self, member: Member) -> Task | None:
+        """One measurement."""
+        if self._asked:
+            return None
+        self._asked = True
+        return Task((Point(HOST_PROBLEM, None),), "host", stage="host")
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Keep it.
+
+        Raises:
+            NoHopperError: it could not be taken.
+        """
+        for one in answers:
+            if one.answer.status != "ok":
+                raise NoHopperError(f"the host time of a launch could not be measured: {one.answer.reason}")
+            self.times = dict(one.answer.figures)

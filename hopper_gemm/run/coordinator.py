@@ -1,0 +1,346 @@
+"""The process that the user started: it owns the question and its rows, and hands tasks to workers.
+
+Every point is answered once. Those that a worker had begun when it died are given to another worker once more; what it
+had only queued costs nothing. Answers that arrive together are recorded together, and told to the question after that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from hopper_gemm.measure.device import NoHopperError
+from hopper_gemm.model.point import Point
+from hopper_gemm.run.local import Executor
+from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Said, Task
+
+HOPELESS = 5
+"""So many crashes from the first answer on, and the run ends."""
+
+PATIENCE_SECONDS = 20.0
+"""After so long without a worker the user is told what is waited for, and again after every three times that."""
+
+AWAY_SECONDS = 120.0
+"""So long a board may stay away after its worker died; then what is only for it is dropped."""
+
+TICK_SECONDS = 0.5
+BATCH = 8
+"""Tasks that are handed out before answers are looked for again: a sampler thinks about each."""
+
+
+class RunError(ValueError):
+    """The run cannot go on; the message says why, and what to do."""
+
+
+class RefusedError(ValueError):
+    """A worker cannot take part in a question; the message says why. The others go on."""
+
+
+@dataclass
+class Member:
+    """A worker that has joined.
+
+    Args:
+        name: such as ``GPU 0``.
+        gpu: fields of :class:`hopper_gemm.measure.device.DeviceInfo`.
+        missing: baselines that cannot be asked there, with the reason.
+    """
+
+    name: str
+    gpu: dict[str, Any]
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def board(self) -> str:
+        """UUID of its board."""
+        return str(self.gpu.get("uuid", "unknown"))
+
+
+class Taken(NamedTuple):
+    """An answer, and what was asked."""
+
+    member: Member
+    task: Task
+    point: Point
+    answer: Answer
+
+
+class Question(Protocol):
+    """What a run is about: it gives tasks, and takes answers."""
+
+    def joined(self, member: Member) -> None:
+        """A worker is ready.
+
+        Raises:
+            RefusedError: it cannot take part.
+        """
+        ...
+
+    def next(self, member: Member) -> Task | None:
+        """A task for a worker; None where there is none for it now."""
+        ...
+
+    def room(self, workers: int) -> int:
+        """How many tasks each of so many workers may hold."""
+        ...
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Record answers, each of which comes once."""
+        ...
+
+    def dropped(self, task: Task, board: str) -> None:
+        """A pinned task will not be answered: its board is gone for good."""
+        ...
+
+    def left(self, worker: str) -> None:
+        """A worker will not come back."""
+        ...
+
+    def tick(self) -> None:
+        """Called twice a second, or more often."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended, however it did."""
+        ...
+
+
+class Idle:
+    """What a question does by default where the protocol lets it choose: nothing."""
+
+    def joined(self, member: Member) -> None:
+        """Any worker will do."""
+
+    def room(self, workers: int) -> int:
+        """One task under way, and some that compile."""
+        return 4
+
+    def dropped(self, task: Task, board: str) -> None:
+        """Nothing is for one board."""
+
+    def left(self, worker: str) -> None:
+        """Its tasks go to the others."""
+
+    def tick(self) -> None:
+        """Nothing depends on time."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+@dataclass
+class _Sent:
+    """A task that is out.
+
+    Args:
+        task: as the question gave it.
+        board: where it was sent first.
+        left: points without an answer, by index.
+        sent: of these, in the order in which the worker has them.
+        begun: points that the worker has begun.
+        deaths: workers that died over each point.
+    """
+
+    task: Task
+    board: str
+    left: list[int]
+    sent: list[int] = field(default_factory=list)
+    begun: set[int] = field(default_factory=set)
+    deaths: dict[int, int] = field(default_factory=dict)
+
+
+class Coordinator:
+    """Runs a question on workers.
+
+    Args:
+        question: what is asked.
+        executor: the workers.
+        say: takes a line for the user.
+    """
+
+    def __init__(self, question: Question, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
+        self._question, self._executor, self._say = question, executor, say
+        self._members: dict[str, Member] = {}
+        self._away: dict[str, tuple[str, float]] = {}
+        """Boards of workers that died and may come back, by name, with when they died."""
+        self._out: dict[str, dict[int, _Sent]] = {}
+        self._again: deque[tuple[int, _Sent]] = deque()
+        self._numbers = 0
+        self._held: list[Taken] | None = []
+        self._reason = ""
+        self._ever = False
+
+    def run(self) -> None:
+        """Until the question has nothing more to ask.
+
+        Raises:
+            NoHopperError: not one GPU can be used.
+            RunError: all workers are gone, or nothing but crashes came.
+        """
+        waited, told = time.monotonic(), 0.0
+        since = time.strftime("%H:%M:%S", time.localtime())
+        while True:
+            full = self._hand_out()
+            busy = any(self._out.values()) or self._again
+            if self._members and not busy and not full:
+                if not self._held:
+                    return
+                self._deliver()  # all that there was were a few crashes
+                continue
+            if not self._members and not self._executor.awaited:
+                if not self._ever:
+                    raise NoHopperError(self._reason or "no GPU was named")
+                raise RunError(f"{self._reason}; no worker is left, run the same command to go on")
+            self._hear(self._executor.poll(0.0 if full else TICK_SECONDS))
+            self._question.tick()
+            self._drop_lost_boards()
+            now = time.monotonic()
+            if self._members:
+                waited, told = now, 0.0
+                since = time.strftime("%H:%M:%S", time.localtime())
+            elif now - waited > PATIENCE_SECONDS and (not told or now - told > 3 * PATIENCE_SECONDS):
+                told = now
+                self._say(f"waiting since {since} for {self._executor.awaited} to be ready")
+
+    # -----------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> bool:
+        """Give workers what they have room for; whether there is more to give."""
+        hungry, given = list(self._members.values()), 0
+        room = self._question.room(len(hungry)) if hungry else 0
+        while hungry:
+            for member in list(hungry):
+                out = self._out[member.name]
+                number_and_sent = self._open(member) if len(out) < room else None
+                if number_and_sent is None:
+                    hungry.remove(member)
+                    continue
+                number, sent = number_and_sent
+                sent.sent, sent.begun = list(sent.left), set()
+                out[number] = sent
+                points = tuple(sent.task.points[index] for index in sent.left)
+                self._executor.send(member.name, [(number, replace(sent.task, points=points))])
+                given += 1
+                if given == BATCH:
+                    return True
+        return False
+
+    def _open(self, member: Member) -> tuple[int, _Sent] | None:
+        """A task for a worker: one that another died over, or the question's next."""
+        for at, (number, sent) in enumerate(self._again):
+            if not sent.task.pinned or sent.board == member.board:
+                del self._again[at]
+                return number, sent
+        task = self._question.next(member)
+        if task is None:
+            return None
+        self._numbers += 1
+        return self._numbers, _Sent(task, member.board, list(range(len(task.points))))
+
+    def _hear(self, events: Sequence[tuple[str, Event]]) -> None:
+        taken: list[Taken] = []
+        for name, event in events:
+            if isinstance(event, Joined):
+                self._join(Member(name, event.gpu, dict(event.missing)))
+            elif isinstance(event, Said):
+                self._say(event.text)
+            elif isinstance(event, Left):
+                taken += self._lost(name, event)
+            elif isinstance(event, Begun):
+                sent = self._out.get(name, {}).get(event.number)
+                if sent is not None:
+                    sent.begun.add(sent.sent[event.index])
+            else:
+                taken += self._answered(name, event)
+        if self._held is not None:
+            self._held += taken
+            crashed = [one for one in self._held if one.answer.status == "crash"]
+            if len(crashed) < len(self._held):
+                self._deliver()
+            elif len(crashed) >= HOPELESS:
+                raise RunError(
+                    f"the first {HOPELESS} points all crashed, the last with: {crashed[-1].answer.reason}; nothing was "
+                    "recorded: run hopper-gemm doctor and fix what it names, then run the same command"
+                )
+        elif taken:
+            self._question.take(taken)
+
+    def _join(self, member: Member) -> None:
+        try:
+            self._question.joined(member)
+        except RefusedError as error:
+            self._say(str(error))
+            return
+        self._ever = True
+        self._members[member.name] = member
+        self._out.setdefault(member.name, {})
+        self._away.pop(member.name, None)
+
+    def _drop_lost_boards(self) -> None:
+        """Give back pinned tasks whose board does not return."""
+        now = time.monotonic()
+        for name in [name for name, (_, since) in self._away.items() if now - since > AWAY_SECONDS]:
+            del self._away[name]
+            self._question.left(name)
+        boards = {*(board for board, _ in self._away.values()), *(member.board for member in self._members.values())}
+        for number, sent in list(self._again):
+            if sent.task.pinned and sent.board not in boards:
+                self._again.remove((number, sent))
+                self._question.dropped(sent.task, sent.board)
+
+    def _deliver(self) -> None:
+        """Stop holding answers back: they are not all crashes. What fails on every point is not the points' fault, and
+        rows of it would keep them from being measured once it is fixed."""
+        held, self._held = self._held or [], None
+        self._question.take(held)
+
+    def _answered(self, name: str, answer: Answer) -> list[Taken]:
+        sent = self._out.get(name, {}).get(answer.number)
+        index = -1 if sent is None else sent.sent[answer.index]
+        if sent is None or index not in sent.left:
+            return []  # of a worker that was taken for dead: another has answered, or will
+        sent.left.remove(index)
+        if not sent.left:
+            del self._out[name][answer.number]
+        return [Taken(self._members[name], sent.task, sent.task.points[index], answer)]
+
+    def _lost(self, name: str, left: Left) -> list[Taken]:
+        """A worker is gone: what it had goes to others, and what it was measuring counts a death."""
+        member = self._members.pop(name, None)
+        self._reason = f"{name}: {left.reason}" if name and name not in left.reason else left.reason
+        self._say(self._reason)
+        if member is not None and not left.for_good:
+            self._away[name] = member.board, time.monotonic()
+        if left.for_good:
+            self._away.pop(name, None)
+            self._question.left(name)
+        taken = []
+        for number, sent in self._out.pop(name, {}).items():
+            for index in [index for index in sent.left if index in sent.begun]:
+                sent.deaths[index] = sent.deaths.get(index, 0) + 1
+                if sent.deaths[index] > 1:
+                    sent.left.remove(index)
+                    answer = Answer(number, index, "crash", f"two workers died over it; {left.reason}")
+                    assert member is not None
+                    taken.append(Taken(member, sent.task, sent.task.points[index], answer))
+            if sent.left:
+                self._again.append((number, sent))
+        return taken
+
+
+def run(question: Question, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
+    """Run a question, and close it and its workers however it ends.
+
+    Raises:
+        NoHopperError, RunError: as :meth:`Coordinator.run`.
+    """
+    try:
+        Coordinator(question, executor, say).run()
+    finally:
+        try:
+            question.close()
+        finally:
+            executor.close()

@@ -1,0 +1,169 @@
+"""Counting a study, as a question: what the profiler counts of each kernel, and the waits that ours counts itself.
+
+The two are rows of their own, of process 0 and process 1: one kind that fails, or is left for later, does not keep back
+the other. Readers put them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from hopper_gemm.compiler.store import source_digest
+from hopper_gemm.model.point import Point
+from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
+from hopper_gemm.run.task import Task
+from hopper_gemm.study.folder import StudyFolder, identity_of
+from hopper_gemm.study.places import local_root
+from hopper_gemm.study.provenance import fresh
+from hopper_gemm.study.reader import ROWS, read_study
+from hopper_gemm.study.row import ResultsError, Row, RowKey, figures_of
+from hopper_gemm.study.space import points
+from hopper_gemm.study.spec import read_spec
+
+CHUNK = 32
+"""Launches of one run of the profiler: its start is spread over them, and a run that fails loses no more."""
+
+KINDS: tuple[Literal["profile", "meter"], ...] = ("profile", "meter")
+"""Number of the process by its place."""
+
+
+class Counting(Idle):
+    """See the module.
+
+    Args:
+        target: a sweep's file, for all of its legal configs; or a study's folder, for those that were timed in it.
+        out: folder for the rows.
+        gpu: name of the kind of GPU.
+        kinds: of :data:`KINDS`; without the profiler nothing is counted of cuBLAS.
+        limit: so many configs at most, leaving the rest for later; cuBLAS on their problems comes on top.
+        watch: told of each answer, how many there are by now, and how many there will be.
+
+    Raises:
+        SpecError, ResultsError: the target or the folder is not what it should be.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        out: Path,
+        gpu: str,
+        *,
+        kinds: Sequence[str] = KINDS,
+        limit: int | None = None,
+        watch: Callable[[Point, str, int, int], None] = lambda point, text, done, total: None,
+    ) -> None:
+        self.out, self._watch = out, watch
+        launches, self._fresh = asked_of(target)
+        self._fresh |= {"gpu": {"name": gpu}, "kernel": source_digest()}
+        self._folder = StudyFolder(out)
+        self._folder.refuse_another(identity_of(self._fresh))
+        wanted = {kind: _with_baselines(launches) if kind == "profile" else launches for kind in kinds}
+        if not any(wanted.values()):
+            raise ResultsError(f"{target} has no config that runs; name another sweep or study")
+        self._open = {
+            kind: [point for point in of if _key(point, kind) not in self._folder.rows] for kind, of in wanted.items()
+        }
+        if limit is not None:
+            for kind, of in self._open.items():
+                ours = [point for point in of if point.config is not None][:limit]
+                problems = {point.problem for point in ours}
+                self._open[kind] = [p for p in of if (p.problem in problems if p.config is None else p in ours)]
+        self.total = self.open
+        self.written = 0
+        self.failed: list[tuple[Point, str]] = []
+        self._answered = 0
+        self._exit = ExitStack()
+
+    @property
+    def open(self) -> int:
+        """Rows that are still to be counted now."""
+        return sum(map(len, self._open.values()))
+
+    def joined(self, member: Member) -> None:
+        """Open the folder for the first worker."""
+        if "uuid" not in self._fresh["gpu"]:
+            self._fresh["gpu"] = member.gpu
+            self._exit.enter_context(self._folder.held(self._fresh))
+            self._folder.note(finished=None)
+        elif member.gpu["name"] != self._fresh["gpu"]["name"]:
+            raise RefusedError(f"{member.name} is an {member.gpu['name']}; it is left out")
+
+    def next(self, member: Member) -> Task | None:
+        """A chunk of one kind."""
+        for kind in KINDS:
+            of = self._open.get(kind, [])
+            if of:
+                self._open[kind] = of[CHUNK:]
+                return Task(tuple(of[:CHUNK]), kind, stage="counters", process=KINDS.index(kind))
+        return None
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Record what was counted; what was not is told, and can be tried again."""
+        rows = []
+        for one in answers:
+            answer, point = one.answer, one.point
+            self._answered += 1
+            self._watch(point, answer.reason, self._answered, self.total)
+            if answer.status != "ok":
+                self.failed.append((point, f"{answer.status.replace('_', ' ')}: {answer.reason}"))
+                continue
+            told = (figures_of("ok", answer.figures), (), "counters", one.task.process)
+            gpu, board = one.member.gpu["name"], one.member.board
+            rows.append(Row(point, "ok", answer.reason, *told, study=self._fresh["study"], gpu=gpu, board=board))
+        self._folder.append(rows)
+        self.written += len(rows)
+
+    def close(self) -> None:
+        """Let the folder go."""
+        if self._folder.rows and self._folder.about is not None:
+            self._folder.finish({}, {})
+        self._exit.close()
+
+
+def asked_of(target: Path) -> tuple[list[Point], dict[str, Any]]:
+    """Points of a sweep's file or of a study's folder, each config once whatever the regimes; and the provenance of a
+    folder that is begun for them."""
+    if target.is_dir():
+        study = read_study(target)
+        launches = [row.point for row in study.stage("sweep") if row.ok]
+        about = study.provenance
+        name, question, spec, digest = (
+            about["study"],
+            about.get("question", ""),
+            about["spec"],
+            about.get("spec_digest"),
+        )
+    else:
+        asked = read_spec(target)
+        launches = [point for point, why in points(asked).items() if not why]
+        name, question, digest = asked.name, asked.question, asked.digest
+        spec = asked.model_dump(mode="json", by_alias=True)
+    bare = dict.fromkeys(Point(point.problem, point.config) for point in launches)
+    return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest)
+
+
+def _with_baselines(launches: Sequence[Point]) -> list[Point]:
+    """Problem by problem, cuBLAS first."""
+    by_problem: dict[Any, list[Point]] = {}
+    for point in launches:
+        by_problem.setdefault(point.problem, [Point(point.problem, None)]).append(point)
+    return [point for of in by_problem.values() for point in of]
+
+
+def _key(point: Point, kind: str) -> RowKey:
+    return RowKey("counters", point, int(kind == "meter"))
+
+
+def folder_of(target: Path, gpu: str) -> Path:
+    """Where a target's counters go if nobody says otherwise: its own folder where that takes rows, else a local one.
+
+    Args:
+        target: a study's folder, or a sweep's file.
+        gpu: slug of the GPU.
+    """
+    if not target.is_dir():
+        return local_root() / gpu / read_spec(target).name
+    return target if (target / ROWS).is_file() else local_root() / gpu / f"{target.resolve().name}-counted"

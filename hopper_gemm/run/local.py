@@ -1,0 +1,152 @@
+"""The default executor: a worker process for each GPU of this host, over pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from hopper_gemm.compiler.child import CONTEXT
+from hopper_gemm.run.task import Answer, Event, Job, Left, Task
+from hopper_gemm.run.worker import shares, work
+
+RESPAWNS = 3
+"""So often in a row a worker may die without an answer before its GPU is left alone."""
+
+GRACE_SECONDS = 10.0
+"""For a worker to end by itself once its coordinator has hung up."""
+
+
+class Executor(Protocol):
+    """Workers, wherever they are. A worker that is gone may join again under its name."""
+
+    @property
+    def awaited(self) -> str:
+        """What is waited for where no worker is there; empty where none will come."""
+        ...
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """What the workers told, by the name of each; waits at most so long for the first."""
+        ...
+
+    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+        """Give a worker tasks, by number. What a worker that is gone was given is lost, and :class:`Left` tells so."""
+        ...
+
+    def close(self) -> None:
+        """End all workers; may be called more than once."""
+        ...
+
+
+class Local:
+    """Workers of this host.
+
+    Args:
+        job: of the run.
+        gpus: indices, as nvidia-smi lists them; each gets a worker and its share of the cores.
+    """
+
+    def __init__(self, job: Job, gpus: Sequence[int]) -> None:
+        self._job = job
+        cores = sorted(os.sched_getaffinity(0))
+        self._members = {
+            f"GPU {gpu}": _Member(job, gpu, own) for gpu, own in zip(gpus, shares(cores, len(gpus)), strict=True)
+        }
+        for member in self._members.values():
+            member.start()
+
+    @property
+    def awaited(self) -> str:
+        """See :class:`Executor`."""
+        return ", ".join(name for name, member in self._members.items() if member.line is not None)
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """See :class:`Executor`."""
+        lines = {member.line: name for name, member in self._members.items() if member.line is not None}
+        found: list[tuple[str, Event]] = []
+        for line in wait(list(lines), seconds):
+            name = lines[line]  # type: ignore[index]
+            found += [(name, event) for event in self._members[name].heard()]
+        return found
+
+    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+        """See :class:`Executor`."""
+        self._members[worker].send(tasks)
+
+    def close(self) -> None:
+        """See :class:`Executor`."""
+        for member in self._members.values():
+            member.hang_up()
+        for member in self._members.values():
+            member.end()
+
+
+class _Member:
+    def __init__(self, job: Job, gpu: int, cores: tuple[int, ...]) -> None:
+        self._job, self._gpu, self._cores = job, gpu, cores
+        self._process: Any = None
+        self._deaths, self._code, self._over = 0, 0, False
+        self.line: Connection | None = None
+
+    def start(self) -> None:
+        self.line, far = CONTEXT.Pipe()
+        life = (self._job, self._gpu, self._cores, True, far)
+        self._process = CONTEXT.Process(target=work, args=life, name=f"GPU {self._gpu}")
+        self._process.start()
+        far.close()
+
+    def send(self, tasks: Iterable[tuple[int, Task]]) -> None:
+        for task in tasks:
+            with suppress(OSError):  # it died just now: heard tells
+                if self.line is not None:
+                    self.line.send(task)
+
+    def heard(self) -> list[Event]:
+        """Everything it told up to now; where it died, that too, and another is started."""
+        found: list[Event] = []
+        assert self.line is not None
+        try:
+            while self.line.poll(0):
+                found.append(self.line.recv())
+        except (EOFError, OSError):
+            self.hang_up()
+            self.end()
+        kinds = {type(event) for event in found}
+        if Left in kinds:
+            self._over = True
+        if Answer in kinds:
+            self._deaths = 0
+        if self.line is None and not self._over:
+            self._deaths += 1
+            how = f"its worker died with {_death(self._code)}"
+            self._over = self._deaths > RESPAWNS
+            if self._over:
+                found.append(Left(f"{how}, {self._deaths} times in a row; run hopper-gemm doctor", for_good=True))
+            else:
+                found.append(Left(how))
+                self.start()
+        return found
+
+    def hang_up(self) -> None:
+        line, self.line = self.line, None
+        if line is not None:
+            line.close()
+
+    def end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.join(GRACE_SECONDS)
+        if process.is_alive():
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.join()
+        self._code = process.exitcode or 0
+
+
+def _death(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

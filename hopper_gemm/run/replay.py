@@ -1,0 +1,67 @@
+"""An executor that answers from a recorded study: the same sweep with no GPU."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from hopper_gemm.model.point import Point
+from hopper_gemm.run.task import Answer, Event, Joined, Task
+from hopper_gemm.study.places import shown
+from hopper_gemm.study.reader import Study
+from hopper_gemm.study.row import RowKey
+
+WORKER = "record"
+
+
+class Replay:
+    """One worker, which knows what was recorded and leaves out the rest.
+
+    Args:
+        study: the recorded one, of any version.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._rows = {row.key: row for row in study.rows}
+        self._events: list[tuple[str, Event]] = [(WORKER, Joined(dict(study.provenance["gpu"])))]
+
+    @property
+    def awaited(self) -> str:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+        return WORKER
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+        events, self._events = self._events, []
+        return events
+
+    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+        for number, task in tasks:
+            for index, point in enumerate(task.points):
+                row = self._rows.get(RowKey(task.stage, point, task.process))
+                answer = Answer(number, index, "")
+                if row is not None:
+                    figures = {**row.figures, "board": row.board}
+                    answer = Answer(number, index, row.status, row.reason, figures, row.samples)
+                self._events.append((WORKER, answer))
+
+    def close(self) -> None:
+        """See :class:`hopper_gemm.run.local.Executor`."""
+
+
+def recorded_points(study: Study) -> set[Point]:
+    """Points that a replay of a sweep can answer."""
+    return {row.point for row in study.stage("sweep")}
+
+
+def about_record(study: Study) -> dict[str, Any]:
+    """What the provenance of a replay takes from the record, and what tells this record from another."""
+    carried = ("gpu", "versions", "protocols", "kernel", "noise", "boards")
+    known = {name: study.provenance[name] for name in carried if name in study.provenance}
+    return {**known, "replayed_from": shown(study.path), "record": _digest(study)}
+
+
+def _digest(study: Study) -> str:
+    return hashlib.sha256("\n".join(sorted(row.line() for row in study.rows)).encode()).hexdigest()[:16]

@@ -1,0 +1,476 @@
+"""A sweep as a question: the noise floor of each place and board, the points, the finals; rows as they come."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
+from hopper_gemm.measure.race import Look
+from hopper_gemm.measure.statistics import noise_floor
+from hopper_gemm.model.point import Point
+from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
+from hopper_gemm.run.finals import TWIN, Finals
+from hopper_gemm.run.task import Task, launch_key, ratio_of
+from hopper_gemm.search.importance import importances
+from hopper_gemm.search.mirror import Mirror
+from hopper_gemm.search.objective import Objective
+from hopper_gemm.search.search import Search, earlier_rows
+from hopper_gemm.study.folder import StudyFolder, identity_of
+from hopper_gemm.study.provenance import fresh
+from hopper_gemm.study.row import Row, figures_of
+from hopper_gemm.study.space import place_of, points, refused_by_rule, rungs
+from hopper_gemm.study.spec import SweepSpec
+
+NOTE_SECONDS = 5.0
+"""How often the time spent on a search is noted, so that a kill does not give it back."""
+
+AHEAD = 32
+"""Tasks that a worker holds of a sweep that measures every point: enough to keep its compilers at work."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep would do, counted before anything is measured.
+
+    Args:
+        total: points, refused ones included.
+        refused: points that a rule refuses, by rule.
+        skipped: how many of these get no row.
+        recorded: legal points that already have a row.
+        most: rows that the budget allows, or None where every legal point gets one.
+        each: seconds that a point takes on the GPU by its protocol, on average; compiling runs beside.
+    """
+
+    total: int
+    refused: dict[str, int]
+    skipped: int
+    recorded: int
+    most: int | None = None
+    each: float = 0.0
+
+    @property
+    def legal(self) -> int:
+        """Points that can run."""
+        return self.total - sum(self.refused.values())
+
+    @property
+    def open(self) -> int:
+        """Points to be measured."""
+        return max(0, min(self.legal, self.legal if self.most is None else self.most) - self.recorded)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        counts = {name: getattr(self, name) for name in ("legal", "open", "recorded")}
+        minutes = round(self.open * self.each / 60, 2)
+        return {"points": self.total, **counts, "minutes": minutes, "refused": self.refused, "skipped": self.skipped}
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        refused = ", ".join(f"{count} by {rule}" for rule, count in self.refused.items()) or "none"
+        skipped = f" ({self.skipped} of them skipped)" if self.skipped else ""
+        rows = self.open + self.recorded
+        legal = f" of {self.legal} legal ones" if rows < self.legal else ""
+        return [
+            f"{self.total} points: {self.open} to measure, {self.recorded} recorded, refused: {refused}{skipped}",
+            f"{rows}{legal} get a row; timing those that are left takes {self.open * self.each / 60:.1f} minutes",
+        ]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told after each row.
+
+    Args:
+        row: just recorded.
+        worker: that measured it.
+        done, total: points with a row, and points in all.
+        best: best figure so far in this place.
+        goal: name of that figure.
+    """
+
+    row: Row
+    worker: str
+    done: int
+    total: int
+    best: float | None
+    goal: str = "speedup"
+
+
+Watcher = Callable[[Progress], None]
+
+
+class Sweep(Idle):
+    """A sweep in its results folder. Made, it only looks; the first worker that joins opens the folder.
+
+    Args:
+        spec: the question.
+        out: the results folder.
+        about: of provenance: what the source says of itself, such as the digest of the kernel; its ``gpu`` needs the
+            name only, as long as no worker has joined.
+        source: measured or replayed.
+        only: points that can be answered; None for all. A replay knows those that were recorded.
+        trials: stop after so many points, leaving the rest for later.
+        storage: Optuna storage that mirrors the trials, for its dashboard.
+        watch: told of each row.
+        say: takes a line for the user.
+
+    Raises:
+        ResultsError: the folder holds another sweep, takes no more rows, or is damaged.
+    """
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        out: Path,
+        about: Mapping[str, Any],
+        *,
+        source: str = "measured",
+        only: set[Point] | None = None,
+        trials: int | None = None,
+        storage: str | None = None,
+        watch: Watcher = lambda progress: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.spec, self.out = spec, out
+        self._about, self._source, self._only, self._trials = dict(about), source, only, trials
+        self.watch, self.say, self._storage = watch, say, storage
+        self._folder = StudyFolder(out)
+        self._folder.refuse_another(self._identity)
+        self._objective = Objective(tuple(spec.objective))
+        self._exit = ExitStack()
+        self._opened = False
+        self._controls: set[tuple[str, str]] = set()
+        self._noise: dict[tuple[str, str], float] = {}
+        self._baselines: dict[str, str] = {}
+        self._leaders: dict[str, Row] = {}
+        self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
+        self._finals: Finals | None = None
+        self._waiting: deque[Point] = deque()
+        self._boards: set[str] = set()
+        self._ended: float | None = None
+        self._done = 0
+        self._started = self._noted = time.monotonic()
+        self._mirror: Mirror | None = None
+
+    # What it is --------------------------------------------------------------------------------
+
+    @cached_property
+    def points(self) -> dict[Point, str]:
+        """Every point with the reasons why it cannot run; refused ones only where they get a row."""
+        skips = self.spec.skips
+        return {point: why for point, why in self._all.items() if not (skips and why)}
+
+    @cached_property
+    def _all(self) -> dict[Point, str]:
+        every = points(self.spec)
+        return every if self._only is None else {point: why for point, why in every.items() if point in self._only}
+
+    @cached_property
+    def _legal(self) -> list[Point]:
+        return [point for point, why in self.points.items() if not why]
+
+    @property
+    def unrecorded(self) -> int:
+        """Points that a replay leaves out, since nobody recorded them."""
+        return len(points(self.spec)) - len(self._all)
+
+    def plan(self) -> Plan:
+        """What there is to do."""
+        counts = Counter(place_of(point) for point in self._legal)
+        trials = self.spec.budget.trials
+        seconds = [
+            self.protocol(point).pairs * seconds_of(self.protocol(point), point.context) for point in self._legal
+        ]
+        return Plan(
+            total=len(self._all),
+            refused=refused_by_rule(self._all),
+            skipped=len(self._all) - len(self.points),
+            recorded=len(self._answered()),
+            most=None if trials is None else sum(min(count, trials) for count in counts.values()),
+            each=sum(seconds) / len(seconds) if seconds else 0.0,
+        )
+
+    @property
+    def open(self) -> int:
+        """Points that are still to be measured."""
+        return self.plan().open
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier run used up this very budget and measured all its finals, and no row is gone since."""
+        about = self._folder.about or {}
+        return self._folder.finished and about["finished"].get("budget") == self.spec.budget.model_dump()
+
+    def protocol(self, point: Point, final: bool = False) -> Protocol:
+        """How a point is timed."""
+        spec = self.spec
+        if point.regime == "burst":
+            last = {"pairs": spec.final.burst_pairs, "rest": spec.final.burst_rest} if final else {}
+            return Burst(**{**spec.burst.model_dump(), **last})
+        return Steady(**{**spec.steady.model_dump(), **({"pairs": spec.final.steady_pairs} if final else {})})
+
+    # As a question -----------------------------------------------------------------------------
+
+    def joined(self, member: Member) -> None:
+        """Open the folder for the first worker; the others must have the same kind of GPU."""
+        if not self._opened:
+            self._about["gpu"] = member.gpu
+            self._exit.enter_context(self._folder.held(self._fresh()))
+            self._opened = True
+            self._begin()
+        assert self._folder.about is not None
+        name = self._folder.about["gpu"]["name"]
+        if member.gpu["name"] != name:
+            raise RefusedError(f"{member.name} is an {member.gpu['name']}, not an {name}; it is left out")
+        self._boards.add(member.board)
+        boards = self._folder.about.get("boards", [])
+        if member.board not in boards:
+            self._folder.note(boards=[*boards, member.board])
+
+    def room(self, workers: int) -> int:
+        """Enough for compilers to work ahead; fewer towards the end, so that all workers end together."""
+        if self.spec.sampled:
+            return self.spec.ahead
+        return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
+
+    def next(self, member: Member) -> Task | None:
+        """A noise floor, a point, or finals."""
+        if self._finals is None:
+            point = self._waiting.popleft() if self._waiting else self._search.propose()
+            if point is not None:
+                control = self._control(point, member)
+                if control is None:
+                    return self._timed(point, member)
+                self._waiting.appendleft(point)
+                return control
+            if not self._search.finished:
+                return None
+            self._ended = time.monotonic()
+            self._finals = Finals(
+                self.spec, self._legal, self._folder, self._noise_of, self._final_protocol, lambda: self._boards
+            )
+        point = self._finals.claim(member.board)
+        if point is None:
+            return None
+        return self._control(point, member) or self._finals.next(place_of(point))
+
+    def dropped(self, task: Task, board: str) -> None:
+        """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
+        if task.stage == "final" and self._finals is not None:
+            self._finals.dropped(task)
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Record answers, then learn from them."""
+        rows = [(one, self._row(one)) for one in answers]
+        self._folder.append([row for _, row in rows if row is not None])
+        for one, row in rows:
+            if one.task.stage == "final" and self._finals is not None:
+                done = self._finals.take(one.task, one.point, row)
+                if done and self._source == "measured":
+                    self._finals.write(place_of(one.point), one.member.gpu["name"])
+            if row is None:
+                continue
+            if row.stage == "sweep" and row.point.config is not None:
+                self._search.tell(row)
+                self._done += 1
+                if self._mirror is not None:
+                    self._mirror.add(row)
+            self._remember(row)
+            if row.stage != "control":
+                place = place_of(row.point)
+                best = self._leaders.get(place)
+                goal = self.spec.objective[0]
+                figure = None if best is None else float(best.figures[goal])
+                self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
+
+    def tick(self) -> None:
+        """Note now and then how long the search has taken."""
+        now = time.monotonic()
+        if self._opened and now - self._noted >= NOTE_SECONDS:
+            self._noted = now
+            self._folder.note(searched=self._searched(), noise=self._noises())
+
+    def close(self) -> None:
+        """Note what was found and let the folder go; however the run ended."""
+        if not self._opened:
+            return
+        self._opened = False
+        try:
+            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises()}
+            about["seconds"] = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
+            if self.spec.sampled:
+                about["importance"] = importances(self.spec, self._folder.stage("sweep"))
+            if self._finals is not None and self._finals.done and self._search.finished:
+                about["even"] = self._finals.even()
+                places = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
+                self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
+            else:
+                self._folder.note(**about)
+            if self._mirror is not None:
+                self._mirror.close()
+        finally:
+            self._exit.close()
+
+    # -----------------------------------------------------------------------------------------
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return identity_of({**self._about, "spec_digest": self.spec.digest, "source": self._source})
+
+    def _fresh(self) -> dict[str, Any]:
+        spec, refused = self.spec, refused_by_rule(self._all)
+        table = {name: getattr(spec.table, name) for name in ("rows", "cols", "facet_rows", "facet_cols")}
+        used = {regime: self.protocol(Point(spec.problems[0].problem(), None, regime)) for regime in spec.regimes}
+        return fresh(
+            spec.name,
+            spec.question,
+            self._source,
+            seed=spec.seed,
+            **table,
+            spec=spec.model_dump(mode="json", by_alias=True),
+            spec_digest=spec.digest,
+            **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
+            **({"skipped": refused} if spec.skips else {}),
+            **({"points": len(self._all)} if spec.sampled else {}),
+            **{"protocols": [protocol_dict(protocol) for protocol in used.values()], **self._about},
+        )
+
+    def _begin(self) -> None:
+        """Take up what the folder holds."""
+        folder, spec = self._folder, self.spec
+        assert folder.about is not None
+        self._before = dict(folder.about)
+        if folder.remark:
+            self.say(f"{folder.remark}; they are measured again")
+        finished = self._before.get("finished", {})
+        folder.note(finished=None)
+        told = {row.point for row in folder.stage("sweep")}
+        illegal = [(point, why) for point, why in self.points.items() if why and point not in told]
+        folder.append([self._made(point, "illegal", why) for point, why in illegal])
+        answered = self._answered()
+        earlier = [row for name in spec.warm_start for row in earlier_rows(Path(name), folder.about["gpu"]["name"])]
+        there = Counter(place_of(point) for point in answered)
+        owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
+        spent = float(self._before.get("searched", 0.0))
+        known = answered.values()
+        self._search = Search(spec, self._legal, known, earlier=earlier, spent=spent, most=self._trials, owed=owed)
+        self._done = len(self.points) - len(self._legal) + len(answered)
+        self._total = len(self.points) - len(self._legal) + self._search.planned
+        self._started = self._noted = time.monotonic()
+        for row in folder.rows.values():
+            self._remember(row)
+        if self._storage is not None:
+            self._mirror = Mirror(self._storage, spec, self._legal, self.say)
+            for row in answered.values():
+                self._mirror.add(row)
+
+    def _answered(self) -> dict[Point, Row]:
+        """Legal points with a row."""
+        rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
+        return {point: rows[point] for point in self._legal if point in rows} if rows else {}
+
+    def _control(self, point: Point, member: Member) -> Task | None:
+        """The noise floor of a place on a board, once; a replay has what was recorded."""
+        key = place_of(point), member.board
+        if key in self._controls or self._source != "measured":
+            return None
+        self._controls.add(key)
+        bare = Point(point.problem, None, point.regime, point.context, data=point.data)
+        return Task((bare,), stage="control", protocol=self.protocol(point), named=True, pinned=True)
+
+    def _timed(self, point: Point, member: Member) -> Task:
+        place, known = place_of(point), {}
+        kin = self._launches.get(launch_key(point), {})
+        if kin:
+            known = {code: str(row.point.config) for code, row in kin.items()}
+        looks: tuple[Look, ...] = ()
+        race = self.spec.race
+        if race is not None:
+            looks = tuple(Look(pairs, margin) for pairs, margin in race.looks(point.regime == "burst"))
+        leader = self._leaders.get(place)
+        return Task(
+            (point,),
+            protocol=self.protocol(point),
+            looks=looks,
+            leader=None if leader is None else ratio_of(leader.figures),
+            noise=self._noise.get((place, member.board)),
+            known=known,
+        )
+
+    def _row(self, one: Taken) -> Row | None:
+        """The row of an answer; None for what was left out, since it failed in an earlier process."""
+        answer, point = one.answer, one.point
+        if not answer.status:
+            return None
+        made = (answer.status, answer.reason, dict(answer.figures), answer.samples)
+        if answer.twin:
+            twin = self._launches[launch_key(point)][answer.figures["code"]]
+            made = (twin.status, f"{TWIN} {answer.twin}; not measured again", dict(twin.figures), ())
+        status, reason, figures, samples = made
+        if status == "ok" and "baseline_kernel" not in figures:
+            figures["baseline_kernel"] = self._baselines.get(place_of(point), "")
+        told = (status, reason, figures_of(status, figures), samples, one.task.stage, one.task.process)
+        return self._made(point, *told, board=str(figures.get("board", one.member.board)))
+
+    def _made(
+        self,
+        point: Point,
+        status: str,
+        reason: str,
+        figures: Mapping[str, Any] | None = None,
+        samples: tuple[Any, ...] = (),
+        stage: str = "sweep",
+        process: int = 0,
+        board: str = "unknown",
+    ) -> Row:
+        assert self._folder.about is not None
+        gpu = self._folder.about["gpu"]["name"]
+        return Row(
+            point, status, reason, figures or {}, samples, stage, process, self.spec.name, self._source, gpu, board
+        )
+
+    def _remember(self, row: Row) -> None:
+        """Compare later points with this row: it may be the best, and its machine code is known."""
+        place, figures = place_of(row.point), row.figures
+        if row.stage == "control":
+            self._controls.add((place, row.board))
+            if row.ok:
+                self._noise[place, row.board] = round(noise_floor(ratio_of(figures)), 6)
+                self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
+            return
+        if row.stage != "sweep" or row.point.config is None:
+            return
+        values = self._objective.values(figures) if row.ok else None
+        if values is not None:
+            best = self._leaders.get(place)
+            old = None if best is None else self._objective.values(best.figures)
+            if old is None or self._objective.losses(values) < self._objective.losses(old):
+                self._leaders[place] = row
+        code = figures.get("code")
+        if code and row.status in ("ok", "wrong_result") and not row.reason.startswith(TWIN):
+            self._launches.setdefault(launch_key(row.point), {}).setdefault(str(code), row)
+
+    def _final_protocol(self, point: Point) -> Protocol:
+        return self.protocol(point, final=True)
+
+    def _noise_of(self, place: str) -> float:
+        return self._noises().get(place, 0.0)
+
+    def _noises(self) -> dict[str, float]:
+        """The noise floor of each place: that of its worst board."""
+        found: dict[str, float] = dict(self._before.get("noise", {})) if self._source != "measured" else {}
+        for (place, _), noise in self._noise.items():
+            found[place] = max(noise, found.get(place, 0.0))
+        return found
+
+    def _searched(self) -> float:
+        """Seconds that all runs have searched."""
+        until = time.monotonic() if self._ended is None else self._ended
+        return round(float(self._before.get("searched", 0.0)) + until - self._started, 3)

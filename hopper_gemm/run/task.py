@@ -1,0 +1,176 @@
+"""What a coordinator and its workers tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hopper_gemm.compiler.child import Handler
+from hopper_gemm.compiler.pool import compiling
+from hopper_gemm.measure.device import GpuId, find_hopper
+from hopper_gemm.measure.protocol import Protocol
+from hopper_gemm.measure.race import Look
+from hopper_gemm.measure.statistics import Ratio
+from hopper_gemm.model.config import HOST_FIELDS
+from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.point import Point
+from hopper_gemm.run import children
+from hopper_gemm.study.row import Sample
+
+
+@dataclass(frozen=True)
+class Task:
+    """Points for one worker, measured one after the other.
+
+    Args:
+        points: what is measured; one without a config is the baseline against itself.
+        kind: ``"time"`` them; take their ``"host"`` time; ``"profile"`` or ``"meter"`` one launch of each.
+        stage: of the rows.
+        protocol: how they are timed.
+        process: number of the fresh process, noted with each pair.
+        child: name of the process that measures them, which has measured nothing of another name; any where empty.
+        looks: when a hopeless config is dropped.
+        leader: the best so far.
+        noise: noise floor of the place on the worker's board, where it is known.
+        known: machine code that was measured with the same launch, by digest, with the config that ran it.
+        named: whether the baseline's kernel is named.
+        pinned: whether it is for the board of the worker that it was made for, and no other.
+    """
+
+    points: tuple[Point, ...]
+    kind: Literal["time", "host", "profile", "meter"] = "time"
+    stage: str = "sweep"
+    protocol: Protocol | None = None
+    process: int = 0
+    child: str = ""
+    looks: tuple[Look, ...] = ()
+    leader: Ratio | None = None
+    noise: float | None = None
+    known: Mapping[str, str] = field(default_factory=dict)
+    named: bool = False
+    pinned: bool = False
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What a worker is made of. Tests make it of other parts; all are module-level functions, since they travel.
+
+    Args:
+        find: a GPU by its index, without a CUDA context.
+        measuring, naming, compiling: handlers of the processes that do so.
+        profile, meter: what count launches, in processes of their own.
+    """
+
+    find: Callable[[int], GpuId] = find_hopper
+    measuring: Callable[..., Handler] = children.measuring
+    naming: Callable[..., Handler] = children.naming
+    compiling: Callable[[Path], Handler] = compiling
+    profile: Callable[..., Sequence[Any]] = children.profile
+    meter: Callable[..., Sequence[Any]] = children.meter
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker of a run is told.
+
+    Args:
+        study: its name.
+        seed: of the matrices and the bootstrap.
+        store: folder of compiled kernels; None for the default of the worker's host.
+        log: file that takes what its processes print; None for the default of its host.
+        fresh: processes that finals will take.
+        against: baselines that will be asked for.
+        rig: parts.
+    """
+
+    study: str
+    seed: int = 0
+    store: Path | None = None
+    log: Path | None = None
+    fresh: int = 0
+    against: tuple[str, ...] = ("cublas",)
+    rig: Rig = Rig()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A worker is ready.
+
+    Args:
+        gpu: fields of :class:`hopper_gemm.measure.device.DeviceInfo`.
+        missing: baselines that cannot be asked here, with the reason.
+    """
+
+    gpu: dict[str, Any]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A point of a task is being measured."""
+
+    number: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a point.
+
+    Args:
+        number: of the task.
+        index: of the point in it.
+        status: of the results schema; empty where the point was left out, since it failed in an earlier process.
+        reason: why it is not ok; else a remark.
+        figures: by column.
+        samples: pairs of times.
+        twin: the config that ran the same machine code with the same launch and stands for this one.
+    """
+
+    number: int
+    index: int
+    status: str
+    reason: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
+    twin: str = ""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A worker is gone.
+
+    Args:
+        reason: one line.
+        for_good: whether it will not come back: its GPU cannot be used.
+    """
+
+    reason: str
+    for_good: bool = False
+
+
+Event = Joined | Said | Begun | Answer | Left
+
+
+def launch_key(point: Point) -> tuple[Any, ...]:
+    """What two points must share, beside their machine code, to be one measurement."""
+    assert point.config is not None
+    shares = footprint(point.config)
+    host = tuple(getattr(point.config, name) for name in HOST_FIELDS)
+    about = (point.problem, point.regime, point.context, point.against, point.data)
+    return (*about, shares.smem_bytes, shares.threads, shares.chunk_n, *host)
+
+
+def ratio_of(figures: Mapping[str, Any]) -> Ratio:
+    """The speedup among figures, with its interval."""
+    median, low, high = (float(figures[name]) for name in ("speedup", "speedup_low", "speedup_high"))
+    return Ratio(median, low, high, int(figures["pairs"]))

@@ -1,0 +1,124 @@
+"""A finished study's rows as Parquet: a fifth of the size, where there are thousands of them.
+
+While a study runs its rows are CSV, which grows row by row and survives a kill; a Parquet file is written once. Readers
+take either, so that nobody else need know.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.study.files import read_text
+from hopper_gemm.study.reader import ROWS, SHARED, has_rows, packed, read_parquet, read_provenance, read_rows, shared
+from hopper_gemm.study.row import ResultsError, as_text
+from hopper_gemm.study.schema import ALIASES, BY_NAME
+
+FILES = ("samples.csv", "compare-samples.csv", "trials.csv", ROWS)
+"""What is packed, samples first: what is left of a kill is packed by the next call. The other files of version 1 hold
+few rows and stay."""
+
+
+def pack(folder: Path) -> dict[str, tuple[int, int]]:
+    """Turn a study's rows into Parquet; those of a list's studies, in folders below it, into one that they share.
+
+    Each file is read back and must give every character of the CSV again; only then is the CSV removed. Killed at any
+    moment it loses nothing, and the same call goes on.
+
+    Args:
+        folder: of a study or list that is finished: what is packed takes no more rows.
+
+    Returns:
+        For each file packed its name, its bytes as CSV and as Parquet.
+
+    Raises:
+        ResultsError: the folder is no study, is packed already, or a file would lose something.
+    """
+    studies = [path for path in sorted(folder.glob("*")) if path.is_dir() and has_rows(path)]
+    own = [[folder / name] for name in FILES if (folder / name).is_file()]
+    below = [[one / name for one in studies if (one / name).is_file()] for name in (*FILES[:-1], "final.csv", ROWS)]
+    parts = [*own, *(paths for paths in below if paths)]
+    if not parts:
+        if has_rows(folder):
+            raise ResultsError(f"{folder} is packed already; hopper-gemm table {folder} reads it as it is")
+        raise ResultsError(f"{folder / ROWS} does not exist; name a results folder such as results/h200/seed-table")
+    for one in {path.parent for paths in parts for path in paths}:
+        read_provenance(one)
+        read_rows(one)
+    found = {}
+    for paths in parts:
+        target = packed(paths[0]) if paths in own else shared(paths[0])
+        if target.is_file() and target == shared(paths[0]):
+            raise ResultsError(f"{target} holds studies already; move {paths[0].parent} out of {folder}")
+        _write(target, {path: read_text(path) for path in paths})
+        found[target.name] = (sum(path.stat().st_size for path in paths), target.stat().st_size)
+    for paths in parts:
+        for path in paths:
+            path.unlink()
+    return found
+
+
+def _write(target: Path, texts: Mapping[Path, str]) -> None:
+    """One Parquet of one or several CSV files, whole at every moment, equal to each of them."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ResultsError("packing needs pyarrow; pip install pyarrow") from None
+    columns: dict[str, list[str]] = {}
+    headers, count, several = {}, 0, target.name.startswith(SHARED)
+    for path, text in texts.items():
+        names, *lines = csv.reader(text.splitlines())
+        headers[path] = names
+        for name, values in zip(names, zip(*lines, strict=True) if lines else [()] * len(names), strict=True):
+            column = columns.setdefault(name, [])
+            column += [""] * (count - len(column)) + list(values)
+        if several:
+            columns["study"] = columns.get("study", [])[:count] + [path.parent.name] * len(lines)
+        count += len(lines)
+    padded = {name: values + [""] * (count - len(values)) for name, values in columns.items()}
+    table = pyarrow.table({name: _typed(name, values) for name, values in padded.items()})
+    part = target.with_name(target.name + ".part")
+    parquet.write_table(
+        table, part, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
+    )
+    for path, text in texts.items():
+        if _as_csv(read_parquet(part, path.parent.name if several else None), headers[path]) != text:
+            part.unlink()
+            raise ResultsError(
+                f"{path} holds what Parquet would not give back to the letter, such as a torn last line; run the study "
+                "again to complete it, or leave it as CSV"
+            )
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(part, target)
+
+
+def _typed(name: str, texts: Sequence[str]) -> Any:
+    """A column in its kind where that gives its texts back, else as text; nothing where the text is empty."""
+    import pyarrow
+
+    column = BY_NAME.get(ALIASES.get(name, name))
+    make, kind = {"integer": (int, pyarrow.int64()), "number": (float, pyarrow.float64())}.get(
+        column.kind if column else "number" if name.endswith("_us") else "text", (str, pyarrow.string())
+    )
+    try:
+        values = [make(text) if text else None for text in texts]
+        if [as_text(value) for value in values] == list(texts):
+            return pyarrow.array(values, kind)
+    except (ValueError, OverflowError):
+        pass
+    return pyarrow.array([text or None for text in texts], pyarrow.string())
+
+
+def _as_csv(columns: Mapping[str, list[Any]], names: Sequence[str]) -> str:
+    """The text as it stood before it was packed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(zip(*([as_text(value) for value in columns[name]] for name in names), strict=True))
+    return text.getvalue()

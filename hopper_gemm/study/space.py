@@ -1,0 +1,199 @@
+"""The points of a study: every choice of its grid or rung of its ladder, legal or refused with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
+from hopper_gemm.model.menu import promising
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.shape import STAGGER_MAX
+from hopper_gemm.study.spec import SpecError, SweepSpec, fields_of
+
+MOST = 2_000_000
+"""Choices of a grid, and points of a study, that are enumerated; a point takes about a kilobyte."""
+
+
+def place_of(point: Point) -> str:
+    """Problem, regime, context and data in a few words: figures of two places are never compared."""
+    problem = point.problem
+    usual = (("dtype", "bf16"), ("layouts", "kk"))
+    unusual = [value for name, word in usual if (value := getattr(problem, name)) != word]
+    data = [] if point.data == "normal" else [point.data]
+    return " ".join([str(problem), *unusual, point.regime, point.context, *data])
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of a ladder.
+
+    Args:
+        name: unique in the ladder.
+        adds: what it adds to the rung it starts from.
+        start: name of that rung; None for the first.
+        published: what the source material says of the step, or nothing.
+        config: resolved. Two rungs may have the same; it is measured once.
+    """
+
+    name: str
+    adds: str
+    start: str | None
+    published: str
+    config: GemmConfig
+
+    def as_dict(self) -> dict[str, Any]:
+        """As provenance notes it, so that tables know the ladder from the results folder alone."""
+        about = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
+        return {**about, "config": self.config.as_dict()}
+
+
+def rungs(spec: SweepSpec) -> list[Rung]:
+    """The ladder, each rung with its config: that of the rung it starts from, with what it sets."""
+    chosen: dict[str | None, dict[str, Any]] = {None: _fields(spec.space)}
+    found: list[Rung] = []
+    for section in spec.rungs:
+        start = section.start or (found[-1].name if found else None)
+        chosen[section.name] = {**chosen[start], **_fields(section.set)}
+        config = _config(spec, chosen[section.name])
+        found.append(Rung(section.name, section.adds, start, section.published, config))
+    return found
+
+
+def count(spec: SweepSpec) -> int:
+    """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
+    grids = [spec.space, *spec.grids]
+    configs = len(spec.rungs) or sum(
+        prod(len(values) if isinstance(values, list) else 1 for values in grid.values()) for grid in grids
+    )
+    return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
+
+
+def points(spec: SweepSpec) -> dict[Point, str]:
+    """Every point, with the reasons why it cannot run; none where it can. For each regime (bursts are quick and go
+    first), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
+
+    Raises:
+        SpecError: there are more than :data:`MOST`.
+    """
+    if count(spec) > MOST:
+        raise SpecError(
+            f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give parameters fewer values"
+        )
+    refusals = _refusals(spec)
+    ruled = {section.problem(): _of_problem(spec, refusals, section.problem()) for section in spec.problems}
+    return {
+        Point(problem, config, regime, context, data=data): why
+        for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
+        for config, why in ruled[problem].items()
+    }
+
+
+def refused_by_rule(found: Mapping[Point, str]) -> dict[str, int]:
+    """How many points each rule refuses; a point that several refuse counts for the first."""
+    return dict(Counter(why.split(":", 1)[0] for why in found.values() if why))
+
+
+def _of_problem(
+    spec: SweepSpec, refusals: Mapping[GemmConfig, tuple[str, ...]], problem: GemmProblem
+) -> dict[GemmConfig, str]:
+    """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
+    refused = [str(reason) for reason in problem_reasons(problem)]
+    ruled = {}
+    for config, why in refusals.items():
+        pair = [] if why else map(str, pair_reasons(config, problem))
+        ruled[config] = "; ".join([*why, *pair, *refused])
+    if spec.keep is None:
+        return ruled
+    kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep)
+    return {config: why for config, why in ruled.items() if why or config in kept}
+
+
+def _refusals(spec: SweepSpec) -> Mapping[GemmConfig, tuple[str, ...]]:
+    """Every config with the rules that refuse it, whatever the problem.
+
+    What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
+    once for each way to compile; and a list of problems that are tuned in one space pays for it once.
+    """
+    key = spec.model_dump_json(include={"space", "grids", "rungs", "lower_to_fit"})
+    if key not in _LAST:
+        while len(_LAST) >= SPACES:
+            del _LAST[next(iter(_LAST))]
+        _LAST[key] = _enumerated(spec)
+    return _LAST[key]
+
+
+SPACES = 4
+_LAST: dict[str, dict[GemmConfig, tuple[str, ...]]] = {}
+"""So many spaces that were enumerated last: problems of a list are tuned in another where they are short, or long, or
+have a large output."""
+
+
+def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
+    if spec.rungs:
+        return {rung.config: _why(rung.config) for rung in rungs(spec)}
+    found: dict[GemmConfig, tuple[str, ...]] = {}
+    for grid in (spec.space, *spec.grids):
+        for config, why in _grid(spec, grid):
+            found.setdefault(config, why)
+    return found
+
+
+def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
+    """Every config of one grid with the rules that refuse it, the last parameter fastest."""
+    axes = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
+    at_launch = [name for name in axes if name in LAUNCH_FIELDS]
+    ordered = [name for name in axes if name in _ORDER_FIELDS]
+    resolved: dict[tuple[Any, ...], GemmConfig] = {}
+    checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    for values in product(*axes.values()):
+        choice = dict(zip(axes, values, strict=True))
+        compiled = tuple((name, value) for name, value in choice.items() if name not in at_launch)
+        if compiled not in resolved:
+            resolved[compiled] = _config(spec, _fields(dict(compiled)))
+        base = resolved[compiled]
+        config = _launched(base, {name: choice[name] for name in at_launch})
+        ruled = (compiled, *((name, choice[name]) for name in at_launch if name not in ordered))
+        if ruled not in checked:
+            checked[ruled] = _why(config)
+        yield config, checked[ruled]
+
+
+def _launched(config: GemmConfig, launch: dict[str, Any]) -> GemmConfig:
+    """The config with other launch parameters. The spec has checked every value: to check the whole config again for
+    each of a hundred thousand would take most of the time."""
+    if not launch:
+        return config
+    other = copy(config)
+    other.__dict__.update(launch)
+    return other
+
+
+_ORDER_FIELDS = ("raster", "serpentine")
+"""Launch parameters that no rule is about."""
+
+
+def _why(config: GemmConfig) -> tuple[str, ...]:
+    return tuple(map(str, reasons(config)))
+
+
+def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for name, chosen in choice.items() for field, value in fields_of(name, chosen).items()}
+
+
+def _config(spec: SweepSpec, fields: dict[str, Any]) -> GemmConfig:
+    config = resolve(GemmConfig(**fields))
+    return _lowered(config) if "stagger" in spec.lower_to_fit else config
+
+
+def _lowered(config: GemmConfig) -> GemmConfig:
+    assert isinstance(config.stages, int)
+    return replace(config, stagger=max(0, min(config.stagger, config.stages - 1, STAGGER_MAX)))

@@ -1,0 +1,125 @@
+"""The index of recorded results: every study with its question, its best, what it lacks, and who reads it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.study.files import write_whole
+from hopper_gemm.study.reader import Study, has_rows, read_study
+from hopper_gemm.tables.compare import cells, means
+from hopper_gemm.tables.pivot import GROUP, best_row, interval, markdown_table, one_line, problem_of, rows_of
+from hopper_gemm.tables.publish import COMPARISON, TABLE
+from hopper_gemm.tables.report import scope
+
+INDEX, NOTES = "README.md", "notes.toml"
+"""The index; and remarks on studies that their rows do not show, such as what was cut off, by study."""
+
+SEARCH = "tune-"
+"""What the name of a search of one problem begins with."""
+
+TITLE = """# Results
+
+{folders} results folders with {rows} rows, {searches} of them searches of single problems. This page is made from their
+provenance by `make pages`. Each folder holds its rows (as CSV, or as Parquet once it is finished), `provenance.json`
+(GPU, driver, versions, commit, digest of the kernel's sources, protocol, seed, noise floor), a page and pictures. What
+the columns mean: [schema](../../hopper_gemm/study/schema.py). The searches of a list share the files
+`studies-*.parquet` of its folder. [best_configs.json](best_configs.json) is the tuned table that `matmul` and `check`
+read.
+
+Best: the greatest speedup over torch.mm among the finals, or, where there are none, in the sweep; for a comparison the
+geometric mean over its problems. Studies recorded before rows named their board say `unknown`."""
+
+
+def index(root: Path) -> str:
+    """The Markdown index of one GPU's results.
+
+    Args:
+        root: a folder of results folders, such as ``results/h200``; notebooks are looked for in the checkout around it.
+
+    Raises:
+        ResultsError: a folder in it is damaged; the message says where.
+    """
+    folders = [folder for folder in sorted(root.rglob("*")) if folder.is_dir() and has_rows(folder)]
+    studies = [read_study(folder) for folder in folders]
+    notes = tomllib.loads((root / NOTES).read_text()) if (root / NOTES).is_file() else {}
+    readers = {path.stem: path.read_text() for path in sorted(root.parents[1].glob("notebooks/*.py"))}
+    rows = sum(len(study.rows) for study in studies)
+    single = [study for study in studies if study.path.name.startswith(SEARCH)]
+    lines = [TITLE.format(folders=len(studies), rows=f"{rows:,}", searches=len(single)), ""]
+    lines += [_table(root, [study for study in studies if study not in single], notes, readers), ""]
+    for folder in dict.fromkeys(study.path.parent for study in single):
+        part = [study for study in single if study.path.parent == folder]
+        of = "" if folder == root else f" of [{folder.name}]({folder.name})"
+        lines += [f"## Searches{of}", "", _table(root, part, notes, {}), ""]
+    return "\n".join(lines)
+
+
+def write_index(root: Path) -> None:
+    """Write the index of a GPU's results anew."""
+    write_whole(root / INDEX, index(root))
+
+
+def missing(study: Study) -> str:
+    """What a study's rows lack by its provenance: finals that were asked for, or rows that it had when it ended."""
+    about, rows = study.provenance, rows_of(study, "sweep")
+    ended = (about.get("finished") or {}).get("rows")
+    if ended is not None:
+        return "" if len(study.rows) >= ended else f"{ended - len(study.rows)} of {ended} rows"
+    asked = about.get("spec", {}).get("final", {}).get("best", 0)
+    finals = rows_of(study, "final")
+    ran, had = (_counts(part[part["status"] == "ok"]) for part in (rows, finals))
+    wanted = {key: min(asked, count) for key, count in ran.items()}
+    lacking = sum(max(0, count - had.get(key, 0)) for key, count in wanted.items())
+    return f"{lacking} of {sum(wanted.values())} finals" if lacking else ""
+
+
+def _counts(rows: pd.DataFrame) -> dict[Any, int]:
+    return rows.groupby(list(GROUP)).size().to_dict()
+
+
+def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers: dict[str, str]) -> str:
+    lines = []
+    for study in studies:
+        path, about = study.path.relative_to(root), study.provenance
+        pages = [name for name in (TABLE, COMPARISON) if (study.path / name).is_file()]
+        named = f"[{study.path.name}]({path}/{pages[0]})" if pages else f"[{study.path.name}]({path})"
+        note = notes.get(str(path), {})
+        lacks = ", ".join(filter(None, [note.get("missing"), missing(study)]))
+        status = f"unfinished: {lacks} missing" if lacks else "finished"
+        remark = f"; {note['remark']}" if "remark" in note else ""
+        users = [f"[{name}](../../notebooks/{name}.ipynb)" for name, text in readers.items() if _reads(text, path)]
+        line = [
+            named,
+            about.get("question", ""),
+            _best(study),
+            status + remark,
+            *scope(study).values(),
+            ", ".join(users),
+        ]
+        lines.append([*map(one_line, line), about.get("created", "").split(" ")[0]])
+    columns = ["study", "question", "best", "status", "regime", "context", "board", "notebook", "date"]
+    table = pd.DataFrame(lines, columns=columns).set_index("study")
+    return markdown_table(table if readers else table.drop(columns=["question", "notebook"]), "study")
+
+
+def _reads(text: str, path: Path) -> bool:
+    """Whether a notebook's source names the folder."""
+    return re.search(rf"""["'/ ]{re.escape(str(path))}["'/]""", text) is not None
+
+
+def _best(study: Study) -> str:
+    compared = means(cells(study.stage("compare")))
+    if compared:
+        return ", ".join(f"{one.speedup:.3f}x {one.against}" for one in compared)
+    for stage, where in (("final", ""), ("sweep", " in the sweep")):
+        best = best_row(rows_of(study, stage))
+        if best is not None:
+            tile = f"{best['tile_m']}x{best['tile_n']}x{16 * best['k_depth']}"
+            return f"{interval(best)}{where}, {problem_of(best)} {best['regime']}: {tile}"
+    return ""
