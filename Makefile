@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test lint types notebooks clean
+.PHONY: sweep test lint types notebooks pages clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -20,6 +20,10 @@ lint: $(VENV)/.ready
 
 types: $(VENV)/.ready
 	$(BIN)/mypy
+
+# Write pages and pictures of results, their index and the generated parts of the docs anew.
+pages: $(VENV)/.ready
+	$(BIN)/python docs/generate.py
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready

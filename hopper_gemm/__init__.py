@@ -1,7 +1,7 @@
 """Fast matrix multiplication on NVIDIA Hopper GPUs, and knowing why it is fast.
 
->>> import torch, hopper_gemm                                     # doctest: +SKIP
->>> c = hopper_gemm.matmul(a, b)                                  # a: (m, k), b: (k, n) with k contiguous
+>>> import torch, hopper_gemm               # doctest: +SKIP
+>>> c = hopper_gemm.matmul(a, b)            # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.matmul import matmul
 
 __all__ = ["GemmConfig", "GemmProblem", "chained", "matmul"]
-__version__ = "0.1.0"
 
 _SERVED = {"chained": "hopper_gemm.serve.kernels", "matmul": "hopper_gemm.serve.matmul"}
 """These bring torch and the DSL along, so they are imported when first asked for."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("hopper-gemm")
     if name in _SERVED:
         found = globals()[name] = getattr(import_module(_SERVED[name]), name)
         return found

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-
 from hopper_gemm.tuning.spec import read_spec
+
 from hopper_gemm.tuning.sweep import Sweep
 from tests.conftest import ROOT
 from tests.tuning.fakes import LADDER, FakeBackend

@@ -55,7 +55,8 @@ def index(root: Path) -> str:
     lines += [_table(root, [study for study in studies if study not in single], notes, readers), ""]
     for folder in dict.fromkeys(study.path.parent for study in single):
         part = [study for study in single if study.path.parent == folder]
-        of = "" if folder == root else f" of [{folder.name}]({folder.name})"
+        path = folder.relative_to(root)
+        of = "" if folder == root else f" of [{path}]({path})"
         lines += [f"## Searches{of}", "", _table(root, part, notes, {}), ""]
     return "\n".join(lines)
 

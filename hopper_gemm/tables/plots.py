@@ -26,7 +26,7 @@ from hopper_gemm.tables.ladder import Result, Step
 from hopper_gemm.tables.pivot import EXCEEDS, cell_text, fastest, groups, in_order
 
 DPI, COLOURS = 80, 256
-"""Of saved pictures: resolution, and colours of the palette."""
+"""Resolution of saved pictures, and colours of their palette."""
 
 _LABELS = {
     "speedup": "speedup over cuBLAS",
