@@ -378,6 +378,24 @@ def counters(
 
 @app.command()
 @plain_errors
+def trace(
+    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/timeline.toml.")] = None,
+    out: StudyOut = None,
+    gpus: Gpus = "0",
+) -> None:
+    """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
+    from hopper_gemm.measure.device import slug
+    from hopper_gemm.run.trace import trace as traced
+    from hopper_gemm.study.places import ladder_file, local_root, shown
+
+    source = _here(gpus, "a trace")
+    file = spec or ladder_file().with_name("timeline.toml")
+    folder = out or local_root() / slug(source.gpus[0].name) / file.stem
+    print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")
+
+
+@app.command()
+@plain_errors
 def worker(
     address: Annotated[str, typer.Argument(metavar="URL", help="Of the coordinator, as sweep --cluster prints it.")],
     pem: Annotated[Path, typer.Option(help="File with certificate and key, which the coordinator made.")],
