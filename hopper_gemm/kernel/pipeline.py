@@ -22,9 +22,10 @@ Who arrives, how often, on a slot's barriers in one round:
               for us (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
               where consumers are those that read the stage: one in pingpong.
 
-With arrivals by every thread of a side its count is 32 times as large. With arrivals by ``group`` one warp's lane speaks
-for its consumer: a wgmma group belongs to the warpgroup and is complete as a whole (PTX, wgmma.commit_group), so that
-one warp that has waited for it knows of all four.
+With arrivals by every thread of a side its count is 32 times as large. With arrivals by ``group`` one warp's lane
+speaks for its consumer: a wgmma group belongs to the warpgroup and is complete as a whole (PTX, wgmma.commit_group), so
+that one warp that has waited for it knows of all four. (The model named below lets warps go apart, and leaves this one
+out.)
 
 Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after
 ``wgmma.wait_group s`` that follows the commit of stage i: groups complete in order, so at most the s youngest groups
@@ -314,10 +315,7 @@ class Ring:
     def _release_elected(self, index: Int32, due: Boolean | None) -> None:
         """The same by one elected thread of the warp, behind a warp sync and a branch; in a CTA alone."""
         cute.arch.sync_warp()
-        if cutlass.const_expr(due is None):
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(self.empty + index)
-        elif due:
+        if Boolean(True) if cutlass.const_expr(due is None) else due:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(self.empty + index)
 

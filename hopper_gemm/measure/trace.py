@@ -1,7 +1,8 @@
 """When the roles of a CTA did what, by its SM's clock: the time stamps of a traced kernel.
 
-The traced kernel is another binary than the one that is timed: one thread of each role of the first CTA stores the clock
-at every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little longer.
+The traced kernel is another binary than the one that is timed: one thread of each role of the first CTA stores the
+clock at every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little
+longer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ STAGE_MOMENTS = ("asked", "had", "issued", "released")
 ROLE_WORDS, STAGES = 8, 128
 """What a traced kernel writes: for each role so many words of its own, then the moments of so many stages."""
 
+WRAP = 2**32
+"""A clock has 32 bits."""
+
 LAUNCHES = 3
 """The last of so many launches is kept: by then instructions and descriptors are where they are needed."""
 
@@ -36,8 +40,8 @@ class Moment(NamedTuple):
         role: of :data:`ROLES`.
         stage: of the tile, from 0; -1 for a step of the role itself.
         moment: of :data:`ROLE_MOMENTS`: the kernel entered, its barriers set up, the first tile begun, its last stage
-            multiplied, C stored, the role left; or of :data:`STAGE_MOMENTS`: a stage asked for, had, its loads issued or
-            its wgmma committed, and an older stage released.
+            multiplied, C stored, the role left; or of :data:`STAGE_MOMENTS`: a stage asked for, had, its loads issued
+            or its wgmma committed, and an older stage released.
         clocks: SM clocks since the CTA's first role entered.
     """
 
@@ -53,17 +57,18 @@ def moments_of(words: np.ndarray) -> list[Moment]:
     Args:
         words: (roles, words) of 32 bits, which are read as unsigned; the clock may wrap once, and 0 was never written.
     """
-    clocks = words.astype(np.int32).view(np.uint32)
-    entries = clocks[:, 0][clocks[:, 0] > 0]
-    if not len(entries):
+    clocks = words.astype(np.int32).view(np.uint32).astype(np.int64)
+    entries = [int(entry) for entry in clocks[:, 0] if entry]
+    if not entries:
         return []
-    start = min(entries, key=lambda entry: int((entry - entries[0]).astype(np.int32)))
+    late = [(entry - entries[0] + WRAP // 2) % WRAP for entry in entries]
+    start = entries[late.index(min(late))]
     found = []
     for role, row in zip(ROLES, clocks, strict=False):
         at = [(-1, moment, row[i]) for i, moment in enumerate(ROLE_MOMENTS)]
         of_stages = row[ROLE_WORDS:].reshape(-1, len(STAGE_MOMENTS))
         at += [(k, name, of_stages[k, i]) for k in range(len(of_stages)) for i, name in enumerate(STAGE_MOMENTS)]
-        found += [Moment(role, k, name, int(clock - start)) for k, name, clock in at if clock]
+        found += [Moment(role, k, name, (int(clock) - start) % WRAP) for k, name, clock in at if clock]
     return found
 
 

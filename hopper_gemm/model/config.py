@@ -141,8 +141,8 @@ class GemmConfig:
     )
     loads: Literal["tma", "cp_async", "mixed"] = _word(
         "tma",
-        "what fills the ring; cp_async: the producer's threads, 16 bytes each; mixed: A by TMA and B by cp.async, on one "
-        "full barrier",
+        "what fills the ring; cp_async: the producer's threads, 16 bytes each; mixed: A by TMA and B by cp.async, on "
+        "one full barrier",
         "tma",
         "cp_async",
         "mixed",
@@ -165,8 +165,9 @@ class GemmConfig:
     )
     arrivals: Literal["warp", "thread", "producer", "consumer", "elected", "group"] = _word(
         "warp",
-        "who arrives on a barrier: one lane of each warp; every thread, or every one of the producer or of the consumers "
-        "alone; of a consumer's warp one elected thread behind a warp sync; of a consumer one warp's lane (group)",
+        "who arrives on a barrier: one lane of each warp; every thread, or every one of the producer or of the "
+        "consumers alone; of a consumer's warp one elected thread behind a warp sync; of a consumer one warp's lane "
+        "(group)",
         *ARRIVALS,
         tier="ladder",
     )

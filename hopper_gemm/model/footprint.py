@@ -402,7 +402,8 @@ def _divides(config: GemmConfig) -> bool:
 
 def accumulators_fit(shares: Footprint) -> bool:
     """Whether a consumer's registers hold its accumulators and what it needs beside them, or need not."""
-    return shares.config.spills or shares.accumulators + shares.spare_registers <= register_splits(shares.config)[-1].consumer
+    most = register_splits(shares.config)[-1].consumer - shares.spare_registers
+    return shares.config.spills or shares.accumulators <= most
 
 
 def _buffers_that_fit(config: GemmConfig) -> int:

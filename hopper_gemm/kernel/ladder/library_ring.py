@@ -1,8 +1,8 @@
 """The ring as cutlass.pipeline offers it: PipelineTmaAsync and its PipelineState, behind the interface of our own.
 
 What differs: the slot's bytes are announced where it is acquired; who releases is found with a branch, and the address
-of a peer's barrier worked out at each release; a state counts its steps beside slot and phase, and advances by a branch;
-probing is a try_wait, which may sleep, where ours is a test_wait.
+of a peer's barrier worked out at each release; a state counts its steps beside slot and phase, and advances by a
+branch; probing is a try_wait, which may sleep, where ours is a test_wait.
 """
 
 from __future__ import annotations
@@ -138,26 +138,20 @@ class LibraryRing(Ring):
     @cute.jit
     def release(self, index: Int32, target: Int32, arrives: Boolean | None) -> None:
         """Give a slot back, if that is due. By every lane of a consumer warp; the library chooses those that arrive."""
-        if cutlass.const_expr(arrives is None):
-            self._release(index)
-        elif arrives:
-            self._release(index)
-
-    @cute.jit
-    def _release(self, index: Int32) -> None:
+        due = Boolean(True) if cutlass.const_expr(arrives is None) else arrives
         at = self._at(index, Int32(0))
-        if cutlass.const_expr(self.releases == "warp"):
-            self._pipe.consumer_release(at)
-        elif cutlass.const_expr(self.releases == "consumer"):
-            PipelineAsync.consumer_release(self._pipe, at)
-        else:
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
+        if due:
+            if cutlass.const_expr(self.releases == "warp"):
+                self._pipe.consumer_release(at)
+            elif cutlass.const_expr(self.releases == "consumer"):
                 PipelineAsync.consumer_release(self._pipe, at)
+            else:
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    PipelineAsync.consumer_release(self._pipe, at)
 
     def arrives(self, lane: Int32, warp: Int32) -> None:
         """The library keeps that to itself."""
-        return None
 
     def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
         """Likewise."""
