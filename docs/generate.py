@@ -6,6 +6,7 @@ published, and the index and the parts.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -26,6 +27,8 @@ from hopper_gemm.tables.index import write_index
 from hopper_gemm.tables.ladder import ladder
 from hopper_gemm.tables.pivot import best_row, interval, markdown_table, one_line, pivot, rows_of, short_label
 from hopper_gemm.tables.publish import publish
+from hopper_gemm.tables.sources import PIPELINING
+from hopper_gemm.tables.sources import beside as cells_beside
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/h200"
@@ -33,16 +36,6 @@ PAGES = ("README.md", "docs/*.md")
 
 STEADY = ("steady-f", "steady-h")
 """Studies whose finals at 8192^3 are the headline of the steady regime."""
-
-PIPELINING = """\
-| M tile \\ K depth | 2 | 4 | 6 | 8 | 10 | 12 | 14 | 16 |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| 64 | 0.48x (18) | 0.52x (9) | 0.44x (6) | 0.54x (4) | 0.43x (3) | 0.54x (3) | 0.34x (2) | 0.42x (2) |
-| 128 | 0.68x (13) | 0.73x (6) | 0.64x (4) | 0.68x (3) | 0.42x (2) | 0.44x (2) | 0.39x (1) | 0.46x (1) |
-| 192 | 0.75x (10) | 0.88x (5) | 0.70x (3) | 0.55x (2) | 0.47x (2) | 0.51x (1) | 0.46x (1) | 0.55x (1) |
-| 256 | 0.86x (8) | 0.98x (4) | 0.48x (2) | 0.60x (2) | 0.49x (1) | 0.56x (1) | 0.51x (1) | 0.58x (1) |
-| 320 | 0.12x (7) | 0.13x (3) | 0.12x (2) | 0.12x (1) | 0.11x (1) | 0.12x (1) | 0.12x (1) | exceeds smem |"""
-"""The table of the post "Pipelining"."""
 
 RUNGS = {
     "serial": "one warpgroup, one stage: load by TMA, wait, multiply, wait",
@@ -243,6 +236,27 @@ def lists() -> str:
     return table(names, rows)
 
 
+def all_cells() -> str:
+    """All published cells beside ours, bursts: figures, ratio, ranks among the 39 cells."""
+    frame = rows_of(study("seed-table"), "sweep").query("regime == 'burst'")
+    small, large = (cells_beside(frame[frame["m"] == m]) for m in (4096, 8192))
+    rows = []
+    for cell, one in small.iterrows():
+        other = large.loc[cell]
+        ours = (f"{two['ours']:.2f}x, {two['ratio']:.2f}, {two['ours rank']:.0f}" for two in (one, other))
+        rows.append(
+            (f"{cell[0]} x {cell[1]}", f"{one['stages']:.0f}", f"{one['theirs']:.2f}x, {one['theirs rank']:.0f}", *ours)
+        )
+    return table(("M tile x K depth", "stages", "the post, rank", "4096^3: ours, ratio, rank", "8192^3"), rows)
+
+
+def claims() -> str:
+    """The claims of the sources with what was found: the last table of the executed notebook."""
+    notebook = json.loads((ROOT / "notebooks/sources.ipynb").read_text())
+    shown = [one["data"] for cell in notebook["cells"] for one in cell.get("outputs", []) if "data" in one]
+    return "".join(next(one["text/markdown"] for one in reversed(shown) if "text/markdown" in one)).strip()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "parameters": parameters,
     "rules": rules,
@@ -254,6 +268,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-8192": lambda: seed_table(8192),
     "seed-post": lambda: PIPELINING,
     "seed-beside": beside,
+    "seed-all": all_cells,
+    "claims": claims,
     "rungs": rungs,
     "suite": suite,
     "headline": headline,

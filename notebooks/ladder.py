@@ -401,10 +401,9 @@ pd.DataFrame(
 ).T.round(4)
 
 # %% [markdown]
-# With two consumers stagger 1 is worth nothing: presumably the other consumer hides already what it would hide. The
-# tilus examples (V4 to V5, Hopper, 8192^3) report +12 % for both together; our 21 to 24 % are the consumers' alone.
-# What stagger does to a single consumer this ladder did not try. The price of stagger is look-ahead: `stages - 1 -
-# stagger` loads can be under way.
+# With two consumers stagger 1 is worth nothing: presumably the other consumer hides already what it would hide. What
+# stagger does to a single consumer this ladder did not try; `sources` has pairs of it. The price of stagger is
+# look-ahead: `stages - 1 - stagger` loads can be under way.
 
 # %%
 STAGGER = ["two consumers", "stagger 1", "stagger 2", "stagger 3"]

@@ -95,7 +95,9 @@ def modules_of(path):
 
 def test_no_module_imports_itself_by_way_of_others():
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
-    graph = {one: {other for other in modules_of(path) if other in names and other != one} for one, path in names.items()}
+    graph = {
+        one: {other for other in modules_of(path) if other in names and other != one} for one, path in names.items()
+    }
     while leaves := {one for one, known in graph.items() if not known & graph.keys()}:
         for one in leaves:
             del graph[one]

@@ -89,17 +89,17 @@ def tune(
     dtype: Dtype = "bf16",
     regime: Regime = "burst",
     context: Context = "isolated",
-    budget: Annotated[float | None, typer.Option("--budget", "--seconds", min=1, help="Of a search. Default: 60.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", "--seconds", min=1, help="Default: 60.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Configs to measure. Default: as time allows.")] = None,
     sampler: Annotated[str, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
     backend: BackendName = "auto",
     recorded: Annotated[Path | None, typer.Option("--from", help="Recorded study to search in a replay.")] = None,
-    warm_start: Annotated[list[Path] | None, typer.Option(help="Results folder to begin with; may be repeated.")] = None,
+    warm_start: Annotated[list[Path] | None, typer.Option(help="Results folder to begin with; repeat.")] = None,
     out: StudyOut = None,
     gpus: Gpus = "0",
     cluster: Cluster = False,
     host: Host = LOOPBACK,
-    pdl: Annotated[bool | None, typer.Option(help="Search programmatic dependent launch. Default: chained, short.")] = None,
+    pdl: Annotated[bool | None, typer.Option(help="Search PDL. Default: chained, short.")] = None,
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -310,6 +310,24 @@ def counters(
         return
     told = f"{counting.written} counted now, {len(counting.failed)} failed, {counting.open} to go"
     print(f"\n{counters_table(pooled(rows))}\n{told}; written to {shown(folder)}")
+
+
+@app.command()
+@plain_errors
+def trace(
+    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/timeline.toml.")] = None,
+    out: StudyOut = None,
+    gpus: Gpus = "0",
+) -> None:
+    """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
+    from hopper_gemm.measure.device import slug
+    from hopper_gemm.run.trace import trace as traced
+    from hopper_gemm.study.places import ladder_file, local_root, shown
+
+    source = _here(gpus, "a trace")
+    file = spec or ladder_file().with_name("timeline.toml")
+    folder = out or local_root() / slug(source.gpus[0].name) / file.stem
+    print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")
 
 
 @app.command()

@@ -9,8 +9,17 @@ from typing import Annotated
 import typer
 
 from hopper_gemm.cli.app import CHECK_FAILED, app, fail, plain_errors, stderr
-from hopper_gemm.cli.options import Context, Dtype, Json, OnlyContext, OnlyProblem, OnlyRegime, Size, StudyFolder
-from hopper_gemm.cli.options import config_values
+from hopper_gemm.cli.options import (
+    Context,
+    Dtype,
+    Json,
+    OnlyContext,
+    OnlyProblem,
+    OnlyRegime,
+    Size,
+    StudyFolder,
+    config_values,
+)
 
 ALL = "exhaustive,random,tpe,gp,prior"
 
@@ -63,7 +72,7 @@ def explain(
     m: Size,
     n: Size,
     k: Size,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="name=value, such as cluster=2x1; repeat.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="As cluster=2x1; may be repeated.")] = None,
     dtype: Dtype = "bf16",
     layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
     context: Context = "isolated",

@@ -42,6 +42,7 @@ def compile_kernel(
         dtype: a name of :data:`hopper_gemm.model.problem.DTYPES`.
         layouts: the contiguous axis of A, then of B.
         metered: whether its roles count their waits, into one more argument; see :mod:`hopper_gemm.kernel.meter`.
+        traced: whether its first CTA notes when it did what, likewise.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.

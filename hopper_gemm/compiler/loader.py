@@ -114,13 +114,19 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
     if report is None:
         from hopper_gemm.compiler.compile import compile_kernel
 
-        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.metered)
+        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.metered, kernel.traced)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report)
     return report
 
 
-def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, metered: bool = False) -> LoadedKernel:
+def load(
+    config: GemmConfig,
+    problem: GemmProblem,
+    store: Path | None = None,
+    metered: bool = False,
+    traced: bool = False,
+) -> LoadedKernel:
     """A kernel for a config and a problem, from the store or compiled now (about a second).
 
     Args:
@@ -128,6 +134,7 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
         problem: only its type and layouts matter to the binary; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder.
         metered: whether its roles count their waits; its call then takes readings too.
+        traced: whether they note when they did what, likewise; see :mod:`hopper_gemm.measure.trace`.
 
     Returns:
         The kernel, loaded for the current device.
@@ -141,7 +148,7 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, me
     config = resolve(config)
     clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
     kernels = KernelStore(store or default_store())
-    kernel = KernelId.of(config, problem, metered)
+    kernel = KernelId.of(config, problem, metered, traced)
     with LOADING:
         report = compile_into(kernels, kernel)
         launcher = _launcher(kernels.object_file(kernel))

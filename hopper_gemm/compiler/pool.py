@@ -23,7 +23,7 @@ class Built:
 
     Args:
         status: ``"ok"``, ``"spilled"``, ``"compile_error"`` or ``"timeout"``.
-        reason: one line where it is not ok.
+        reason: one line where it is not ok, or spills and may.
         report: the compiler's figures where there are some.
     """
 
@@ -92,11 +92,12 @@ class CompilePool:
             elif reply.kind != "answer":
                 self._built[kernel] = Built("compile_error", reply.error)
             else:
-                self._built[kernel] = _built(reply.value)
+                self._built[kernel] = _built(kernel, reply.value)
         while self._queue:
             report = self._store.report(self._queue[0])
             if report is not None:
-                self._built[self._queue.popleft()] = _built(report)
+                kernel = self._queue.popleft()
+                self._built[kernel] = _built(kernel, report)
             elif self._idle:
                 kernel, child = self._queue.popleft(), self._idle.pop()
                 self._busy[kernel] = child
@@ -138,8 +139,8 @@ class CompilePool:
             child.close()
 
 
-def _built(report: CubinReport) -> Built:
-    if report.spills:
-        why = f"{report.stack_bytes} B of stack, {report.local_loads} loads from local memory"
-        return Built("spilled", why, report)
-    return Built("ok", "", report)
+def _built(kernel: KernelId, report: CubinReport) -> Built:
+    if not report.spills:
+        return Built("ok", "", report)
+    why = f"{report.stack_bytes} B of stack, {report.local_loads} loads from local memory"
+    return Built("ok" if kernel.config.spills else "spilled", why, report)

@@ -37,7 +37,7 @@ from hopper_gemm.model.problem import GemmProblem
 
 PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 SOURCES = (
-    "kernel/*.py",
+    "kernel/**/*.py",
     "model/config.py",
     "model/footprint.py",
     "model/hopper.py",
@@ -57,26 +57,25 @@ class StoreError(PermissionError):
 @dataclass(frozen=True)
 class KernelId:
     """What one binary is compiled for: a resolved config at default launch values, a type and a layout; and whether its
-    roles count their waits, which makes it another binary."""
+    roles count their waits, or note when they did what, which makes it another binary."""
 
     config: GemmConfig
     dtype: str
     layouts: str
     metered: bool = False
+    traced: bool = False
 
     @staticmethod
-    def of(config: GemmConfig, problem: GemmProblem, metered: bool = False) -> KernelId:
+    def of(config: GemmConfig, problem: GemmProblem, metered: bool = False, traced: bool = False) -> KernelId:
         """The binary that serves a config on a problem; configs that differ only at launch share it."""
         default = GemmConfig()
         launch = {name: getattr(default, name) for name in LAUNCH_FIELDS}
-        return KernelId(replace(resolve(config), **launch), problem.dtype, problem.layouts, metered)
+        return KernelId(replace(resolve(config), **launch), problem.dtype, problem.layouts, metered, traced)
 
     @property
     def digest(self) -> str:
-        """Name of the entry in a store; ``metered`` is no part of it where it is false."""
-        kernel = asdict(self)
-        if not self.metered:
-            del kernel["metered"]
+        """Name of the entry in a store; ``metered`` and ``traced`` are no part of it where they are false."""
+        kernel = {name: value for name, value in asdict(self).items() if value is not False}
         parts = {
             "sources": source_digest(),
             "kernel": kernel,

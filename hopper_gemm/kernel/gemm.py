@@ -16,6 +16,7 @@ from hopper_gemm.kernel.consumer import Share, Turn, multiply_tile, release_held
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue
 from hopper_gemm.kernel.ladder.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.ladder.direct_store import DirectEpilogue
+from hopper_gemm.kernel.ladder.library_ring import LibraryRing, LibraryState
 from hopper_gemm.kernel.ladder.multistage import Ahead
 from hopper_gemm.kernel.ladder.packed_state import PackedState
 from hopper_gemm.kernel.meter import Meter, Trace
@@ -29,7 +30,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import Footprint
 
 STATES = {"index_phase": RingState, "packed": PackedState}
-"""Ways to keep a place in the ring, by the name of the config's ``ring_state``."""
+"""Ways to keep a place in our own ring, by the name of the config's ``ring_state``."""
 
 BUFFER_ALIGN = 1024
 
@@ -226,6 +227,10 @@ class HopperGemm:
             load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
             map_a, map_b = (one.descriptor(x, config.l2_promotion) for one, x in ((self.a, a), (self.b, b)))
             operands = Operands(load_a.atom, load_a.tma_tensor, map_a, load_b.atom, load_b.tma_tensor, map_b)
+        elif cutlass.const_expr(config.loads == "mixed"):
+            load_a = self.a.load_atom(a)
+            map_a = self.a.descriptor(a, config.l2_promotion)
+            operands = Operands(load_a.atom, load_a.tma_tensor, map_a, None, b, None)
         else:
             operands = Operands(None, a, None, None, b, None)
         output = Output(None, c)
@@ -336,10 +341,10 @@ class HopperGemm:
         """Load every item of this CTA. By a warpgroup; TMA is one warp's, the others meet the cluster where it adds up
         parts of k."""
         config, place = self.config, task.place
-        state = STATES[config.ring_state].first(config.stages, phase=1)
-        if cutlass.const_expr(config.loads == "cp_async"):
+        state = self._state(phase=1)
+        if cutlass.const_expr(config.loads != "tma"):
             self._await_launch()
-            self._fill(task, self._copy_fill(task, operands, storage), state, self._walk(task, storage))
+            self._fill(task, self._copy_fill(task, operands, storage, shared_a), state, self._walk(task, storage))
         elif place.warp == 0:
             loads = self._tma_loads(task, operands, shared_a, shared_b)
             self._await_launch()
@@ -399,7 +404,7 @@ class HopperGemm:
         twice, the prefetched ones ahead of those that are waited for.
         """
         walk = self._static_walk(task)
-        item = walk.item(walk.start(STATES[self.config.ring_state].first(self.config.stages, phase=1)))
+        item = walk.item(walk.start(self._state(phase=1)))
         tile_m, tile_n = self._tile(task, item)
         with cute.arch.elect_one():  # the DSL does so for a copy, not for this
             for k_tile in cutlass.range(cutlass.min(self.config.prefetch, item.k_count), unroll=1):
@@ -432,7 +437,7 @@ class HopperGemm:
         rows, columns = shares.share_m // hopper.WGMMA_M, shares.share_n // self.chunks.n
         self._await_launch()
 
-        state = STATES[config.ring_state].first(config.stages, phase=0)
+        state = self._state(phase=0)
         if cutlass.const_expr(config.scheduler == "dynamic"):
             walk = Handed(task.raster, task.k_first, task.k_tiles, ring)
         else:
@@ -616,7 +621,7 @@ class HopperGemm:
             mma.make_fragment_A(thread_mma.partition_A(own_a)),
             mma.make_fragment_B(thread_mma.partition_B(own_b)),
             ring.release_target(place.lane, place.rank_m, place.rank_n),
-            ring.arrives(place.lane),
+            ring.arrives(place.lane, place.warp),
         )
 
     def _epilogue(
@@ -648,33 +653,45 @@ class HopperGemm:
             self.b.load(operands.atom_b, shared_b, operands.b, rank_m, column, operands.map_b),
         )
 
-    def _copy_fill(self, task: Task, operands: Operands, storage) -> CopyFill:
-        """Both operands' loads by the producer's threads."""
+    def _copy_fill(self, task: Task, operands: Operands, storage, shared_a: cute.Tensor) -> CopyFill:
+        """Both operands' loads by the producer's threads, or those of B beside A's by TMA."""
         config, thread = self.config, task.place.thread
         span = self.footprint.swizzle_bytes * 8 // self.dtype.width
-        loads = ThreadLoads(
-            task.ring,
-            ThreadLoad.of(thread, operands.a, storage.a.data_ptr(), config.tile_m, config.tile_k, span),
-            ThreadLoad.of(thread, operands.b, storage.b.data_ptr(), config.tile_n, config.tile_k, span),
-        )
+        if config.loads == "mixed":
+            a = self.a.load(operands.atom_a, shared_a, operands.a, 0, 0, operands.map_a)
+        else:
+            a = ThreadLoad.of(thread, operands.a, storage.a.data_ptr(), config.tile_m, config.tile_k, span)
+        b = ThreadLoad.of(thread, operands.b, storage.b.data_ptr(), config.tile_n, config.tile_k, span)
         lag = min(config.stages - 1 - config.stagger, COPIES_UNDER_WAY)
-        landed = STATES[config.ring_state].first(config.stages, phase=0)
-        return CopyFill(loads, lag, config.peeks("producer"), landed)
+        return CopyFill(
+            ThreadLoads(task.ring, a, b, task.place.warp == 0), lag, config.peeks("producer"), self._state(phase=0)
+        )
+
+    def _state(self, phase: int) -> RingState:
+        """A role's place in the ring, before its first slot."""
+        kind = LibraryState if self.config.ring == "library" else STATES[self.config.ring_state]
+        return kind.first(self.config.stages, phase=phase)
 
     def _ring(self, storage) -> Ring:
         config, shares = self.config, self.footprint
-        by_tma = config.loads == "tma"
         each = tuple(tile * config.tile_k * self.dtype.width // 8 for tile in (config.tile_m, config.tile_n))
-        return Ring(
+        announced = {"tma": each if config.full_barriers == 2 else (sum(each),), "mixed": each[:1], "cp_async": (0,)}
+        by_all, by_consumers = config.every_thread("producer"), config.every_thread("consumer")
+        warps = {"tma": 1, "mixed": 1 + hopper.WARPGROUP_WARPS, "cp_async": hopper.WARPGROUP_WARPS}[config.loads]
+        speaking = 1 if config.arrivals == "group" else hopper.WARPGROUP_WARPS
+        ring = Ring(
             storage.barriers.data_ptr(),
             config.stages,
-            (0,) if not by_tma else each if config.full_barriers == 2 else (shares.stage_bytes,),
-            1 if by_tma else hopper.WARPGROUP_WARPS,
-            hopper.WARPGROUP_WARPS * shares.readers,
-            config.arrivals == "thread",
+            announced[config.loads],
+            warps * (hopper.WARP_THREADS if by_all else 1),
+            speaking * (hopper.WARP_THREADS if by_consumers else 1) * shares.readers,
+            by_all,
+            "consumer" if by_consumers else config.arrivals if config.arrivals in ("elected", "group") else "warp",
+            config.waits == "relaxed",
             self.cluster,
             storage.tags.data_ptr() if config.scheduler == "dynamic" else None,
         )
+        return LibraryRing.of(ring) if config.ring == "library" else ring
 
     def _shared(
         self, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout, layout_c: cute.ComposedLayout | None

@@ -100,8 +100,8 @@ class StageStamp(NamedTuple):
     released: int
 
 
-ROLES_TRACED = 4
-"""The producer, and up to three consumers."""
+ROLES_TRACED = 5
+"""The producer, and up to four consumers."""
 
 TRACED_STAGES = 128
 """Stages of the first tile that are traced."""

@@ -22,14 +22,18 @@ Who arrives, how often, on a slot's barriers in one round:
               for us (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
               where consumers are those that read the stage: one in pingpong.
 
-With arrivals by every thread both counts are 32 times as large.
+With arrivals by every thread of a side its count is 32 times as large. With arrivals by ``group`` one warp's lane
+speaks for its consumer: a wgmma group belongs to the warpgroup and is complete as a whole (PTX, wgmma.commit_group), so
+that one warp that has waited for it knows of all four. (The model named below lets warps go apart, and leaves this one
+out.)
 
 Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after
 ``wgmma.wait_group s`` that follows the commit of stage i: groups complete in order, so at most the s youngest groups
 (stages i - s + 1 .. i) can still be running in that warp, and stage i - s has been read to the end. The producer passes
 ``acquire`` after the arrival of *every* consumer warp of *every* CTA that reads the slot, because the count asks for
 each of them separately; no warp speaks for another. wgmma's reads and TMA's writes both belong to the async proxy, and
-the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed.
+the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed. A relaxed wait orders
+nothing by PTX; of one in the scope of a CTA the assembler makes the instruction that it makes of an acquire.
 
 A number may travel with a slot (:meth:`Ring.tag`): the thread that announces the slot's bytes writes it before it
 arrives, consumers read it once they have found the slot full and before they release it, so it needs no barrier of its
@@ -51,6 +55,9 @@ from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 from hopper_gemm.model import hopper
 
 TAG_BYTES = 4
+
+WAIT_NS = 10_000_000
+"""A try_wait may sleep so long before it is asked again, as in the DSL's own wait."""
 
 
 class RingState:
@@ -145,9 +152,11 @@ class Ring:
             operand has its own), then all empty ones.
         stages: slots.
         load_bytes: bytes that complete a slot's full barriers, one number for each of them.
-        loading_warps: producer warps that arrive on a full barrier in one round.
-        reading_warps: consumer warps of one CTA that arrive on an empty barrier in one round.
-        every: whether every thread of those warps arrives, or one lane of each.
+        loading: arrivals on a full barrier in one round.
+        reading: arrivals on an empty barrier in one round, by the consumers of one CTA.
+        every: whether every thread of the producer's warps arrives, or one lane of each.
+        releases: who arrives for the consumers: ``warp``, ``consumer`` (every thread), ``elected`` or ``group``.
+        relaxed: whether waits have no acquire.
         cluster: CTAs of the cluster along m and along n.
         tags: shared memory for a number that travels with each slot, or None; see :meth:`tag`.
     """
@@ -155,9 +164,11 @@ class Ring:
     barriers: cute.Pointer
     stages: int
     load_bytes: tuple[int, ...]
-    loading_warps: int
-    reading_warps: int
+    loading: int
+    reading: int
     every: bool
+    releases: str
+    relaxed: bool
     cluster: tuple[int, int]
     tags: cute.Pointer | None = None
 
@@ -181,11 +192,10 @@ class Ring:
         Shared out among lanes it takes longer: an mbarrier is initialised through a uniform register, so that the
         compiler makes a loop over the lanes, with a fence in each turn.
         """
-        each = hopper.WARP_THREADS if self.every else 1
         for stage in range(self.stages):
             for load in range(len(self.load_bytes)):
-                cute.arch.mbarrier_init(self.full(load) + stage, self.loading_warps * each)
-            cute.arch.mbarrier_init(self.empty + stage, self.reading_warps * each * self.readers)
+                cute.arch.mbarrier_init(self.full(load) + stage, self.loading)
+            cute.arch.mbarrier_init(self.empty + stage, self.reading * self.readers)
         cute.arch.mbarrier_init_fence()
 
     # Producer ------------------------------------------------------------------------------
@@ -194,7 +204,7 @@ class Ring:
     def acquire(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
         """Wait until the slot is empty; ``passed`` is the answer of an earlier :meth:`peek_empty`."""
         if not passed:
-            cute.arch.mbarrier_wait(self.empty + index, parity)
+            self._wait(self.empty + index, parity)
 
     @cute.jit
     def expect(self, index: Int32, tag: Int32 | None = None) -> None:
@@ -243,6 +253,13 @@ class Ring:
             slot = state.ahead(i)
             cute.arch.mbarrier_wait(self.empty + slot.index, slot.parity)
 
+    @cute.jit
+    def _wait(self, barrier: cute.Pointer, parity: Int32) -> None:
+        if cutlass.const_expr(self.relaxed):
+            wait_in(barrier, parity, "relaxed")
+        else:
+            cute.arch.mbarrier_wait(barrier, parity)
+
     def peek_empty(self, index: Int32, parity: Int32) -> Boolean:
         """Whether the slot is already empty; never blocks for long."""
         return cute.arch.mbarrier_test_wait(self.empty + index, parity)
@@ -254,7 +271,7 @@ class Ring:
         """Wait until the slot is full; ``passed`` is the answer of an earlier :meth:`peek_full`."""
         if not passed:
             for load in cutlass.range_constexpr(len(self.load_bytes)):
-                cute.arch.mbarrier_wait(self.full(load) + index, parity)
+                self._wait(self.full(load) + index, parity)
 
     def peek_full(self, index: Int32, parity: Int32) -> Boolean:
         """Whether the slot is already full; never blocks for long."""
@@ -284,6 +301,9 @@ class Ring:
             target: of this lane; see :meth:`release_target`.
             arrives: true for the lanes that :meth:`arrives` names; None for every lane.
         """
+        if self.releases == "elected":
+            self._release_elected(index, arrives)
+            return
         space = "cta" if self.readers == 1 else "cluster"
         inline_ptx(
             f"mbarrier.arrive.shared::{space}.b64 _, [{{$r0}}];",
@@ -291,9 +311,21 @@ class Ring:
             predicate=arrives,
         )
 
-    def arrives(self, lane: Int32) -> Boolean | None:
-        """Whether a lane takes part in releases: one for each CTA that must be told; None where every lane does."""
-        return None if self.every else Boolean(lane < self.readers)
+    @cute.jit
+    def _release_elected(self, index: Int32, due: Boolean | None) -> None:
+        """The same by one elected thread of the warp, behind a warp sync and a branch; in a CTA alone."""
+        cute.arch.sync_warp()
+        if Boolean(True) if cutlass.const_expr(due is None) else due:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(self.empty + index)
+
+    def arrives(self, lane: Int32, warp: Int32) -> Boolean | None:
+        """Whether a lane of a warp of the CTA takes part in releases: one for each CTA that must be told; None where
+        every lane does, or one that is elected."""
+        if self.releases in ("consumer", "elected"):
+            return None
+        speaks = Boolean(lane < self.readers)
+        return Boolean(speaks & (warp % hopper.WARPGROUP_WARPS == 0)) if self.releases == "group" else speaks
 
     @cute.jit
     def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
@@ -310,3 +342,15 @@ class Ring:
             return inline_ptx(
                 "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[local, peer]
             )
+
+
+@cute.jit
+def wait_in(barrier: cute.Pointer, parity: Int32, order: cutlass.Constexpr[str]) -> None:
+    """Wait on a barrier of this CTA, in the memory order ``acquire`` or ``relaxed``."""
+    passed = Boolean(False)
+    while not passed:
+        passed = inline_ptx(
+            f"mbarrier.try_wait.parity.{order}.cta.shared::cta.b64 {{$w0}}, [{{$r0}}], {{$r1}}, {{$r2}};",
+            write_only_types=[Boolean],
+            read_only_args=[barrier.toint(), parity, Int32(WAIT_NS)],
+        )

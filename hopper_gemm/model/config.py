@@ -12,6 +12,7 @@ Tier = Literal["space", "ladder"]
 
 SCHEDULES = ("cooperative", "pingpong", "multistage")
 SIDES = ("producer", "consumer")
+ARRIVALS = ("warp", "thread", "producer", "consumer", "elected", "group")
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,14 @@ class GemmConfig:
     persistent: bool = _flag(
         True, "as many CTAs as fit at once, each walking over tiles; else one CTA a tile", launch=True
     )
-    loads: Literal["tma", "cp_async"] = _word(
-        "tma", "what fills the ring; cp_async: the producer's threads, 16 bytes each", "tma", "cp_async", tier="ladder"
+    loads: Literal["tma", "cp_async", "mixed"] = _word(
+        "tma",
+        "what fills the ring; cp_async: the producer's threads, 16 bytes each; mixed: A by TMA and B by cp.async, on "
+        "one full barrier",
+        "tma",
+        "cp_async",
+        "mixed",
+        tier="ladder",
     )
     stores: Literal["tma", "direct"] = _word(
         "tma",
@@ -156,8 +163,13 @@ class GemmConfig:
         "packed",
         tier="ladder",
     )
-    arrivals: Literal["warp", "thread"] = _word(
-        "warp", "who arrives on a barrier: one lane of each warp, or every thread", "warp", "thread", tier="ladder"
+    arrivals: Literal["warp", "thread", "producer", "consumer", "elected", "group"] = _word(
+        "warp",
+        "who arrives on a barrier: one lane of each warp; every thread, or every one of the producer or of the "
+        "consumers alone; of a consumer's warp one elected thread behind a warp sync; of a consumer one warp's lane "
+        "(group)",
+        *ARRIVALS,
+        tier="ladder",
     )
     full_barriers: int = _integer(1, "full barriers of a stage: 1 for A and B together, 2 for one each", tier="ladder")
     l2_promotion: int = _integer(
@@ -233,6 +245,29 @@ class GemmConfig:
         since=2,
     )
 
+    ring: Literal["own", "library"] = _word(
+        "own",
+        "what keeps the ring: barriers of our own, or cutlass.pipeline's PipelineTmaAsync with its PipelineState",
+        "own",
+        "library",
+        tier="ladder",
+        since=2,
+    )
+    waits: Literal["acquire", "relaxed"] = _word(
+        "acquire",
+        "memory order of a wait on a barrier of the ring (PTX, mbarrier.try_wait)",
+        "acquire",
+        "relaxed",
+        tier="ladder",
+        since=2,
+    )
+    spills: bool = _flag(
+        False,
+        "let registers run out: none move from the producer to the consumers, and what spills is timed all the same",
+        tier="ladder",
+        since=2,
+    )
+
     def __post_init__(self) -> None:
         for name, parameter in PARAMETERS.items():
             value = getattr(self, name)
@@ -298,6 +333,10 @@ class GemmConfig:
     def peeks(self, side: Side) -> bool:
         """Whether a side of the ring probes ahead."""
         return self.peek is True or self.peek == side
+
+    def every_thread(self, side: Side) -> bool:
+        """Whether every thread of a side of the ring arrives on its barriers."""
+        return self.arrivals in ("thread", side)
 
     def as_dict(self) -> dict[str, Any]:
         """Every field by its own name, ready for a row of a table or JSON."""

@@ -63,9 +63,10 @@ REGISTER_SPLITS = {
     1: (RegisterSplit(hopper.REGISTERS_PER_THREAD, hopper.REGISTERS_PER_THREAD, moved=False),),
     2: (RegisterSplit(56, 224, moved=True), RegisterSplit(40, 232, moved=True), RegisterSplit(24, 240, moved=True)),
     3: (RegisterSplit(56, 152, moved=True), RegisterSplit(32, 160, moved=True)),
+    4: (RegisterSplit(32, 112, moved=True),),
 }
 """By number of consumers, the roomiest producer first: with many loads for a stage it spills at 40. What a CTA may hand
-around is what it was launched with: 168 registers for each of 384 threads, 128 for each of 512."""
+around is what it was launched with: 168 registers for each of 384 threads, 128 for each of 512, 96 of 640."""
 
 REGISTERS_UNSPECIALISED = {1: 255, 2: 255, 3: 168}
 """Registers per thread where nobody gives any up, by number of consumers: what the SM has for 128, 256 and 384
@@ -265,7 +266,7 @@ def footprint(config: GemmConfig) -> Footprint:
 def register_splits(config: GemmConfig) -> tuple[RegisterSplit, ...]:
     """The ways to deal out registers between producer and consumers, the roomiest producer first."""
     consumers = _int(config.consumers)
-    if config.ctas_per_sm > 1:
+    if config.ctas_per_sm > 1 or config.spills:
         threads = hopper.WARPGROUP_THREADS * (consumers + int(config.specialised))
         registers = hopper.REGISTERS_PER_SM // (config.ctas_per_sm * threads) // hopper.REGISTER_STEP
         most = min(hopper.REGISTERS_PER_THREAD, registers * hopper.REGISTER_STEP)
@@ -401,8 +402,9 @@ def _divides(config: GemmConfig) -> bool:
 
 
 def accumulators_fit(shares: Footprint) -> bool:
-    """Whether a consumer's registers hold its accumulators and what it needs beside them."""
-    return shares.accumulators + shares.spare_registers <= register_splits(shares.config)[-1].consumer
+    """Whether a consumer's registers hold its accumulators and what it needs beside them, or need not."""
+    most = register_splits(shares.config)[-1].consumer - shares.spare_registers
+    return shares.config.spills or shares.accumulators <= most
 
 
 def _buffers_that_fit(config: GemmConfig) -> int:

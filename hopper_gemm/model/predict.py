@@ -299,7 +299,7 @@ def _load(shares: Footprint, problem: GemmProblem, sms: int, resident: int, pace
     """Clocks in which an SM gets one stage while all others do."""
     config = shares.config
     rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(shares.swizzle_bytes, pace.quarter)
-    rate *= pace.thread_loads if config.loads == "cp_async" else 1.0
+    rate *= pace.thread_loads if config.loads != "tma" else 1.0
     patch = _patch(config, output_sides(config, problem.m, problem.n), resident / config.work_items)
     read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
     read *= 1.0 if config.serpentine else 1.0 + pace.straight

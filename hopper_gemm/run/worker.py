@@ -412,10 +412,11 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
 def serialised(point: Point, built: Built) -> str:
     """What a measured kernel's row should say beside its figures, if anything."""
     assert point.config is not None
-    most = footprint(point.config).wgmma_waits
+    most, told = footprint(point.config).wgmma_waits, built.reason
     if built.report is None or built.report.wgmma_waits <= most:
-        return ""
-    return f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"
+        return told
+    waits = f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"
+    return "; ".join(filter(None, [told, waits]))
 
 
 def shares(cores: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:

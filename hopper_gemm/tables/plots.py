@@ -241,6 +241,53 @@ def search_plot(
     _save(figure, path, title, 30 * across)
 
 
+_SPANS = {"waits": "#d9d9d9", "issues": "#7f7f7f", "load": "#8fbc8f", "queued": "#9ec5e8", "math": "#1f5f9f"}
+
+
+def timeline(axis: plt.Axes, spans: pd.DataFrame, stages: int) -> None:
+    """Draw what the roles of a CTA do over time: a lane for each role, and one below the producer's for each slot.
+
+    Args:
+        axis: to draw on.
+        spans: of :func:`hopper_gemm.tables.sources.spans`, of the stages to be shown.
+        stages: slots of the ring; loads of one slot share a lane.
+    """
+    lanes = {"producer": 0.0, **{f"slot {slot}": 1.0 + slot for slot in range(stages)}}
+    for role in sorted(set(spans["role"]) - {"producer"}):
+        lanes[role] = float(len(lanes))
+    for one in spans.itertuples():
+        lane = lanes[f"slot {one.stage % stages}" if one.what == "load" else one.role]
+        axis.barh(lane, one.end - one.start, 0.7, one.start, color=_SPANS[one.what], edgecolor="white", linewidth=0.4)
+        if one.what in ("load", "math") and one.end > one.start:
+            axis.text((one.start + one.end) / 2, lane, str(one.stage), ha="center", va="center", fontsize=6)
+    axis.set_yticks(list(lanes.values()), list(lanes), fontsize=7)
+    axis.set_ylim(max(lanes.values()) + 0.5, -0.5)
+    axis.set_xlabel("SM clocks since the CTA began", fontsize=8)
+
+
+def patch(axis: plt.Axes, tiles: Sequence[tuple[int, int]], size: tuple[int, int], at_once: int) -> None:
+    """Draw the first wave of a walk over a grid of tiles: the tiles under way, and the rows and columns they read.
+
+    Args:
+        axis: to draw on.
+        tiles: (m, n) in the order of the walk.
+        size: tiles along m and along n.
+        at_once: tiles of a wave.
+    """
+    wave = tiles[:at_once]
+    grid = np.zeros(size)
+    grid[:, sorted({n for _, n in wave})] += 0.25
+    grid[sorted({m for m, _ in wave})] += 0.25
+    for m, n in wave:
+        grid[m, n] = 1
+    axis.imshow(grid, cmap="Blues", vmin=0, vmax=1.3, aspect="equal")
+    axis.set_xticks(np.arange(-0.5, size[1]), [])
+    axis.set_yticks(np.arange(-0.5, size[0]), [])
+    axis.grid(color="white", linewidth=0.6)
+    rows, columns = ({one[side] for one in wave} for side in (0, 1))
+    axis.set_title(f"{len(rows)} + {len(columns)} = {len(rows) + len(columns)} panels", fontsize=9)
+
+
 def _save(figure: Figure, path: Path, title: str, width: int) -> None:
     """Write the picture, its title wrapped to so many letters, and release the figure."""
     figure.suptitle("\n".join(wrap(title, width=width)), fontsize=10)

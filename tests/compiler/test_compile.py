@@ -153,6 +153,74 @@ RARE = [
 ]
 
 
+RUNGS = [
+    *(GemmConfig(ring="library", arrivals=arrivals) for arrivals in ("warp", "elected", "consumer")),
+    GemmConfig(ring="library", cluster_m=2, cluster_n=2),
+    GemmConfig(ring="library", stages=1, stagger=0),
+    GemmConfig(tile_m=128, ring="library", schedule="pingpong", cluster_n=2),
+    GemmConfig(tile_m=128, ring="library", schedule="multistage", stages=4),
+    *(GemmConfig(arrivals=arrivals) for arrivals in ("elected", "group", "producer", "consumer")),
+    GemmConfig(arrivals="group", cluster_m=2, stagger=0),
+    GemmConfig(waits="relaxed", cluster_n=2, full_barriers=2),
+    GemmConfig(loads="mixed"),
+    GemmConfig(tile_m=128, tile_n=256, loads="mixed", arrivals="thread"),
+    GemmConfig(consumers=4, split="m"),
+    GemmConfig(tile_m=256, tile_n=136, consumers=4, split="m", cluster_n=2),
+    GemmConfig(tile_m=128, tile_n=256, consumers=4, split="n"),
+    GemmConfig(tile_m=64, tile_n=256, consumers=4, split="n", stagger=3),
+]
+
+
+@pytest.mark.compile
+def test_the_rungs_of_the_ring_compile_as_asked(pool):
+    assert all(map(is_legal, RUNGS))
+    assert faults(pool, RUNGS) == []
+
+
+@pytest.mark.compile
+def test_a_spill_is_refused_unless_it_is_asked_for(pool):
+    """320 x 128 with one consumer: 320 accumulators of 255 registers, and wgmma serialised."""
+    naive = GemmConfig(tile_m=320, consumers=1, split="m", spills=True)
+    allowed, refused = (KernelId.of(replace(naive, spills=spills), PROBLEM) for spills in (True, False))
+    built = pool.result(allowed)
+    assert (built.status, built.report.registers) == ("ok", 255)
+    assert built.report.stack_bytes > 320
+    assert f"{built.report.stack_bytes} B of stack" in built.reason
+    assert built.report.wgmma_waits > footprint(naive).wgmma_waits
+    assert pool.result(refused).status == "spilled"
+
+
+@pytest.mark.compile
+def test_without_moved_registers_two_consumers_of_the_320_row_spill(pool):
+    naive = GemmConfig(tile_m=320, consumers=2, split="n", spills=True)
+    built = pool.result(KernelId.of(naive, PROBLEM))
+    assert built.report.registers == 168
+    assert built.report.spills
+    assert not pool.result(KernelId.of(replace(naive, spills=False), PROBLEM)).report.spills
+
+
+@pytest.mark.compile
+def test_the_assembler_makes_of_a_relaxed_wait_what_it_makes_of_an_acquire(monkeypatch):
+    """In the scope of a CTA: so a relaxed wait can gain nothing on sm_90a."""
+    from hopper_gemm.compiler.compile import compile_kernel
+    from hopper_gemm.compiler.cubin import read_cubin
+    from hopper_gemm.kernel import pipeline
+
+    config = resolve(GemmConfig(tile_m=64, tile_n=64, waits="relaxed"))
+    relaxed = compile_kernel(config, "bf16").cubin
+    plain = pipeline.wait_in
+    asked = []
+
+    def acquiring(barrier, parity, order):
+        asked.append(order)
+        return plain(barrier, parity, "acquire")
+
+    monkeypatch.setattr(pipeline, "wait_in", acquiring)
+    acquire = compile_kernel(config, "bf16").cubin
+    assert set(asked) == {"relaxed"}
+    assert read_cubin(acquire).code == read_cubin(relaxed).code
+
+
 @pytest.mark.compile
 @pytest.mark.parametrize("layouts", ["kk", "mk", "kn", "mn"])
 def test_the_options_of_the_epilogue_with_an_fp32_output_compile_as_asked(pool, layouts):
@@ -197,6 +265,16 @@ def test_every_kernel_of_the_tuned_table_compiles_without_a_spill(pool):
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize("config", [GemmConfig(), GemmConfig(consumers=4, split="m"), GemmConfig(stages=1, stagger=0)])
+def test_a_traced_kernel_is_another_binary_with_the_same_multiplications(pool, config):
+    plain, traced = (KernelId.of(config, PROBLEM, traced=traced) for traced in (False, True))
+    assert plain.digest != traced.digest
+    plain, traced = pool.result(plain), pool.result(traced)
+    assert (traced.status, traced.report.wgmma) == ("ok", plain.report.wgmma)
+    assert traced.report.code != plain.report.code
+
+
+@pytest.mark.compile
 def test_what_is_refused_to_an_fp32_output_for_its_registers_indeed_spills(pool):
     config, problem = GemmConfig(tile_n=192, stream_k=True), replace(PROBLEM, dtype="bf16_fp32")
     assert is_legal(config)
@@ -211,6 +289,7 @@ def test_what_is_refused_to_an_fp32_output_for_its_registers_indeed_spills(pool)
         GemmConfig(tile_m=256, tile_n=224, consumers=2, split="m", stages=2),
         GemmConfig(tile_m=384, tile_n=144, consumers=3, split="m", stages=2),
         GemmConfig(tile_m=192, tile_n=208, consumers=3, split="m", stages=2),
+        GemmConfig(tile_m=256, tile_n=144, consumers=4, split="m", stages=2),
     ],
     ids=str,
 )

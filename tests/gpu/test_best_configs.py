@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from hopper_gemm.measure.device import find_hopper, slug
 from hopper_gemm.tables.tuned import recorded_tables
 from hopper_gemm.tuning.run import check_recorded
+
+from hopper_gemm.measure.device import find_hopper, slug
 
 pytestmark = pytest.mark.gpu
 

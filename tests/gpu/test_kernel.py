@@ -186,6 +186,19 @@ VARIANTS = {
     "skew, dynamic": {"skew": 1, "scheduler": "dynamic", "cluster_n": 2},
     "staged in the ring": {"staging": "ring", "k_depth": 4},
     "staged in the ring, dynamic": {"staging": "ring", "k_depth": 4, "scheduler": "dynamic", "cluster_m": 2},
+    "library": {"ring": "library"},
+    "library 2x2": {"ring": "library", "cluster_m": 2, "cluster_n": 2},
+    "library, elected": {"ring": "library", "arrivals": "elected"},
+    "library, every thread": {"ring": "library", "arrivals": "consumer"},
+    "elected": {"arrivals": "elected"},
+    "one of a group": {"arrivals": "group", "cluster_m": 2},
+    "every producer's thread": {"arrivals": "producer"},
+    "every consumer's thread": {"arrivals": "consumer"},
+    "relaxed": {"waits": "relaxed", "cluster_n": 2},
+    "TMA and cp.async": {"loads": "mixed"},
+    "four consumers": {"consumers": 4, "tile_m": 256},
+    "four consumers along n": {"consumers": 4, "split": "n", "cluster_n": 2},
+    "spilling": {"tile_m": 320, "consumers": 1, "spills": True},
 }
 
 

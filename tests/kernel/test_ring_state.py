@@ -55,7 +55,7 @@ def test_index_wraps_and_parity_flips_for_every_stage_count(stages):
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)])
 def test_readers_counts_every_cta_of_the_own_row_and_column_once(cluster):
-    ring = Ring(None, 1, (0,), 1, 8, False, cluster)
+    ring = Ring(None, 1, (0,), 1, 8, False, "warp", False, cluster)
     for rank_m in range(cluster[0]):
         for rank_n in range(cluster[1]):
             peers = {(m, rank_n) for m in range(cluster[0])} | {(rank_m, n) for n in range(cluster[1])}

@@ -100,7 +100,18 @@ def test_what_the_launch_takes_reaches_the_gpu_by_the_host():
 
 def test_what_never_wins_is_of_the_ladder():
     ladder = {field for field, parameter in PARAMETERS.items() if parameter.tier == "ladder"}
-    assert ladder == {"loads", "stores", "unroll", "ring_state", "arrivals", "full_barriers"}
+    assert ladder == {
+        "loads",
+        "stores",
+        "unroll",
+        "ring",
+        "ring_state",
+        "arrivals",
+        "full_barriers",
+        "waits",
+        "prefetch",
+        "spills",
+    }
 
 
 def test_a_row_recorded_before_there_was_a_parameter_is_of_a_config_without_it():

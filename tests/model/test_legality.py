@@ -46,7 +46,7 @@ def test_the_examples_hold():
 
 
 def test_all_reasons_are_given_not_only_the_first():
-    config = GemmConfig(tile_m=100, tile_n=130, k_depth=17, consumers=4, cluster_m=3, swizzle=33, epi_n=48)
+    config = GemmConfig(tile_m=100, tile_n=130, k_depth=17, consumers=5, cluster_m=3, swizzle=33, epi_n=48)
     assert rules_of(config) == ["tile_m", "tile_n", "k_depth", "consumers", "cluster", "swizzle", "epi_n"]
 
 
@@ -57,7 +57,37 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"tile_n": 132}, "tile_n"),
         ({"tile_n": 264}, "tile_n"),
         ({"k_depth": 17, "stagger": 0}, "k_depth"),
-        ({"consumers": 4}, "consumers"),
+        ({"consumers": 5}, "consumers"),
+        ({"consumers": 4, "split": "m"}, None),
+        ({"consumers": 4, "split": "m", "tile_n": 144}, "wgmma_n"),
+        ({"consumers": 4, "split": "m", "tile_n": 136}, None),
+        ({"consumers": 4, "split": "n", "tile_n": 256}, "registers"),
+        ({"consumers": 4, "split": "m", "schedule": "multistage"}, "four consumers"),
+        ({"consumers": 4, "split": "m", "stores": "direct"}, "four consumers"),
+        ({"consumers": 4, "split": "m", "stream_k": True}, "four consumers"),
+        ({"ring": "library", "cluster_m": 2}, None),
+        ({"ring": "library", "arrivals": "elected"}, None),
+        ({"ring": "library", "arrivals": "thread"}, "ring"),
+        ({"ring": "library", "arrivals": "group"}, "ring"),
+        ({"ring": "library", "ring_state": "packed"}, "ring"),
+        ({"ring": "library", "scheduler": "dynamic"}, "ring"),
+        ({"ring": "library", "waits": "relaxed"}, "ring"),
+        ({"ring": "library", "full_barriers": 2}, "ring"),
+        ({"arrivals": "group", "cluster_m": 2}, None),
+        ({"arrivals": "elected", "cluster_m": 2}, "arrivals"),
+        ({"arrivals": "producer", "cluster_n": 2}, "arrivals"),
+        ({"arrivals": "consumer"}, None),
+        ({"waits": "relaxed", "cluster_m": 2}, None),
+        ({"loads": "mixed"}, None),
+        ({"loads": "mixed", "cluster_m": 2}, "loads"),
+        ({"loads": "mixed", "schedule": "multistage"}, "loads"),
+        ({"loads": "mixed", "full_barriers": 2}, "loads"),
+        ({"loads": "mixed", "tile_m": 320}, None),
+        ({"tile_m": 320, "consumers": 1, "split": "m"}, "registers"),
+        ({"tile_m": 320, "consumers": 1, "split": "m", "spills": True}, None),
+        ({"tile_m": 320, "consumers": 2, "split": "n", "spills": True}, None),
+        ({"tile_m": 128, "spills": True, "schedule": "multistage"}, "spills"),
+        ({"spills": True, "unroll": True}, "spills"),
         ({"tile_m": 192, "consumers": 2, "split": "m"}, "split"),
         ({"tile_n": 144, "consumers": 2, "split": "n", "tile_m": 64}, None),
         ({"tile_n": 120, "consumers": 2, "split": "n"}, "split"),
@@ -269,7 +299,7 @@ def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
         assert shares.smem_bytes <= hopper.SMEM_BYTES
         assert shares.share_m % hopper.WGMMA_M == 0
         assert shares.share_n % hopper.WGMMA_N_STEP == 0
-        assert shares.accumulators < split.consumer
+        assert shares.accumulators < split.consumer or config.spills
         at_launch = hopper.REGISTERS_PER_SM // shares.threads // hopper.REGISTER_STEP * hopper.REGISTER_STEP
         given = split.producer + shares.config.consumers * split.consumer
         assert not split.moved or given * hopper.WARPGROUP_THREADS <= at_launch * shares.threads

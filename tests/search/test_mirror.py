@@ -85,7 +85,9 @@ def test_a_postgres_role_that_may_not_create_is_one_line(tmp_path, postgres):  #
 
 
 def test_what_is_no_storage_is_refused_at_once(tmp_path):
-    with pytest.raises(ValueError, match=r"--storage must be a path, sqlite:///FILE, or postgresql.* but got redis://h"):
+    with pytest.raises(
+        ValueError, match=r"--storage must be a path, sqlite:///FILE, or postgresql.* but got redis://h"
+    ):
         mirrored(tmp_path, "redis://h/0")
 
 

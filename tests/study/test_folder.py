@@ -18,7 +18,9 @@ from hopper_gemm.study.row import ResultsError
 from tests.conftest import ROOT
 
 ROWS = read_study(ROOT / "results/h200/data").rows
-ABOUT = fresh("data", "", "measured", spec={}, spec_digest="q", gpu={"name": "NVIDIA H200", "driver": "580"}, kernel="k")
+ABOUT = fresh(
+    "data", "", "measured", spec={}, spec_digest="q", gpu={"name": "NVIDIA H200", "driver": "580"}, kernel="k"
+)
 
 
 def made(path, rows=ROWS[:6], finish=True):
@@ -67,7 +69,10 @@ def test_what_is_refused_leaves_no_folder(tmp_path):
     [
         ({"spec_digest": "other"}, "was begun with another question; name another folder with --out"),
         ({"source": "replayed", "record": "r"}, r"was begun with another source \(measured, now replayed\)"),
-        ({"gpu": {"name": "NVIDIA H100", "driver": "580"}}, r"was begun with another GPU \(NVIDIA H200, now NVIDIA H100\)"),
+        (
+            {"gpu": {"name": "NVIDIA H100", "driver": "580"}},
+            r"with another GPU \(NVIDIA H200, now NVIDIA H100\)",
+        ),
         ({"kernel": "k2"}, r"was begun with another kernel \(k, now k2\)"),
     ],
 )

@@ -1,4 +1,8 @@
-"""Loads by cp.async: the producer's threads copy sixteen bytes each, and announce a stage once it has landed."""
+"""Loads by cp.async: the producer's threads copy sixteen bytes each, and announce a stage once it has landed.
+
+Loads of A may come by TMA beside them. One full barrier then takes both: the bytes that the copy engine brings of A,
+which one thread announces as with loads by TMA alone, and an arrival of each warp whose copies of B have landed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.operand import OperandLoad
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.work import Item
 from hopper_gemm.model import hopper
@@ -103,17 +108,23 @@ class ThreadLoads:
 
     Args:
         ring: what they fill.
-        a, b: the operands' ways into shared memory.
+        a, b: the operands' ways into shared memory; that of A may be by TMA.
+        first: true in the warp that issues loads by TMA.
     """
 
     ring: Ring
-    a: ThreadLoad
+    a: ThreadLoad | OperandLoad
     b: ThreadLoad
+    first: Boolean
 
     @cute.jit
     def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32) -> None:
         """Start copying one stage into an empty slot."""
-        self.a.issue(tile_m, k_tile, index)
+        if cutlass.const_expr(isinstance(self.a, ThreadLoad)):
+            self.a.issue(tile_m, k_tile, index)
+        elif self.first:
+            self.ring.expect(index)
+            self.a.issue(tile_m, k_tile, index, self.ring.full() + index)
         self.b.issue(tile_n, k_tile, index)
 
     @cute.jit

@@ -87,7 +87,7 @@ def _layouts(shares: Footprint, problem: GemmProblem) -> str | None:
     if problem.layouts == "kk":
         return None
     if config.loads != "tma":
-        return f'loads "cp_async" read only layouts kk but got {problem.layouts}; take loads tma'
+        return f'loads "{config.loads}" read only layouts kk but got {problem.layouts}; take loads tma'
     axes = reversed(problem.layouts) if config.swap_ab else problem.layouts
     sides = (
         ("tile_m", config.tile_m, shares.share_m, config.cluster_n),

@@ -11,7 +11,9 @@ K_DEPTH_MAX = 16
 STAGGER_MAX = 7
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 CTAS_PER_SM = (1, 2, 3, 4)
-WGMMA_N_MAX_OF_THREE = 200
+WGMMA_N_MOST = {3: 200, 4: 136}
+"""By number of consumers; with more columns the assembler refuses the instruction: for 152 it asks for 102 registers
+where 640 threads enter with 96 (C7602)."""
 
 
 def _tile_n(shares: Footprint) -> str | None:
@@ -66,10 +68,12 @@ def _registers(shares: Footprint) -> str | None:
 
 def _wgmma_n(shares: Footprint) -> str | None:
     config = shares.config
-    if config.consumers != 3 or not config.specialised or shares.share_n <= WGMMA_N_MAX_OF_THREE:
+    assert isinstance(config.consumers, int)
+    most = WGMMA_N_MOST.get(config.consumers, hopper.WGMMA_N_MAX)
+    if not config.specialised or shares.share_n <= most:
         return None
     return (
-        f"with 3 consumers a wgmma may be at most {WGMMA_N_MAX_OF_THREE} columns wide but is {shares.share_n}; "
+        f"with {config.consumers} consumers a wgmma may be at most {most} columns wide but is {shares.share_n}; "
         "split along n or take 2 consumers"
     )
 
@@ -127,7 +131,7 @@ SHAPE_RULES = (
     Rule("k_depth", "deeper stages leave no room for a second one", _k_depth),
     Rule(
         "consumers",
-        "four consumer warpgroups leave too few registers at entry",
+        "five consumer warpgroups enter with 80 registers each, too few for a wgmma of 128 columns (C7602)",
         one_of("consumers", tuple(REGISTER_SPLITS)),
     ),
     Rule("schedule", "two accumulator sets fit into an SM's registers, three do not", _schedule),
@@ -135,7 +139,9 @@ SHAPE_RULES = (
     Rule("ctas_per_sm", "shared memory for a ring is what there is for all", one_of("ctas_per_sm", CTAS_PER_SM)),
     Rule("registers", "accumulators live in registers; a spill costs more than any tile gains", _registers),
     Rule(
-        "wgmma_n", "512 threads enter with 128 registers each, and one instruction must fit into them (C7602)", _wgmma_n
+        "wgmma_n",
+        "512 threads enter with 128 registers each, 640 with 96, and one instruction must fit into them (C7602)",
+        _wgmma_n,
     ),
     Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),

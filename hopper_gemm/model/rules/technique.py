@@ -21,23 +21,23 @@ COPIED_ROWS = 384
 UNROLL_ACCUMULATORS = 160
 DIRECT_MOST = 184
 L2_PROMOTIONS = (0, 64, 128, 256)
+LIBRARY_ARRIVALS = ("warp", "elected", "consumer")
 
 
 def _loads(shares: Footprint) -> str | None:
     config = shares.config
     if config.loads == "tma":
         return None
+    loads = f'loads "{config.loads}"'
     if not config.specialised:
-        return f'loads "cp_async" come from a producer warpgroup; {config.schedule} has none, take cooperative'
+        return f"{loads} come from a producer warpgroup; {config.schedule} has none, take cooperative"
     if config.cluster_size > 1:
-        return 'loads "cp_async" cannot multicast; take cluster 1x1'
-    if config.tile_m + config.tile_n > COPIED_ROWS:
-        return (
-            f'loads "cp_async" copy at most {COPIED_ROWS} rows of A and B a stage but got '
-            f"{config.tile_m + config.tile_n}; take a smaller tile"
-        )
+        return f"{loads} cannot multicast; take cluster 1x1"
+    copied = config.tile_n + (config.tile_m if config.loads == "cp_async" else 0)
+    if copied > COPIED_ROWS:
+        return f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
     if config.full_barriers > 1:
-        return 'loads "cp_async" land in order and need one full barrier; take full_barriers = 1'
+        return f"{loads} land in order and need one full barrier; take full_barriers = 1"
     return None
 
 
@@ -189,7 +189,7 @@ def _stream_k(shares: Footprint) -> str | None:
     if config.cluster_size > 2:
         return "stream_k waits for clusters that must all be resident: take a cluster of two at most"
     if config.loads != "tma":
-        return 'stream_k starts within a tile, which loads "cp_async" cannot; take loads tma'
+        return f'stream_k starts within a tile, which loads "{config.loads}" cannot; take loads tma'
     return None
 
 
@@ -201,9 +201,41 @@ def _swap_ab(shares: Footprint) -> str | None:
 
 def _arrivals(shares: Footprint) -> str | None:
     config = shares.config
-    if config.arrivals == "warp" or config.cluster_size == 1:
+    if config.arrivals in ("warp", "group") or config.cluster_size == 1:
         return None
-    return 'arrivals of every "thread" reach only their own CTA; take cluster 1x1'
+    return f'arrivals "{config.arrivals}" reach only their own CTA; take cluster 1x1'
+
+
+def _ring(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.ring == "own":
+        return None
+    if config.loads != "tma" or config.full_barriers > 1 or config.scheduler != "static" or config.waits != "acquire":
+        return 'ring "library" takes loads tma, full_barriers 1, scheduler static and waits acquire'
+    if config.ring_state != "index_phase":
+        return f'ring "library" has a state of its own; leave ring_state but got {config.ring_state}'
+    if config.arrivals in LIBRARY_ARRIVALS:
+        return None
+    return f'ring "library" offers arrivals {", ".join(LIBRARY_ARRIVALS)} but got {config.arrivals}'
+
+
+def _four(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.consumers != 4:
+        return None
+    plain = config.schedule == "cooperative" and config.split_k == 1 and not config.stream_k
+    if plain and config.loads == "tma" and config.stores == "tma":
+        return None
+    return "4 consumers share whole tiles by TMA: take schedule cooperative, split_k 1, loads and stores tma"
+
+
+def _spills(shares: Footprint) -> str | None:
+    config = shares.config
+    if not config.spills:
+        return None
+    if config.schedule != "cooperative" or config.split_k > 1 or config.stream_k or config.unroll:
+        return "spills are for one plain kernel: take schedule cooperative, split_k 1, no stream_k, no unroll"
+    return None
 
 
 def _epi_n(shares: Footprint) -> str | None:
@@ -303,6 +335,9 @@ TECHNIQUE_RULES = (
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
     Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
     Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
+    Rule("ring", "the library keeps a plain ring, filled by TMA, whose producer is one elected thread", _ring),
+    Rule("four consumers", "they have 48 registers beside 64 accumulators", _four),
+    Rule("spills", "a study of what a spill costs needs no techniques", _spills),
     Rule("full_barriers", "a stage has two loads, A and B", one_of("full_barriers", (1, 2))),
     Rule("l2_promotion", "sizes that a TMA descriptor can name", one_of("l2_promotion", L2_PROMOTIONS)),
     Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _epi_n),
