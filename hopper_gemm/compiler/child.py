@@ -80,7 +80,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, where there is one."""
+        """The process's number; None where there is no process."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:

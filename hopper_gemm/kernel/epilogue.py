@@ -54,14 +54,14 @@ class Chunks:
         return BY_ROWS[128] if self.transposed else BY_DEPTH[min(128, self.dtype.width // 8 * self.n)]
 
     def layout(self, buffers: int) -> cute.ComposedLayout:
-        """Of chunk buffers in shared memory: (rows, columns, buffer). The boxes of a chunk lie one after the other."""
+        """Shared-memory layout of chunk buffers: (rows, columns, buffer). A chunk's boxes lie one after the other."""
         shape = hopper.WGMMA_M, self.n, buffers
         if not self.footprint.chunk_swizzled:
             return plain_layout(*shape)
         return smem_layout(self.dtype, self._kind, shape, self.box[0] == hopper.WGMMA_M)
 
     def box_layout(self) -> cute.ComposedLayout:
-        """Of one box of a chunk: (rows, columns)."""
+        """Shared-memory layout of one box of a chunk: (rows, columns)."""
         if not self.footprint.chunk_swizzled:
             return cute.slice_(plain_layout(*self.box), (None, None, 0))
         return smem_layout(self.dtype, self._kind, self.box)

@@ -185,12 +185,12 @@ class Operand:
 
     @property
     def kind(self) -> Kind:
-        """Of the shared-memory layout's atom."""
+        """The kind of the shared-memory layout's atom."""
         return (BY_ROWS if self.by_rows else BY_DEPTH)[self.span * ELEMENT_BYTES]
 
     @property
     def major(self) -> OperandMajorMode:
-        """As wgmma calls it."""
+        """The operand's major mode, as wgmma names it."""
         return OperandMajorMode.MN if self.by_rows else OperandMajorMode.K
 
     @property
@@ -215,7 +215,7 @@ class Operand:
         return self.tile // self.slices, self.tile_k if self.by_rows else self.span
 
     def layout(self) -> cute.ComposedLayout:
-        """Of the ring's memory: (rows, depth, stage)."""
+        """Layout of the ring's memory: (rows, depth, stage)."""
         return smem_layout(self.dtype, self.kind, (self.tile, self.tile_k, self.stages), not self.by_rows)
 
     def load_atom(self, matrix: cute.Tensor) -> cpasync.TmaInfo:

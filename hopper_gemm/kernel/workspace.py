@@ -160,7 +160,7 @@ class Ledger:
 
     @cute.jit
     def wait_pieces(self) -> Boolean:
-        """As the owner, wait a while for all other pieces; whether they are there."""
+        """Wait a bounded while for all other pieces; return whether they have arrived. Called by the owner."""
         there = Boolean(False)
         if self.first:
             seen, looks = acquired(self.word), Int32(LOOKS)
@@ -174,8 +174,9 @@ class Ledger:
 
     @cute.jit
     def give_up(self) -> Boolean:
-        """As the owner, with its sums filed too, leave the rest to the last of the others; or, where all have come
-        meanwhile, not: whether they have."""
+        """Leave the tile to the last of the other pieces, unless all have arrived meanwhile; return whether they have.
+
+        Called by the owner, once its own sums are filed."""
         self.sync()
         there = Boolean(False)
         if self.first:

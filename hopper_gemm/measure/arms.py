@@ -116,7 +116,7 @@ class Arm:
         return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
 
     def _captured(self, launches: int) -> Graph:
-        """As torch.cuda.graph does, without giving back the memory that the next check will ask for again."""
+        """A captured graph of so many launches. It keeps memory that torch.cuda.graph frees and the next check needs."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(_capture_stream()):

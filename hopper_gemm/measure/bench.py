@@ -298,7 +298,7 @@ class Bench:
     def _figures(
         self, point: Point, rounds: Sequence[Round], samples: Sequence[Sample], chosen: Chosen
     ) -> dict[str, Any]:
-        """By column of the results schema; those without a value are left out."""
+        """Figures by column of the results schema; those without a value are left out."""
         ratio, flop = speedup(samples), point.problem.flop
         spacers = [sample.spacer_us or 0.0 for sample in samples]
         ours = [sample.ours_us for sample in samples]

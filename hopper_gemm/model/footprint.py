@@ -65,8 +65,8 @@ REGISTER_SPLITS = {
     3: (RegisterSplit(56, 152, moved=True), RegisterSplit(32, 160, moved=True)),
     4: (RegisterSplit(32, 112, moved=True),),
 }
-"""By number of consumers, the roomiest producer first: with many loads for a stage it spills at 40. What a CTA may hand
-around is what it was launched with: 168 registers for each of 384 threads, 128 for each of 512, 96 of 640."""
+"""Splits by number of consumers, the roomiest producer first: with many loads for a stage it spills at 40. A CTA moves
+only registers it was launched with: 168 for each of 384 threads, 128 for each of 512, 96 for each of 640."""
 
 REGISTERS_UNSPECIALISED = {1: 255, 2: 255, 3: 168}
 """Registers per thread where nobody gives any up, by number of consumers: what the SM has for 128, 256 and 384

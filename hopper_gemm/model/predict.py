@@ -137,7 +137,7 @@ class Pace:
 
 
 FITTED = Pace()
-"""Of an NVIDIA H200."""
+"""The rates of an NVIDIA H200."""
 
 BEFORE = Pace(
     l2_bytes=71.6,

@@ -13,10 +13,10 @@ LAYOUTS = ("kk", "mk", "kn", "mn")
 row-major; ``mk`` is TT, ``mn`` is NT in BLAS's words."""
 
 ELEMENT_BYTES = 2
-"""Of an element of A or B, and of C where it has their type."""
+"""Bytes of an element of A or B, and of C where it has their type."""
 
 OUT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Of an element of C, by its type."""
+"""Bytes of an element of C, by its type."""
 
 DATA = ("normal", "uniform", "zeros")
 """What the matrices of a measurement hold: standard-normal numbers, uniform ones in [-1, 1), or zeros. A tensor core's

@@ -292,7 +292,7 @@ def problems_of(
 
 
 def entries_of(recorded: Path | None, kind: str) -> list[TunedEntry]:
-    """Of the named tuned table; else of the recorded one of this kind of GPU; else of all, as matmul."""
+    """Entries of the named tuned table, else of the recorded one of this kind of GPU, else of all, as matmul has."""
     if recorded is not None:
         return read_tuned(recorded)
     tables = recorded_tables()

@@ -64,7 +64,7 @@ class Many(Idle):
         self.failures: dict[GemmProblem, str] = {}
         """Why problems are not tuned."""
         self.clocks: dict[str, Clock] = {}
-        """By worker."""
+        """Clocks by worker."""
 
     @property
     def settled(self) -> set[GemmProblem]:
@@ -82,11 +82,11 @@ class Many(Idle):
             one.worker = None if one.worker == worker else one.worker
 
     def room(self, workers: int) -> int:
-        """As many as the sweeps that are under way want."""
+        """Number of tasks to keep open: as many as the sweeps under way want."""
         return max((one.sweep.room(1) for one in self._ones.values() if one.sweep and one.worker), default=1)
 
     def next(self, member: Member) -> Task | None:
-        """Of the worker's own sweep, else of the next that nobody is at."""
+        """The next task of the worker's own sweep, else of the first sweep without a worker."""
         ones = sorted(self._ones.values(), key=lambda one: one.worker != member.name)
         for one in ones:
             if one.settled or one.worker not in (None, member.name):

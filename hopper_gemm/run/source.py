@@ -53,7 +53,7 @@ class Source:
 
     @property
     def word(self) -> str:
-        """As provenance has it."""
+        """The word for it in provenance."""
         return "measured" if self.measured else "replayed"
 
     @property

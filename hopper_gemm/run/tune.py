@@ -40,7 +40,7 @@ FAR = 0.015
 that got fifteen in the first search of the suite, 16384^3 aside, one in 41 lies so far below its config's median."""
 
 PAIRS = 7
-"""Of a config that may be the best, and of a final in each of its processes."""
+"""Pairs of a config that may be the best, and of each process of a final."""
 
 REST = 0.01
 """Seconds of idleness before a timing of the search; its finals rest as long as any. At 8192^3 the ratios of tiles that

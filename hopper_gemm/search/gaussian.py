@@ -115,7 +115,7 @@ def apart(a: np.ndarray, b: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def covariance(distances: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Of places so far apart in each parameter."""
+    """Covariance of places so far apart in each parameter."""
     total = np.ones(distances.shape[1:], dtype=distances.dtype)
     for distance, scale in zip(distances, scales, strict=True):
         total *= _link(distance, scale)

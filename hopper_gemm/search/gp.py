@@ -18,13 +18,13 @@ CURIOSITY = 1.0
 """Between learning and gaining; chosen by :mod:`hopper_gemm.search.simulate`, as is the spread of the length scales."""
 
 CANDIDATES = 2000
-"""Of a larger space so many free configs are looked at."""
+"""Free configs that are looked at in a larger space."""
 
 OBSERVATIONS = 400
-"""Of more results so many are modelled: the better half of that, and others drawn at random."""
+"""Results that are modelled where there are more: one half the best, the other drawn at random."""
 
 FITTED = 200
-"""Of more observations so many choose the length scales, whose fit takes time with the cube of their number."""
+"""Observations that choose the length scales where there are more; the fit takes time with the cube of their number."""
 
 
 class Gp(Inside):
@@ -63,7 +63,7 @@ class Gp(Inside):
         self._made = 0
         self._some = np.zeros(0, dtype=int)
         self._believed: dict[int, float] = {}
-        """Of configs that were proposed: by how much the process expected the prediction to be off."""
+        """Expected deviation from the prediction, by proposed config."""
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
         """The free config that could be the best."""
@@ -133,7 +133,7 @@ class Gp(Inside):
         return [*order[: OBSERVATIONS // 2], *map(int, drawn)]
 
     def _candidates(self, free: np.ndarray) -> np.ndarray:
-        """Of many free configs the most promising by prediction, those around the best, and some at random."""
+        """The free configs to look at; of many, the best by prediction, those around the best, and some at random."""
         if len(free) <= CANDIDATES:
             return free
         promising = free[self._predicted[free].argpartition(CANDIDATES // 4)[: CANDIDATES // 4]]

@@ -65,7 +65,7 @@ class LegalSpace:
             return None
 
     def nearest(self, parameters: Mapping[str, Any], free: np.ndarray) -> int:
-        """Of the free configs the one closest to parameters that may be illegal or taken.
+        """The free config closest to parameters that may be illegal or taken.
 
         Args:
             parameters: one category of each name.

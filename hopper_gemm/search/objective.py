@@ -25,7 +25,7 @@ class Objective:
 
     @property
     def directions(self) -> list[str]:
-        """As Optuna wants them."""
+        """Directions of the objective's figures, in Optuna's words."""
         return [DIRECTIONS[name] for name in self.names]
 
     @property

@@ -18,7 +18,7 @@ from hopper_gemm.serve.kernels import MODE, kernel_for
 from hopper_gemm.serve.operands import copied_pair, extent, has_rows, owns_its_elements, reaches, share_memory
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""Of the operands. Of the output the same, or fp32."""
+"""Types of the operands. The output has the same, or fp32."""
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Kinds of tensor whose memory holds what they stand for."""

@@ -103,7 +103,7 @@ def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]
 
 
 def versions(*more: str) -> dict[str, str | None]:
-    """Of Python, of the packages that figures depend on, and of more packages; None where one is missing."""
+    """Versions of Python, of the packages that figures depend on, and of more; None where one is missing."""
     return {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *more)}}
 
 

@@ -86,13 +86,13 @@ class Row:
         return RowKey(self.stage, self.point, self.process, self.board if self.stage == "control" else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """By column name; columns without a value are left out."""
+        """Values by column name; columns without a value are left out."""
         about = {"study": self.study, "source": self.source, "gpu": self.gpu, "board": self.board}
         told = {"status": self.status, "reason": self.reason, "samples": samples_text(self.samples)}
         return {**about, **point_dict(self.point, self.stage, self.process), **told, **self.figures}
 
     def line(self, names: Sequence[str] = NAMES) -> str:
-        """As a file holds it, with its check sum; one line.
+        """The line of a file that holds it, with its check sum.
 
         Args:
             names: the file's columns but the last, :data:`SUM`.

@@ -50,7 +50,7 @@ class Rung:
     config: GemmConfig
 
     def as_dict(self) -> dict[str, Any]:
-        """As provenance notes it, so that tables know the ladder from the results folder alone."""
+        """The rung in provenance, from which tables know the ladder without its spec."""
         about = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
         return {**about, "config": self.config.as_dict()}
 

@@ -31,7 +31,7 @@ Choice = Any
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Size = Annotated[int, Field(ge=1, lt=2**31)]
-"""Of a problem's side; TMA counts coordinates in 32 bits."""
+"""Length of a problem's side; TMA counts coordinates in 32 bits."""
 
 DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
 """Figures that can be looked for, and the way that is better."""
@@ -60,7 +60,7 @@ class ProblemSection(_Section):
         return self
 
     def problem(self) -> GemmProblem:
-        """As the model's type."""
+        """The problem in the model's type."""
         return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts)
 
 

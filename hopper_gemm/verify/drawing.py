@@ -138,7 +138,7 @@ def pairs(seed: int, total: int, each: int = 4) -> Iterator[Pair]:
 
 
 def _kind(config: GemmConfig, used: Counter[tuple[str, str]]) -> tuple[str, str]:
-    """Of the types and layouts that a config can run those that were used least."""
+    """The least used of the types and layouts that a config can run."""
     kinds = [(dtype, layouts) for dtype in DTYPES for layouts in LAYOUTS]
     able = [kind for kind in kinds if is_legal(config, GemmProblem(512, 512, 65536, *kind))]
     kind = min(able or kinds, key=lambda kind: used[kind])

@@ -54,7 +54,7 @@ class Job:
 
     @property
     def kind(self) -> str:
-        """As rows name it."""
+        """The pair's kind, as rows name it."""
         return f"{self.circumstance}: {self.of}" if self.circumstance else "pair"
 
     @property

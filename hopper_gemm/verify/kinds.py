@@ -16,7 +16,7 @@ PROBLEM, CHAIN, LONG = (GemmProblem(*sizes) for sizes in ((2000, 1544, 4096), (7
 """One with a ragged last wave; that of a chain of products; one of a millisecond."""
 
 PROBLEMS = {"split-K, many parts": GemmProblem(640, 520, 16384), "stream-K, two CTAs an SM": GemmProblem(64, 96, 65536)}
-"""Of kinds that want another: one that 64 parts fit; one whose only tile is cut for all CTAs."""
+"""Problems of kinds that want another: one that 64 parts fit; one whose only tile is cut for all CTAs."""
 
 KINDS: dict[str, dict[str, Any]] = {
     "static": {},
@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dynamic, split-K": {"scheduler": "dynamic", "split_k": 4, "reduction": "workspace", "cluster_n": 2},
     "C staged in the ring": {"staging": "ring", "scheduler": "dynamic", "cluster_m": 2},
 }
-"""By name; tiles are 128x128 where it does not say otherwise."""
+"""Configs by name; tiles are 128x128 where none are given."""
 
 LATE: dict[str, dict[str, Any]] = {
     "dynamic, 128x256": {"tile_n": 256, "cluster_m": 2, "stagger": 0, "scheduler": "dynamic"},

@@ -216,7 +216,7 @@ CIRCUMSTANCES: dict[str, Callable[[Case], Iterator[str]]] = {
     "chain": chain,
     "late": late,
 }
-"""By the names of :data:`hopper_gemm.verify.kinds.CIRCUMSTANCES`."""
+"""Handlers by the names of :data:`hopper_gemm.verify.kinds.CIRCUMSTANCES`."""
 
 
 def answering(store: Path) -> Handler:

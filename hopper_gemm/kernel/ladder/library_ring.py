@@ -84,7 +84,7 @@ class LibraryState:
 
 @dataclass(frozen=True)
 class LibraryRing(Ring):
-    """As :class:`Ring`; its barriers are the library's, and lie where ours would.
+    """A :class:`Ring` with the library's barriers, which lie where ours would.
 
     Args:
         pipe: the library's pipeline, which has set the arrival counts.

@@ -11,10 +11,10 @@ from hopper_gemm.measure.baselines.peers import Quack, Triton
 from hopper_gemm.measure.baselines.recorded import Recorded
 
 BASELINES: dict[str, Baseline] = {one.name: one for one in (Cublas(), CublasLt(), Triton(), Quack(), Recorded())}
-"""By name, in the order of a table's columns."""
+"""Baselines by name, in the order of a table's columns."""
 
 
 def missing(names: Iterable[str]) -> dict[str, str]:
-    """Of the named baselines those that cannot be asked here, with the reason."""
+    """The named baselines that cannot run here, each with the reason."""
     reasons = {name: BASELINES[name].missing() for name in names}
     return {name: reason for name, reason in reasons.items() if reason is not None}

@@ -32,7 +32,7 @@ SHORT_ROUNDS, ROUNDS = 3, 7
 
 SHORT = Burst(rest=0.005, warm=0.002, timed=0.002)
 LONGER = Burst()
-"""As long as the bursts of the comparison: where 5 ms were timed, in three rounds, the choice lost to torch.mm by
+"""Bursts as long as those of the comparison: where 5 ms were timed, in three rounds, the choice lost to torch.mm by
 3 % at 8192 x 4096 x 14336."""
 SETTLED = Steady(settle=0.8, window=0.5, slice=0.5)
 

@@ -1,4 +1,4 @@
-"""As much of cuBLASLt's C interface as one matrix product takes, by ctypes on the library that torch brings.
+"""The part of cuBLASLt's C interface that one matrix product needs, by ctypes on the library that torch brings.
 
 Names, numbers and sizes are those of ``cublasLt.h`` (CUDA 12 and 13; enums by value). Every call is checked.
 """

@@ -19,7 +19,7 @@ TRITON_OPTIONS = {
     "max_autotune_gemm_backends": "TRITON",
     "triton.enable_persistent_tma_matmul": True,
 }
-"""Of torch.compile: tune over all of its Triton templates, the Hopper ones included, and never fall back on cuBLAS.
+"""Options of torch.compile: tune over all Triton templates, the Hopper ones included, and never fall back on cuBLAS.
 Options that a version of torch does not know are left out."""
 
 

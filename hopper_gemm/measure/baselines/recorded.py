@@ -12,7 +12,7 @@ from hopper_gemm.measure.workload import Operands, Workload
 from hopper_gemm.model.tuned import results_root
 
 FOLDER = "recorded"
-"""Of recorded binaries, in the folder of a GPU's results."""
+"""Folder of recorded binaries, below that of a GPU's results."""
 
 
 class Recorded(Baseline):

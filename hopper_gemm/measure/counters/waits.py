@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hopper_gemm.model.problem import GemmProblem
 
 SIDES: tuple[Side, ...] = get_args(Side)
-"""Of the ring: the rows that a CTA writes. Of several consumers the first one reports."""
+"""Sides of the ring; a CTA writes one row for each. The first consumer reports for all."""
 
 READING = 4
 """Fields of a row: stages, hits, cycles waited, cycles."""

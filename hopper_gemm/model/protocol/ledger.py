@@ -15,8 +15,8 @@ from typing import Literal
 from hopper_gemm.model.protocol.search import Broken, Explored, explore
 
 FIELD_BITS = 12
-"""Of a count in the word: stream-K may cut a tile into as many pieces as a launch has clusters, 132 for each CTA that
-shares an SM."""
+"""Bits of a count in the word: stream-K may cut a tile into as many pieces as a launch has clusters, 132 for each CTA
+that shares an SM."""
 
 ARRIVED, FILED = (1 << FIELD_BITS) - 1, (1 << 2 * FIELD_BITS) - (1 << FIELD_BITS)
 FILED_ONE = 1 << FIELD_BITS

@@ -52,7 +52,7 @@ class Packed:
 
     @staticmethod
     def start(stages: int, ahead: bool) -> Packed:
-        """As :meth:`Indexed.start`: one phase ahead is one round more."""
+        """The first place, as :meth:`Indexed.start`; one phase ahead is one round more."""
         return Packed(stages, stages if ahead else 0)
 
     @property
@@ -70,7 +70,7 @@ class Packed:
         return Packed(self.stages, self.value ^ (count & 1) if self.stages == 1 else self.value + count)
 
     def behind(self, count: int) -> Packed:
-        """As :meth:`Indexed.behind`; a round is added, so that no remainder is taken of a negative number."""
+        """The place ``count`` slots back; a round is added, so that no remainder is taken of a negative number."""
         return Packed(self.stages, self.value + self.stages - count)
 
 

@@ -12,8 +12,8 @@ STAGGER_MAX = 7
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 CTAS_PER_SM = (1, 2, 3, 4)
 WGMMA_N_MOST = {3: 200, 4: 136}
-"""By number of consumers; with more columns the assembler refuses the instruction: for 152 it asks for 102 registers
-where 640 threads enter with 96 (C7602)."""
+"""Most columns of a wgmma by number of consumers. With more the assembler refuses the instruction: for 152 it asks for
+102 registers where 640 threads enter with 96 (C7602)."""
 
 
 def _tile_n(shares: Footprint) -> str | None:

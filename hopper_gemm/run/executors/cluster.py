@@ -73,7 +73,7 @@ class Cluster:
         self._job = job
         self._heard: SimpleQueue[tuple[str, Event]] = SimpleQueue()
         self._names: dict[str, str] = {}
-        """Of Dask's workers that are here, by address."""
+        """Names of the connected Dask workers, by address."""
         self._addresses: dict[str, str] = {}
         self._deaths: Counter[str] = Counter()
         self._pending: dict[str, list[tuple[int, Task]]] = {}
@@ -100,7 +100,7 @@ class Cluster:
 
     @property
     def command(self) -> str:
-        """By which a host joins."""
+        """The command by which a host joins."""
         return f"hopper-gemm worker {self.address} --gpus 0 --pem {self.pem}"
 
     @property
@@ -220,7 +220,7 @@ class _Watch(SchedulerPlugin):
 
 
 class _Desk:
-    """Of a Dask worker: passes tasks to the worker process of its GPU, and what that tells to the coordinator."""
+    """A Dask worker's relay: tasks go to the worker process of its GPU, its reports to the coordinator."""
 
     def __init__(self, job: Job, dask_worker: Any) -> None:
         self._dask = dask_worker
@@ -291,7 +291,7 @@ def _relay(batch: bytes) -> None:
 
 
 def _numbers(name: Any) -> tuple[int, int, int]:
-    """Of a Dask worker: index of its GPU, its share of the host's cores, and among how many."""
+    """Index of a Dask worker's GPU, index of its share of the host's cores, and number of shares."""
     gpu, share, count = map(int, str(name).rsplit(" ", 1)[1].split("/"))
     return gpu, share, count
 
