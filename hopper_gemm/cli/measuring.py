@@ -126,7 +126,7 @@ def tune(
             raise ValueError("a list is measured, not replayed; leave out --from and --backend, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
-        _tune_list(shapes, options, Source(cluster=listen) if listen else _here(gpus, "a list"), out, as_json)
+        _tune_list(shapes, options, listen, gpus, out, as_json)
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
@@ -404,12 +404,13 @@ def _swept(spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Sa
     return asked.out
 
 
-def _tune_list(shapes: Path, options: Options, source: Source, out: Path | None, as_json: bool) -> None:
+def _tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path | None, as_json: bool) -> None:
     """Tune every problem of a list; say what is left when interrupted."""
     from hopper_gemm.cli.progress import watching
     from hopper_gemm.measure.device import slug
     from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.run.many import Many
+    from hopper_gemm.run.source import Source
     from hopper_gemm.run.tune import question
     from hopper_gemm.study.files import write_whole
     from hopper_gemm.study.places import local_root, shown
@@ -424,6 +425,7 @@ def _tune_list(shapes: Path, options: Options, source: Source, out: Path | None,
     problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(options.regime))))
     if not problems:
         raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
+    source = Source(cluster=listen) if listen else _here(gpus, "a list")
     kind = source.gpus[0].name if source.gpus else ""
     folder = out or local_root() / (slug(kind) if kind else "cluster")
     specs = {problem: question(problem, options) for problem in problems}

@@ -116,7 +116,7 @@ class Arm:
         return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
 
     def _captured(self, launches: int) -> Graph:
-        """A captured graph of so many launches. It keeps memory that torch.cuda.graph frees and the next check needs."""
+        """A captured graph of so many launches. Unlike torch.cuda.graph it keeps memory that the next check needs."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(_capture_stream()):
