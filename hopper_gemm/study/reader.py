@@ -158,8 +158,8 @@ def _checked_names(path: Path, place: str, names: list[str]) -> list[str]:
     missing = [name for name in ("m", "n", "k", *([SUM] if now else [])) if name not in known]
     strange = [name for name in known if now and name not in (*NAMES, SUM)]
     if missing or strange or len(set(known)) < len(known):
-        what = f"lacks the column {missing[0]}" if missing else "names a column twice"
-        what = f"names the column {strange[0][:40]!r}, which nobody knows" if strange else what
+        what = f"names the unknown column {strange[0][:40]!r}" if strange else "names a column twice"
+        what = f"lacks the column {missing[0]}" if missing else what
         raise ResultsError(f"{path}, {place}: {what}; it is no file of rows, restore it")
     return names
 

@@ -71,11 +71,11 @@ def test_a_sweep_for_one_config_shows_how_it_does_on_each_problem(tmp_path):
 
 
 def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
-    """Name, source, GPU and spec are needed; driver, date, table and seed are not."""
+    """Name, source, date, GPU and spec are needed; table and seed are not."""
     folder = write_study(tmp_path, row())
     about = {name: ABOUT[name] for name in ("schema_version", "study", "source")}
     (folder / "provenance.json").write_text(
-        json.dumps({**about, "gpu": {"name": "NVIDIA H200"}, "spec": {"space": {}}})
+        json.dumps({**about, "created": "", "gpu": {"name": "NVIDIA H200", "driver": ""}, "spec": {"space": {}}})
     )
     text = report(read_study(folder))
     assert "**Measured on an NVIDIA H200.**" in text
