@@ -240,26 +240,36 @@ def compare(
 @app.command()
 @plain_errors
 def check(
-    everything: Annotated[bool, typer.Option("--all", help="The steady regime too.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Instead keep today's binaries; needs no GPU.")] = False,
     recorded: TunedTable = None,
     gpus: Gpus = "0",
     as_json: Json = False,
 ) -> None:
-    """Do the recorded best configs still run, and still reach their recorded figures?"""
+    """Does today's kernel still run the recorded best configs, right and as fast as the binaries kept beside them?"""
     from hopper_gemm.measure.device import slug
-    from hopper_gemm.model.tuned import read_tuned, recorded_tables
-    from hopper_gemm.run.check import Check
+    from hopper_gemm.model.tuned import recorded_tables
+    from hopper_gemm.run.check import Check, guarded_of
+    from hopper_gemm.run.check import record as keep
+    from hopper_gemm.study.places import shown
 
+    if record:
+        for path in [recorded] if recorded else recorded_tables().values():
+            print(f"{len(keep(path))} binaries kept beside {shown(path)}")
+        return
     source = _here(gpus, "a check")
     kind = source.gpus[0].name
     table = recorded or recorded_tables().get(slug(kind))
-    if table is None:
-        fail(f"no tuned table is recorded for {kind}; run hopper-gemm tune --shapes FILE, or name one with --from")
-    question = Check([entry for entry in read_tuned(table) if everything or entry.regime == "burst"])
+    guarded = [] if table is None else guarded_of(table)
+    if not guarded:
+        fail(f"no binaries are recorded for {kind}; tune, then run hopper-gemm check --record")
+    question = Check(guarded)
     _run(question, source, "check", stderr)
-    told = [f"{one.status:8} {one.entry.problem} {one.entry.regime}, {one.message}" for one in question.checked]
+    for one in question.checked:
+        if one.warning:
+            stderr(f"{one.point.problem} {one.point.context}: {one.warning}")
+    told = [f"{one.verdict.status:8} {one.point.problem}: {one.verdict.message}" for one in question.checked]
     print(json.dumps([one.as_dict() for one in question.checked]) if as_json else "\n".join(told))
-    if any(one.status == "fallen" for one in question.checked):
+    if any(one.verdict.status == "fallen" for one in question.checked):
         raise typer.Exit(CHECK_FAILED)
 
 

@@ -19,6 +19,9 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 
+FOLDER = "recorded"
+"""Of recorded binaries, in the folder of a GPU's results."""
+
 
 class RecordedBinaryError(ValueError):
     """A recorded binary is damaged, or cannot be launched; the message names the file and the fix."""
@@ -41,6 +44,12 @@ class RecordedBinary:
     report: CubinReport
     object_file: Path
     digest: str
+
+    @property
+    def about(self) -> Path:
+        """The file that describes it."""
+        name = f"{self.problem}-{self.problem.dtype}-{self.problem.layouts}-{self.digest[:16]}.json"
+        return self.object_file.parent / name
 
     def load(self) -> LoadedKernel:
         """The kernel as it was, loaded for the current device.
@@ -76,8 +85,7 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
     made = RecordedBinary(problem, resolve(config), report, folder / f"{digest[:16]}.o", digest)
     made.object_file.write_bytes(content)
     about = {"problem": asdict(problem), "config": made.config.as_dict(), "object": digest, "report": report.as_dict()}
-    path = folder / f"{problem}-{problem.dtype}-{problem.layouts}-{digest[:16]}.json"
-    path.write_text(json.dumps(about, indent=1) + "\n")
+    made.about.write_text(json.dumps(about, indent=1) + "\n")
     return made
 
 

@@ -354,7 +354,8 @@ class HopperGemm:
                 pace = Pace.of(word, config.pace, task.raster, config.cluster_size, task.k_tiles)
             peek, tagged = config.peeks("producer"), config.scheduler == "dynamic"
             trace = self._trace(task, 0) if cutlass.const_expr(self.traced) else None
-            fill = Fill(loads, peek, self._unroll, config.reverse_k, pace, self.metered, tagged, trace)
+            clusters = task.raster.clusters
+            fill = Fill(loads, peek, self._unroll, config.reverse_k, pace, self.metered, tagged, clusters, trace)
             self._fill(task, fill, state, self._walk(task, storage))
         elif cutlass.const_expr(self.parts > 1):
             self._await_launch()

@@ -127,10 +127,12 @@ class Fill:
         loads: of both operands.
         peek: probe the next slot while this one loads, and block only if the probe failed.
         unroll: iterations of the loop to lay out one after the other.
-        reverse: load every other tile from the end of k.
+        reverse: load every other tile of a cluster from the end of k; where tiles are handed out dynamically, the tiles
+            of every other round of all clusters, since a tile's direction must not depend on who takes it when.
         pace: with whom to keep in step, or None.
         metered: whether to count waits.
         tagged: whether the number of an item goes with its first stage.
+        clusters: of the launch.
         trace: where to note moments, or None.
     """
 
@@ -141,11 +143,12 @@ class Fill:
     pace: Pace | None
     metered: bool
     tagged: bool
+    clusters: Int32
     trace: Trace | None
 
     def start(self, state: RingState) -> Filling:
         """Before the first tile."""
-        counted = self.reverse
+        counted = self.reverse and not self.tagged
         patience = None if self.pace is None else Patience(Int32(0), Int32(LOOKS))
         return Filling(state, Meter.start(self.metered), Int32(0) if counted else 0, patience)
 
@@ -162,7 +165,7 @@ class Fill:
         passed = Boolean(False)
         start, step = item.k_first, 1
         if cutlass.const_expr(self.reverse):
-            back = at.walked & 1
+            back = (number // self.clusters if self.tagged else at.walked) & 1
             start = cutlass.select_(back != 0, item.k_first + item.k_count - 1, Int32(item.k_first))
             step = cutlass.select_(back != 0, Int32(-1), Int32(1))
         for k_tile in cutlass.range(item.k_count, unroll=self.unroll):
@@ -178,7 +181,7 @@ class Fill:
                 patience = self.pace.keep(k_tile + 1, patience)
             if cutlass.const_expr(self.peek):
                 passed = ring.peek_empty(state.index, state.parity)
-        walked = at.walked + 1 if cutlass.const_expr(self.reverse) else at.walked
+        walked = at.walked + 1 if cutlass.const_expr(self.reverse and not self.tagged) else at.walked
         return replace(at, state=state, meter=meter, patience=patience, walked=walked)
 
     def _note(self, k_tile: Int32, moment: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from hopper_gemm.compiler.loader import IllegalConfigError, load
 from hopper_gemm.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
 from hopper_gemm.measure.baselines import BASELINES
-from hopper_gemm.measure.baselines.base import BaselineError
+from hopper_gemm.measure.baselines.base import Baseline, BaselineError
 from hopper_gemm.measure.baselines.choose import Chosen, Stopwatch, choose
 from hopper_gemm.measure.correctness import Correctness, check, poison, same_bits
 from hopper_gemm.measure.device import DeviceInfo
@@ -143,8 +143,7 @@ class Bench:
         for one in (protocol, *(look.protocol for look in looks if look.protocol)):
             if protocol_dict(one)["regime"] != point.regime:
                 raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {one}")
-        if point.against not in BASELINES:
-            raise ValueError(f"the baseline must be one of {', '.join(BASELINES)} but got {point.against!r}")
+        baseline_of(point)
         scene, self._following = self._at(point), following
         launch, seconds, found = None, 0.0, None
         if point.config is not None:
@@ -235,7 +234,11 @@ class Bench:
                 return scene.arm(launch, seconds, point.context)
 
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
-            chosen = choose(BASELINES[point.against].candidates(scene.workload), watch)
+            asked, label = baseline_of(point)
+            able = [one for one in asked.candidates(scene.workload) if one.label.startswith(label)]
+            if not able:
+                raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
+            chosen = choose(able, watch)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]
@@ -332,6 +335,19 @@ class Bench:
                     mean = sum(known) / len(known)
                     figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
         return figures
+
+
+def baseline_of(point: Point) -> tuple[Baseline, str]:
+    """The baseline that a point is paired with, and how the labels of its candidates must begin: ``cublaslt``, or
+    ``recorded:`` and the digest of a machine code.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    name, _, label = point.against.partition(":")
+    if name not in BASELINES:
+        raise ValueError(f"the baseline must be one of {', '.join(BASELINES)} but got {point.against!r}")
+    return BASELINES[name], label
 
 
 def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, float]:

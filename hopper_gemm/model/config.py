@@ -331,8 +331,8 @@ class GemmConfig:
         return self.schedule != "multistage"
 
     def peeks(self, side: Side) -> bool:
-        """Whether a side of the ring probes ahead."""
-        return self.peek is True or self.peek == side
+        """Whether a side of the ring probes ahead; with one stage it would ask for what it holds itself."""
+        return self.stages != 1 and (self.peek is True or self.peek == side)
 
     def every_thread(self, side: Side) -> bool:
         """Whether every thread of a side of the ring arrives on its barriers."""

@@ -1,111 +1,179 @@
-"""The guard of the best configs, as a question: do they still run, still compute the right product, still reach what
-was recorded?"""
+"""The guard of the best configs, as a question: does today's kernel run them, right and as fast as the binary that was
+recorded?
+
+A binary and today's kernel are timed in pairs on one board, where the board's own share cancels; equal machine code is
+no regression of ours. The speedup over cuBLAS that the tuned table records, measured elsewhere, is only a warning.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from hopper_gemm.compiler.recorded import FOLDER, RecordedBinary, record_binary, recorded_binaries
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.measure.statistics import Ratio, noise_floor
+from hopper_gemm.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
 from hopper_gemm.model.point import Point
-from hopper_gemm.model.tuned import TunedEntry
+from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.run.coordinator import Idle, Member, Taken
-from hopper_gemm.run.task import Answer, Task, ratio_of
-
-MARGIN = 0.02
-"""The loosest noise floor at which a comparison still means something."""
+from hopper_gemm.run.task import Task, ratio_of
+from hopper_gemm.study.reader import read_study
+from hopper_gemm.study.shapes import read_shapes
 
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady()}
+
+MORE = 3
+"""How many times the pairs of a check that could not tell are taken in a second one."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A best config, the binary that served it, and what the tuned table says of it.
+
+    Args:
+        binary: as recorded.
+        entry: of the tuned table; None where it has none, such as the seed table's best.
+    """
+
+    binary: RecordedBinary
+    entry: TunedEntry | None
+
+    @property
+    def point(self) -> Point:
+        """Today's kernel beside the binary."""
+        about = ("burst", "isolated") if self.entry is None else (self.entry.regime, self.entry.context)
+        return Point(self.binary.problem, self.binary.config, *about, f"recorded:{self.binary.report.code}")
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One entry of the tuned table and what became of it.
+    """A guarded config and what became of it.
 
     Args:
-        entry: as recorded.
-        status: ``"held"``, ``"fallen"``, or ``"skipped"`` where the noise is too loud to tell.
-        message: one line with the figures.
+        point: today's kernel beside the binary.
+        board: on which both ran.
+        verdict: of the pair.
+        warning: where the speedup over cuBLAS differs from the record by more than another board explains; else empty.
+        figures: of the pair: ratio, its interval, noise floor, pairs of times in microseconds, equal machine code.
     """
 
-    entry: TunedEntry
-    status: Literal["held", "fallen", "skipped"]
-    message: str
+    point: Point
+    board: str
+    verdict: Verdict
+    warning: str
+    figures: dict[str, Any]
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        entry = self.entry
-        asked = {"problem": str(entry.problem), "regime": entry.regime, "context": entry.context}
-        return {**asked, "config": str(entry.config), "status": self.status, "message": self.message}
+        point = self.point
+        asked = {"problem": str(point.problem), "regime": point.regime, "context": point.context, "board": self.board}
+        told = {"status": self.verdict.status, "message": self.verdict.message, "warning": self.warning}
+        return {**asked, "config": str(point.config), **told, **self.figures}
 
 
 class Check(Idle):
-    """Measures every entry anew, its noise floor first.
+    """Times every guarded config beside its binary and beside cuBLAS, on the same board; once more, with more pairs,
+    where the first time could not tell.
 
     Args:
-        entries: of the tuned table of this kind of GPU.
+        guarded: what is checked.
     """
 
-    def __init__(self, entries: Sequence[TunedEntry]) -> None:
-        self._left = list(entries)
-        self._entries: dict[Point, TunedEntry] = {}
-        self._control: dict[Point, Answer] = {}
+    def __init__(self, guarded: Sequence[Guarded]) -> None:
+        self._guarded = {one.point: one for one in guarded}
+        self._left = deque(self._tasks())
+        self._found: dict[Point, Taken] = {}
         self.checked: list[Checked] = []
 
     def next(self, member: Member) -> Task | None:
-        """The next entry."""
-        if not self._left:
-            return None
-        entry = self._left.pop(0)
-        point = Point(entry.problem, entry.config, entry.regime, entry.context)
-        self._entries[point] = entry
-        bare = Point(entry.problem, None, entry.regime, entry.context)
-        return Task((bare, point), stage="check", protocol=PROTOCOLS[entry.regime])
+        """The next config."""
+        return self._left.popleft() if self._left else None
 
     def take(self, answers: Sequence[Taken]) -> None:
-        """Decide, where both answers of an entry are in."""
+        """Decide, where all answers of a config are in."""
         for one in answers:
-            ours = one.task.points[1]
-            if one.point.config is None:
-                self._control[ours] = one.answer
-            else:
-                entry = self._entries[ours]
-                status, message = _decided(entry, self._control[ours], one.answer)
-                self.checked.append(Checked(entry, status, message))
+            guarded = next(point for point in one.task.points if point in self._guarded)
+            self._found[one.point] = one
+            if all(point in self._found for point in one.task.points):
+                self._decide(self._guarded[guarded], one.task)
+
+    def _tasks(self) -> list[Task]:
+        """The binary beside itself for the noise floor, the config beside it, and beside cuBLAS."""
+        tasks = []
+        for point, guarded in self._guarded.items():
+            points = [replace(point, config=None), point]
+            points += [replace(point, against="cublas")] if guarded.entry else []
+            tasks.append(Task(tuple(points), stage="check", protocol=PROTOCOLS[point.regime]))
+        return tasks
+
+    def _decide(self, guarded: Guarded, task: Task) -> None:
+        point, found = guarded.point, self._found
+        control, now = found[replace(point, config=None)].answer, found[point].answer
+        figures: dict[str, Any] = {}
+        if now.status != "ok":
+            verdict = Verdict("fallen", f"{now.status.replace('_', ' ')}: {now.reason}")
+        elif control.status != "ok":
+            verdict = Verdict("unsure", f"the binary could not be timed beside itself: {control.reason}")
+        else:
+            ratio, noise = ratio_of(now.figures), noise_floor(ratio_of(control.figures))
+            same = now.figures["code"] == guarded.binary.report.code
+            verdict = paired_verdict(ratio, noise, same)
+            pairs = [[round(us - (sample.spacer_us or 0), 4) for us in sample[1:3]] for sample in now.samples]
+            figures = {"ratio": ratio.median, "low": ratio.low, "high": ratio.high, "noise": noise, "same_code": same}
+            figures |= {"time_us": now.figures["time_us"], "pairs": pairs}
+        if verdict.status == "unsure" and not task.process:
+            assert task.protocol is not None
+            longer = replace(task.protocol, pairs=MORE * task.protocol.pairs)
+            self._left.append(replace(task, points=task.points[:2], protocol=longer, process=1))
+            return
+        beside = found.get(replace(point, against="cublas"))
+        warning = _warning(guarded.entry, beside)
+        self.checked.append(Checked(point, found[point].member.board, verdict, warning, figures))
 
 
-Decision = tuple[Literal["held", "fallen", "skipped"], str]
+def _warning(entry: TunedEntry | None, now: Taken | None) -> str:
+    if entry is None or now is None or now.answer.status != "ok":
+        return ""
+    recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
+    component = component_of(float(now.answer.figures["time_us"]))
+    return record_verdict(recorded, ratio_of(now.answer.figures), component) or ""
 
 
-def _decided(entry: TunedEntry, control: Answer, now: Answer) -> Decision:
-    if now.status != "ok":
-        return "fallen", f"{now.status.replace('_', ' ')}: {now.reason}"
-    if control.status != "ok":
-        return "skipped", f"cuBLAS against itself could not be timed: {control.reason}"
-    noise = max(entry.noise, noise_floor(ratio_of(control.figures)))
-    recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, pairs=0)
-    return regression(recorded, ratio_of(now.figures), noise)
+def guarded_of(table: Path) -> list[Guarded]:
+    """What is guarded beside a tuned table: the binaries in its folder, with their entries.
 
-
-def regression(recorded: Ratio, now: Ratio, noise: float, margin: float = MARGIN) -> Decision:
-    """A speedup measured now compared with the recorded one.
-
-    The recorded interval may be undercut by the noise floor, no more; what counts is the new figure's own interval,
-    which must lie below that as a whole. Where the noise floor itself exceeds the margin, nothing can be said.
-
-    Args:
-        recorded: the figure in the tuned table.
-        now: the same config, measured now.
-        noise: the larger noise floor of the two runs.
-        margin: the loosest noise floor at which the check still means something.
+    Raises:
+        TunedTableError, RecordedBinaryError: a file is damaged.
     """
-    if noise > margin:
-        return "skipped", f"noise floor {noise:.2%} exceeds the margin {margin:.2%}; run it on a quiet GPU of its own"
-    floor = recorded.low - noise
-    record = f"recorded {recorded.median:.4f}x [{recorded.low:.4f}, {recorded.high:.4f}]"
-    figures = f"{now.median:.4f}x [{now.low:.4f}, {now.high:.4f}] now, {record}, noise {noise:.2%}"
-    if now.high < floor:
-        return "fallen", f"fallen {floor - now.high:.4f} below the floor {floor:.4f}: {figures}"
-    return "held", figures
+    entries = {(entry.problem, entry.config): entry for entry in _best(read_tuned(table))}
+    found = recorded_binaries(table.parent / FOLDER)
+    return [Guarded(one, entries.get((one.problem, one.config))) for one in found]
+
+
+def record(table: Path) -> list[RecordedBinary]:
+    """Keep today's binaries of the best configs beside their tuned table, instead of those that were kept before: of
+    every problem of the suite, isolated bursts, and of the seed table's best cells. It compiles; no GPU is needed.
+
+    Raises:
+        TunedTableError, ResultsError: a file is missing or damaged.
+    """
+    suite = set(read_shapes(None).problems)
+    best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
+    finals = read_study(table.parent / "seed-table").stage("final")
+    ranked = sorted((row for row in finals if row.ok and row.point.config), key=lambda row: row.figures["speedup"])
+    seed = {row.point.problem: row.point.config for row in ranked if row.point.regime == "burst"}
+    best |= {(problem, config): None for problem, config in seed.items() if config is not None}
+    folder = table.parent / FOLDER
+    kept = [record_binary(folder, config, problem) for problem, config in best]
+    names = {path for one in kept for path in (one.object_file, one.about)}
+    for path in set(folder.iterdir()) - names:
+        path.unlink()
+    return kept
+
+
+def _best(entries: Sequence[TunedEntry]) -> list[TunedEntry]:
+    return [entry for entry in entries if (entry.regime, entry.context) == ("burst", "isolated")]

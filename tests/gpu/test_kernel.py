@@ -16,7 +16,7 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.verify.drawing import Pair, pairs
-from hopper_gemm.verify.harness import ANSWER_SECONDS, RUNS, verdict
+from hopper_gemm.verify.harness import ANSWER_SECONDS, RUNS, START_SECONDS, verdict
 from hopper_gemm.verify.load import answering
 from tests.compiler.test_compile import grid
 
@@ -30,6 +30,7 @@ RAGGED = GemmProblem(1234, 1000, 520)
 def wrong(kernel_store):
     """What is wrong with pairs, one line each; kernels compile ahead in parallel, a hang costs a minute."""
     pool, child = CompilePool(kernel_store), Child(answering, kernel_store)
+    assert child.ask(None, START_SECONDS).kind == "answer"
 
     def ask(pairs, runs=RUNS):
         kernels = [KernelId.of(pair.config, pair.problem) for pair in pairs]

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.compiler.recorded import RecordedBinary, recorded_binaries
+from hopper_gemm.compiler.recorded import FOLDER, RecordedBinary, recorded_binaries
 from hopper_gemm.measure.baselines.base import Baseline, BaselineError, Candidate
 from hopper_gemm.measure.workload import Operands, Workload
 from hopper_gemm.model.tuned import results_root
-
-FOLDER = "recorded"
-"""Folder of recorded binaries, below that of a GPU's results."""
 
 
 class Recorded(Baseline):
