@@ -20,7 +20,7 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 
 FOLDER = "recorded"
-"""Of recorded binaries, in the folder of a GPU's results."""
+"""Folder of recorded binaries, below that of a GPU's results."""
 
 
 class RecordedBinaryError(ValueError):

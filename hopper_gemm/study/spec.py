@@ -273,7 +273,7 @@ class SweepSpec(_Section):
         How long to look for the answer is no part of it, nor is the prose. A key at its default is none either, so that
         a later version may add keys; but how things are measured is spelt out, whatever the defaults are.
         """
-        prose = {"question": True, "budget": True, "rungs": {"__all__": {"adds", "published"}}}
+        prose: dict[str, Any] = {"question": True, "budget": True, "rungs": {"__all__": {"adds", "published"}}}
         asked = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=prose)
         asked |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
