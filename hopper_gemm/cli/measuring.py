@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +32,13 @@ from hopper_gemm.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from hopper_gemm.run.coordinator import Question
     from hopper_gemm.run.source import Source
     from hopper_gemm.run.sweep import Sweep
     from hopper_gemm.run.tune import Options
+    from hopper_gemm.study.space import Space
     from hopper_gemm.study.spec import SweepSpec
 
 Say = Callable[[str], None]
@@ -416,7 +420,10 @@ def _swept(spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Sa
 
 def _tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path | None, as_json: bool) -> None:
     """Tune every problem of a list; say what is left when interrupted."""
+    from concurrent.futures import ProcessPoolExecutor
+
     from hopper_gemm.cli.progress import watching
+    from hopper_gemm.compiler.child import CONTEXT, settle_in
     from hopper_gemm.measure.device import slug
     from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.run.many import Many
@@ -426,6 +433,7 @@ def _tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path
     from hopper_gemm.study.places import local_root, shown
     from hopper_gemm.study.row import ResultsError
     from hopper_gemm.study.shapes import read_shapes
+    from hopper_gemm.study.space import space_of
     from hopper_gemm.tables.campaign import PAGE, Rate, Tuned, campaign_page
     from hopper_gemm.tables.pivot import problem_label
     from hopper_gemm.tables.publish import publish
@@ -443,15 +451,27 @@ def _tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path
     saying(as_json)(source.opening("Tuning", f"{len(problems)} problems ({title})", folder))
     with watching(len(problems)) as (watch, line):
 
-        def opened(spec: SweepSpec) -> Callable[[], Sweep]:
-            return lambda: _sweep(spec, source, folder / spec.name, watch=watch, say=line)
+        def opened(spec: SweepSpec, space: Future[Space]) -> Callable[[], Sweep]:
+            return lambda: _sweep(spec, source, folder / spec.name, watch=watch, say=line, space=space.result)
 
         def settled(problem: Any, reason: str) -> None:
             line(f"{problem} {'failed: ' + reason if reason else 'done'}")
 
-        many = Many(folder, [(problem, opened(spec)) for problem, spec in specs.items()], publish, settled)
-        spec = specs[problems[0]]
-        _run(many, source, read.name, line, many, seed=spec.seed, fresh=spec.final.fresh)
+        pages: dict[Path, Future[None]] = {}
+        cores = max(1, len(os.sched_getaffinity(0)) // 2)
+        with ProcessPoolExecutor(min(cores, len(specs)), CONTEXT, settle_in) as aside:  # GPUs do not wait for them
+            sweeps = [(problem, opened(spec, aside.submit(space_of, spec))) for problem, spec in specs.items()]
+            many = Many(folder, sweeps, lambda out: pages.update({out: aside.submit(publish, out)}), settled)
+            spec = specs[problems[0]]
+            try:
+                _run(many, source, read.name, line, many, seed=spec.seed, fresh=spec.final.fresh)
+            finally:
+                aside.shutdown(wait=False, cancel_futures=not many.settled)
+        for problem, spec in specs.items():
+            written = pages.get(folder / spec.name)
+            if written is not None and (error := written.exception()) is not None:
+                why = (str(error).splitlines() or [""])[0]
+                many.failures[problem] = f"its page could not be written: {type(error).__name__}: {why}"
 
     def told(problem: Any) -> Tuned:
         label = problem_label(problem)

@@ -120,7 +120,7 @@ class Check(Idle):
             verdict = Verdict("unsure", f"the binary could not be timed beside itself: {control.reason}")
         else:
             ratio, noise = ratio_of(now.figures), noise_floor(ratio_of(control.figures))
-            same = now.figures["code"] == guarded.binary.report.code
+            same = now.figures.get("code") == guarded.binary.report.code
             verdict = paired_verdict(ratio, noise, same)
             pairs = [[round(us - (sample.spacer_us or 0), 4) for us in sample[1:3]] for sample in now.samples]
             figures = {"ratio": ratio.median, "low": ratio.low, "high": ratio.high, "noise": noise, "same_code": same}
@@ -128,7 +128,10 @@ class Check(Idle):
         if verdict.status == "unsure" and not task.process:
             assert task.protocol is not None
             longer = replace(task.protocol, pairs=MORE * task.protocol.pairs)
-            self._left.append(replace(task, points=task.points[:2], protocol=longer, process=1))
+            again = replace(task, points=task.points[:2], protocol=longer, process=1)
+            self._left.append(again)
+            for one in again.points:
+                del self._found[one]
             return
         beside = found.get(replace(point, against="cublas"))
         warning = _warning(guarded.entry, beside)
@@ -161,7 +164,7 @@ def record(table: Path) -> list[RecordedBinary]:
     Raises:
         TunedTableError, ResultsError: a file is missing or damaged.
     """
-    suite = set(read_shapes(None).problems)
+    suite = set(read_shapes().of_regime("burst"))
     best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
     finals = read_study(table.parent / "seed-table").stage("final")
     ranked = sorted((row for row in finals if row.ok and row.point.config), key=lambda row: row.figures["speedup"])

@@ -47,7 +47,7 @@ class Many(Idle):
     Args:
         out: folder of the sweeps' folders.
         sweeps: of each problem, what opens its sweep.
-        done: told the folder of each sweep that is finished; what it raises is the sweep's failure.
+        done: told the folder of each sweep that is finished.
         watch: told the problem of each sweep that is settled, and why it failed, if it did.
     """
 
@@ -164,12 +164,7 @@ class Many(Idle):
         self._finish(one, one.sweep)
 
     def _finish(self, one: _One, sweep: Sweep) -> None:
-        try:
-            self._done(sweep.out)
-        except Exception as error:  # a page that cannot be drawn keeps no problem from being tuned
-            lines = str(error).splitlines() or [""]
-            self._fail(one, f"its page could not be written: {type(error).__name__}: {lines[0]}")
-            return
+        self._done(sweep.out)
         self._watch(one.problem, "")
 
     def _fail(self, one: _One, reason: str) -> None:

@@ -25,7 +25,7 @@ from hopper_gemm.search.search import Search, earlier_rows
 from hopper_gemm.study.folder import StudyFolder, identity_of
 from hopper_gemm.study.provenance import fresh
 from hopper_gemm.study.row import ResultsError, Row, figures_of
-from hopper_gemm.study.space import place_of, points, refused_by_rule, rungs
+from hopper_gemm.study.space import Space, place_of, points, rungs, space_of
 from hopper_gemm.study.spec import SweepSpec
 
 NOTE_SECONDS = 5.0
@@ -119,6 +119,7 @@ class Sweep(Idle):
             name only, as long as no worker has joined.
         source: measured or replayed.
         only: points that can be answered; None for all. A replay knows those that were recorded.
+        space: gives the space of the question, where somebody enumerates it ahead.
         trials: stop after so many points, leaving the rest for later.
         storage: Optuna storage that mirrors the trials, for its dashboard.
         watch: told of each row.
@@ -136,6 +137,7 @@ class Sweep(Idle):
         *,
         source: str = "measured",
         only: set[Point] | None = None,
+        space: Callable[[], Space] | None = None,
         trials: int | None = None,
         storage: str | None = None,
         watch: Watcher = lambda progress: None,
@@ -148,7 +150,8 @@ class Sweep(Idle):
             check_url(storage)
         self._folder = StudyFolder(out)
         self._folder.refuse_another(self._identity)
-        if not self._all:
+        self._given = space
+        if only is not None and not self._space.total:
             where = about["replayed_from"]
             raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
         self._objective = Objective(tuple(spec.objective))
@@ -172,24 +175,17 @@ class Sweep(Idle):
     # What it is --------------------------------------------------------------------------------
 
     @cached_property
-    def points(self) -> dict[Point, str]:
-        """Every point with the reasons why it cannot run; refused ones only where they get a row."""
-        skips = self.spec.skips
-        return {point: why for point, why in self._all.items() if not (skips and why)}
-
-    @cached_property
-    def _all(self) -> dict[Point, str]:
-        every = points(self.spec)
-        return every if self._only is None else {point: why for point, why in every.items() if point in self._only}
+    def _space(self) -> Space:
+        return space_of(self.spec, self._only) if self._given is None else self._given()
 
     @cached_property
     def _legal(self) -> list[Point]:
-        return [point for point, why in self.points.items() if not why]
+        return self._space.legal
 
     @property
     def unrecorded(self) -> int:
         """Points that a replay leaves out, since nobody recorded them."""
-        return len(points(self.spec)) - len(self._all)
+        return 0 if self._only is None else len(points(self.spec)) - self._space.total
 
     def plan(self) -> Plan:
         """What there is to do."""
@@ -199,9 +195,9 @@ class Sweep(Idle):
             self.protocol(point).pairs * seconds_of(self.protocol(point), point.context) for point in self._legal
         ]
         return Plan(
-            total=len(self._all),
-            refused=refused_by_rule(self._all),
-            skipped=len(self._all) - len(self.points),
+            total=self._space.total,
+            refused=dict(self._space.refused),
+            skipped=self._space.total - len(self._space.points),
             recorded=len(self._answered()),
             most=None if trials is None else sum(min(count, trials) for count in counts.values()),
             each=sum(seconds) / len(seconds) if seconds else 0.0,
@@ -342,7 +338,7 @@ class Sweep(Idle):
         return identity_of({**self._about, "spec_digest": self.spec.digest, "source": self._source})
 
     def _fresh(self) -> dict[str, Any]:
-        spec, refused = self.spec, refused_by_rule(self._all)
+        spec = self.spec
         table = {name: getattr(spec.table, name) for name in ("rows", "cols", "facet_rows", "facet_cols")}
         used = {regime: self.protocol(Point(spec.problems[0].problem(), None, regime)) for regime in spec.regimes}
         return fresh(
@@ -354,8 +350,8 @@ class Sweep(Idle):
             spec=spec.model_dump(mode="json", by_alias=True),
             spec_digest=spec.digest,
             **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
-            **({"skipped": refused} if spec.skips else {}),
-            **({"points": len(self._all)} if spec.sampled else {}),
+            **({"skipped": dict(self._space.refused)} if spec.skips else {}),
+            **({"points": self._space.total} if spec.sampled else {}),
             **{"protocols": [protocol_dict(protocol) for protocol in used.values()], **self._about},
         )
 
@@ -370,7 +366,7 @@ class Sweep(Idle):
         told_anew = self._fresh()  # the same question, perhaps in other words
         folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
         told = {row.point for row in folder.stage("sweep")}
-        illegal = [(point, why) for point, why in self.points.items() if why and point not in told]
+        illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
         folder.append([self._made(point, "illegal", why) for point, why in illegal])
         answered = self._answered()
         earlier = [row for name in spec.warm_start for row in earlier_rows(Path(name), folder.about["gpu"]["name"])]
@@ -379,8 +375,8 @@ class Sweep(Idle):
         spent = float(self._before.get("searched", 0.0))
         known = answered.values()
         self._search = Search(spec, self._legal, known, earlier=earlier, spent=spent, most=self._trials, owed=owed)
-        self._done = len(self.points) - len(self._legal) + len(answered)
-        self._total = len(self.points) - len(self._legal) + self._search.planned
+        self._done = len(self._space.points) - len(self._legal) + len(answered)
+        self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()
         for row in folder.rows.values():
             self._remember(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -94,6 +94,43 @@ def points(spec: SweepSpec) -> dict[Point, str]:
         for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
         for config, why in ruled[problem].items()
     }
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a study may measure.
+
+    Args:
+        points: that get a row, with the reasons why they cannot run; none where they can.
+        refused: points that each rule refuses.
+        total: points, those that get no row included.
+    """
+
+    points: Mapping[Point, str]
+    refused: Mapping[str, int]
+    total: int
+
+    @property
+    def legal(self) -> list[Point]:
+        """Points that can run."""
+        return [point for point, why in self.points.items() if not why]
+
+
+def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
+    """The space of a study; refused points are kept only where they get a row.
+
+    Args:
+        spec: the question.
+        only: points that can be answered; None for all.
+
+    Raises:
+        SpecError: there are too many to enumerate.
+    """
+    found = points(spec)
+    if only is not None:
+        found = {point: why for point, why in found.items() if point in only}
+    kept = {point: why for point, why in found.items() if not (spec.skips and why)}
+    return Space(kept, refused_by_rule(found), len(found))
 
 
 def refused_by_rule(found: Mapping[Point, str]) -> dict[str, int]:

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from hopper_gemm.measure.protocol import Outcome
-from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry
-from hopper_gemm.run.check import Check, regression
 from hopper_gemm.run.compare import Comparison, HostTimes, choose, problems_of
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.counters import Counting, folder_of
@@ -154,38 +151,6 @@ def test_the_host_time_is_one_measurement():
     assert [task.kind for _, task in executor.tasks] == ["host"]
 
 
-# --- check
-
-
-def checked_with(outcome=fakes.outcome, **entry):
-    question = Check([entry_of(**entry)])
-    run(question, Instant(outcome=outcome))
-    return question.checked[0]
-
-
-def test_an_entry_that_still_reaches_its_record_is_held_and_one_that_is_wrong_has_fallen():
-    speed = fakes.speed_of(Point(CUBE, resolve(GemmConfig())))
-    held = checked_with(speedup=speed, speedup_low=speed * 0.999, speedup_high=speed * 1.001)
-    assert held.status == "held"
-    fallen = checked_with(lambda ask: Outcome("wrong_result", "bits") if ask.point.config else fakes.outcome(ask))
-    assert (fallen.status, fallen.message) == ("fallen", "wrong result: bits")
-    unable = checked_with(lambda ask: Outcome("unstable", "hot") if not ask.point.config else fakes.outcome(ask))
-    assert unable.status == "skipped"
-
-
-@pytest.mark.parametrize(
-    ("now", "noise", "status"),
-    [
-        (Ratio(1.0, 0.999, 1.001, 15), 0.002, "held"),
-        (Ratio(0.97, 0.969, 0.971, 15), 0.002, "fallen"),
-        (Ratio(0.97, 0.969, 0.998, 15), 0.002, "held"),
-        (Ratio(0.97, 0.969, 0.971, 15), 0.03, "skipped"),
-    ],
-)
-def test_a_regression_is_a_whole_interval_below_the_recorded_one_less_the_noise(now, noise, status):
-    assert regression(Ratio(1.0, 0.999, 1.001, 60), now, noise)[0] == status
-
-
 # --- counters
 
 
@@ -318,19 +283,11 @@ def test_a_list_is_shared_by_workers_and_each_problem_stays_on_one(tmp_path):
     assert sum(more.measured.values()) == 3 * 2
 
 
-def test_a_problem_that_fails_spoils_no_other_and_its_page_neither(tmp_path):
+def test_a_problem_that_fails_spoils_no_other(tmp_path):
     many, told, _ = listed(tmp_path, Instant(), broken=(WIDE,))
     assert many.failures == {WIDE: "was begun with another question"}
     assert (WIDE, "was begun with another question") in told
     assert len(many.settled) == 2
-
-    def unable(folder):
-        raise RuntimeError("no fonts")
-
-    (tmp_path / "b").mkdir()
-    many, _, _ = listed(tmp_path / "b", Instant(), done=unable)
-    assert set(many.failures.values()) == {"its page could not be written: RuntimeError: no fonts"}
-    assert len(rows_of(tmp_path / "b" / "list" / str(CUBE))) == 6
 
 
 def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
