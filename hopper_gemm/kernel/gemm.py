@@ -277,7 +277,7 @@ class HopperGemm:
         layout_c = None
         if cutlass.const_expr(config.stores == "tma" and config.staging == "own"):
             layout_c = self.chunks.layout(config.epi_buffers * config.consumers)
-        storage = SmemAllocator().allocate(self._shared(layout_c))
+        storage = SmemAllocator().allocate(self._shared(layout_a, layout_b, layout_c))
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
         shared_b = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
         ring = self._ring(storage)
@@ -694,17 +694,20 @@ class HopperGemm:
         )
         return LibraryRing.of(ring) if config.ring == "library" else ring
 
-    def _shared(self, layout_c: cute.ComposedLayout | None) -> type:
+    def _shared(
+        self, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout, layout_c: cute.ComposedLayout | None
+    ) -> type:
         """The shared memory of a CTA; where parts of a tile meet in the ring, its A and B lie side by side."""
 
-        def buffer(size: int, dtype: type[cutlass.Numeric] = self.dtype):
+        def buffer(layout: cute.ComposedLayout | None, dtype: type[cutlass.Numeric] = self.dtype):
+            size = cute.cosize(layout) if layout is not None else 0
             return cute.struct.Align[cute.struct.MemRange[dtype, size], BUFFER_ALIGN]
 
         config = self.config
         regions = {
-            "A": buffer(self.a.elements),
-            "B": buffer(self.b.elements),
-            "C": buffer(0 if layout_c is None else cute.cosize(layout_c), self.out_dtype),
+            "A": buffer(layout_a),
+            "B": buffer(layout_b),
+            "C": buffer(layout_c, self.out_dtype),
             "barriers": cute.struct.MemRange[Int64, (1 + config.full_barriers) * config.stages],
             "mailbox": cute.struct.MemRange[Int64, 3 * SLOTS],
             "tags": cute.struct.MemRange[Int32, config.stages],

@@ -214,18 +214,9 @@ class Operand:
         """Rows and columns of one TMA box."""
         return self.tile // self.slices, self.tile_k if self.by_rows else self.span
 
-    @property
-    def elements(self) -> int:
-        """Elements of the ring's memory."""
-        return self.tile * self.tile_k * self.stages
-
     def layout(self) -> cute.ComposedLayout:
-        """Layout of the ring's memory: (rows, depth, stage).
-
-        One stage is laid out as two, the second without memory: a mode of extent 1 drops the slot's index, so that the
-        compiler takes the descriptors for constants of the loop, holds all of them in registers and spills.
-        """
-        return smem_layout(self.dtype, self.kind, (self.tile, self.tile_k, max(2, self.stages)), not self.by_rows)
+        """Layout of the ring's memory: (rows, depth, stage)."""
+        return smem_layout(self.dtype, self.kind, (self.tile, self.tile_k, self.stages), not self.by_rows)
 
     def load_atom(self, matrix: cute.Tensor) -> cpasync.TmaInfo:
         """The TMA load of one box; multicast where CTAs share the tile. On the host."""

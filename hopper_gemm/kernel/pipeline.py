@@ -67,7 +67,8 @@ class RingState:
     itself takes index and parity and knows nothing of this class: a role may keep them as it likes.
 
     With one stage the round is counted instead and the index taken from the count's sign: always 0, but not for the
-    compiler; see :meth:`hopper_gemm.kernel.operand.Operand.layout`.
+    compiler, which would otherwise take the descriptors of the only stage for constants of the loop, hold all of them
+    in registers and spill.
 
     Args:
         stages: slots of the ring.
