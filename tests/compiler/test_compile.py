@@ -16,6 +16,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.verify.drawing import legal_configs
+from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES
 
 DRAWN, FP32_DRAWN, BLOCK = 240, 45, 40
@@ -66,16 +67,16 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
         if built.status != "ok":
             found.append(f"{shares.config}: {built.status} {built.reason}")
             continue
-        report, by_tma = built.report, shares.config.loads == "tma"
+        report, tensors = built.report, {"tma": 2, "mixed": 1, "cp_async": 0}[shares.config.loads]
         each, unrolled = shares.wgmma_per_stage, shares.config.unroll
         stores = shares.tma_stores(problem.out_bytes)
         if shares.config.work_items > 1:  # a part that adds up alone stores the whole tile
             stores += Footprint(replace(shares.config, split_k=1, reduction="cluster")).tma_stores(problem.out_bytes)
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
-            and report.wgmma_waits <= shares.wgmma_waits
+            and (report.wgmma_waits <= shares.wgmma_waits or report.spills)  # which are then serialised
             and report.tma_stores == stores
-            and (report.tma_loads >= 2) == by_tma
+            and (report.tma_loads >= tensors if tensors else report.tma_loads == 0)
         )
         if not right:
             found.append(f"{shares.config}: expected {each} wgmma a stage and {stores} stores, got {report}")
@@ -105,11 +106,19 @@ def test_operands_contiguous_along_their_rows_compile_too(pool, layouts):
 
 
 @pytest.mark.compile
-def test_the_descriptors_of_many_wgmma_stay_in_uniform_registers(pool):
-    """Computed in vector registers and moved over, they took 320x128 to 682 instructions."""
-    kernel = KernelId.of(GemmConfig(tile_m=320, cluster_n=2), PROBLEM)
-    pool.submit([kernel])
-    assert pool.result(kernel).report.instructions <= 620
+def test_the_descriptors_of_many_wgmma_stay_in_uniform_registers(monkeypatch, tmp_path):
+    """Without the bound on what the compiler has in sight it moves them over from vector registers."""
+    from hopper_gemm.compiler.compile import compile_kernel
+    from hopper_gemm.kernel import consumer
+
+    def moves() -> int:
+        file = tmp_path / "kernel.cubin"
+        file.write_bytes(compile_kernel(resolve(GemmConfig(tile_m=320, cluster_n=2)), "bf16").cubin)
+        return operations(file).count("R2UR")
+
+    assert moves() <= 2
+    monkeypatch.setattr(consumer, "UNIFORM_WGMMA", 1000)
+    assert moves() >= 20
 
 
 @pytest.mark.compile
@@ -276,7 +285,8 @@ def test_a_traced_kernel_is_another_binary_with_the_same_multiplications(pool, c
 
 @pytest.mark.compile
 def test_what_is_refused_to_an_fp32_output_for_its_registers_indeed_spills(pool):
-    config, problem = GemmConfig(tile_n=192, stream_k=True), replace(PROBLEM, dtype="bf16_fp32")
+    config = GemmConfig(192, 256, 1, stages=3, consumers=2, split="n", peek="consumer", stream_k=True, epi_n=64)
+    problem = replace(PROBLEM, dtype="bf16_fp32")
     assert is_legal(config)
     assert not is_legal(config, problem)
     assert pool.result(KernelId.of(config, problem)).status == "spilled"

@@ -28,11 +28,16 @@ def tool(name: str) -> str:
     return str(next(path for path in Path(sys.prefix).rglob(f"nvidia/*/bin/{name}")))
 
 
-def listing(cubin: Path) -> tuple[Counter, int, int]:
-    """Operations by NVIDIA's disassembler; registers and stack by its resource usage."""
+def operations(cubin: Path) -> list[str]:
+    """A kernel's operations by NVIDIA's disassembler."""
     text = subprocess.run([tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
-    operations = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]*)", text)
-    counts = Counter({name: sum(bool(re.match(pattern, op)) for op in operations) for name, pattern in NAMES.items()})
+    return re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\d\s+)?([A-Z][A-Z0-9_.]*)", text)
+
+
+def listing(cubin: Path) -> tuple[Counter, int, int]:
+    """Operations counted by name; registers and stack by the cubin's resource usage."""
+    found = operations(cubin)
+    counts = Counter({name: sum(bool(re.match(pattern, op)) for op in found) for name, pattern in NAMES.items()})
     usage = subprocess.run(
         [tool("cuobjdump"), "-res-usage", str(cubin)], capture_output=True, text=True, check=True
     ).stdout
