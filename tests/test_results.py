@@ -120,17 +120,3 @@ def test_the_seed_table_s_targets_are_met():
     lows = frame.set_index(["m", "tile_m"])["speedup_low"]
     assert lows[4096, 256] >= 1.0
     assert lows[8192, 320] >= 0.90
-
-
-def test_the_page_on_scale_shows_the_recorded_costs():
-    """Trials a second of two runs, one after the other in the file; and what a burst point takes."""
-    page = (ROOT / "docs/scale.md").read_text()
-    runs = pd.read_csv(ROOT / "docs/storage-cost.csv")
-    rates = (runs["trials"] / runs["seconds"]).round().astype(int)
-    names = {"journal": "journal", "sqlite": "SQLite", "postgres": "PostgreSQL 15"}
-    half = len(runs) // 2
-    for run, first, second in zip(runs[:half].itertuples(), rates[:half], rates[half:], strict=True):
-        assert f"| {names[run.storage]} | {run.workers} | {first} | {second} |" in page
-    stagger = read_study(H200 / "stagger")
-    took = stagger.provenance["seconds"] / len(stagger.stage("sweep"))
-    assert f"burst point took {took:.2f} s in `results/h200/stagger`" in page
