@@ -18,9 +18,10 @@ test: lint types $(VENV)/.ready
 verify: $(VENV)/.ready
 	$(BIN)/hopper-gemm verify --report docs/verification.md
 
-# The same of the protocols, in every order of events; needs no GPU.
+# The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready
 	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
+	$(BIN)/python -m tests.run.verify
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
