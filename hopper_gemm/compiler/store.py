@@ -41,6 +41,7 @@ SOURCES = (
     "model/config.py",
     "model/footprint.py",
     "model/hopper.py",
+    "model/protocol/ledger.py",
     "model/problem.py",
     "compiler/compile.py",
 )
