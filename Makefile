@@ -12,7 +12,7 @@ sweep: $(VENV)/.ready
 test: lint types $(VENV)/.ready
 	$(BIN)/pytest -n auto -m "not gpu"
 	$(BIN)/pytest -m gpu
-	$(BIN)/pytest --nbmake --nbmake-timeout=300 notebooks/*.ipynb
+	$(BIN)/pytest -n auto --nbmake --nbmake-timeout=300 notebooks/*.ipynb
 
 # Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
 verify: $(VENV)/.ready

@@ -76,8 +76,8 @@ plt.show()
 
 # %%
 most = rows.groupby(["cube", "tile_m", "tile_n", "k_depth", "multicast"]).stages.transform("max")
-rows["ring"] = np.where(rows.stages == most, "max", rows.stages.astype(str))
-rows.pivot_table(index=["cube", "stagger"], columns=["k_depth", "ring"], values="speedup", aggfunc="max").round(3)
+rows["fill"] = np.where(rows.stages == most, "max", rows.stages.astype(str))
+rows.pivot_table(index=["cube", "stagger"], columns=["k_depth", "fill"], values="speedup", aggfunc="max").round(3)
 
 # %%
 alike = ["cube", "tile_m", "tile_n", "k_depth", "stages", "cluster_m", "cluster_n", "raster", "swizzle", "multicast"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pandas as pd
 import pytest
 
@@ -32,13 +34,16 @@ UNFINISHED = {"early", "steady-e"}
 """Cut off before their last points: three at 8192x8192x512; one."""
 
 
+recorded = cache(read_study)
+
+
 def name(path) -> str:
     return str(path.relative_to(H200))
 
 
 def test_every_recorded_folder_still_reads_and_none_lost_a_row():
     """Of version 1, all chained, on boards that rows do not name; a study recorded since only adds."""
-    rows = [row for folder in FOLDERS for row in read_study(folder).rows]
+    rows = [row for folder in FOLDERS for row in recorded(folder).rows]
     first = [row for row in rows if row.board == "unknown" and row.point.context == "chained"]
     assert len(first) == ROWS
     assert sum(len(row.samples) for row in first) == 56_268
@@ -46,7 +51,7 @@ def test_every_recorded_folder_still_reads_and_none_lost_a_row():
 
 @pytest.mark.parametrize("folder", GRIDS, ids=name)
 def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder):
-    study = read_study(folder)
+    study = recorded(folder)
     file = ROOT / "sweeps" / f"{study.provenance['study']}.toml"
     spec = read_spec(file) if file.is_file() else checked(study.provenance["spec"], folder.name)
     listed = [point for point, refused in points(spec).items() if not (refused and spec.skip_illegal)]
@@ -65,7 +70,7 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
 
 @pytest.mark.parametrize("folder", SEARCHES, ids=name)
 def test_a_search_of_the_suite_measured_what_may_run_there(folder):
-    study = read_study(folder)
+    study = recorded(folder)
     problem = GemmProblem(**study.provenance["spec"]["problems"][0])
     assert folder.name == f"tune-{problem}-burst"
     configs = [row.point.config for row in study.stage("sweep")]
@@ -75,7 +80,7 @@ def test_a_search_of_the_suite_measured_what_may_run_there(folder):
 
 @pytest.mark.parametrize("folder", [*GRIDS, *SEARCHES], ids=name)
 def test_figures_of_a_row_agree_with_each_other(folder):
-    frame = rows_of(read_study(folder), "sweep").query("status == 'ok'")
+    frame = rows_of(recorded(folder), "sweep").query("status == 'ok'")
     flop = 2.0 * frame["m"].astype(float) * frame["n"].astype(float) * frame["k"].astype(float)
     assert (flop / frame["time_us"] / 1e6 / frame["tflops"] - 1).abs().max() < 1e-4
     apart = (frame["baseline_us"] / frame["time_us"] / frame["speedup"] - 1).abs()
@@ -89,7 +94,7 @@ def test_figures_of_a_row_agree_with_each_other(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_the_pages_are_what_the_rows_give(folder):
-    study = read_study(folder)
+    study = recorded(folder)
     made = {}
     if study.stage("sweep"):
         made["table.md"] = report(study)
@@ -100,7 +105,7 @@ def test_the_pages_are_what_the_rows_give(folder):
 
 def test_pairs_of_a_row_give_its_speedup():
     """The pairs that stand with a row are the ones its median was taken over."""
-    study = read_study(H200 / "seed-table")
+    study = recorded(H200 / "seed-table")
     timed = [row for row in study.stage("sweep") if row.ok]
     assert all(len(row.samples) == row.figures["pairs"] for row in timed)
     medians = [pd.Series([pair.ratio for pair in row.samples]).median() for row in timed]
@@ -116,7 +121,7 @@ def test_the_tuned_table_holds_legal_configs():
 
 def test_the_seed_table_s_targets_are_met():
     """256x128 at k_depth 4 is no slower than cuBLAS at 4096^3; the 320 row reaches 0.90 at k_depth 4 and 8192^3."""
-    frame = rows_of(read_study(H200 / "seed-table"), "sweep").query("regime == 'burst' and k_depth == 4")
+    frame = rows_of(recorded(H200 / "seed-table"), "sweep").query("regime == 'burst' and k_depth == 4")
     lows = frame.set_index(["m", "tile_m"])["speedup_low"]
     assert lows[4096, 256] >= 1.0
     assert lows[8192, 320] >= 0.90

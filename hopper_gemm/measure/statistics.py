@@ -57,11 +57,6 @@ class Ratio:
     high: float
     pairs: int
 
-    @property
-    def half_width(self) -> float:
-        """The larger distance from the median to an end of the interval."""
-        return max(self.median - self.low, self.high - self.median)
-
 
 def speedup(samples: Sequence[Paired], seed: int = 0) -> Ratio:
     """The median ratio with its 95 % percentile-bootstrap interval.

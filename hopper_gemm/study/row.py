@@ -197,15 +197,6 @@ _TOLD = (
 )
 
 
-def row_of(record: Mapping[str, Any]) -> Row:
-    """A row from values by column name, text or typed. Earlier names and words are understood.
-
-    Raises:
-        ValueError: as :meth:`RowParser.row`.
-    """
-    return RowParser(record).row([as_text(value) for value in record.values()])
-
-
 def _converter(name: str, kind: str) -> Callable[[str], Any]:
     if kind in ("text", "flag"):
         words = {**(FLAGS if kind == "flag" else {}), **(PARAMETERS[name].renamed if name in PARAMETERS else {})}

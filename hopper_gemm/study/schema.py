@@ -169,9 +169,6 @@ CARRIED = (
 )
 """What a row says of a measurement, beside its status."""
 
-KEY = ("stage", *NAMES[NAMES.index("m") : NAMES.index("status")])
-"""Columns that tell one row of a study from another."""
-
 PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}
 """Two parameters as one, ``256x128``: a sweep may vary them together, and every reader of rows finds them as a column
 beside the two. No file holds them."""

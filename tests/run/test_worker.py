@@ -218,7 +218,7 @@ def test_the_noise_floor_the_leader_and_what_follows_are_known_to_the_child(benc
         return ask(self, child, request, seconds)
 
     monkeypatch.setattr(Worker, "_ask", spy)
-    worker.ask(timed(BARE, stage="control"), timed(POINTS[5]), timed(POINTS[0]), timed(POINTS[1]))
+    worker.ask(timed(BARE, stage="control"), timed(POINTS[5]), *map(timed, POINTS[:3]))
     asked = [one for one in sent if getattr(one, "kind", "") == "measure" and one.point.config is not None]
     assert all(one.noise == pytest.approx(0.001, abs=1e-3) and one.noise > 0 for one in asked)
     assert asked[0].leader is None

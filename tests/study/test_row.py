@@ -12,12 +12,16 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.study.row import SUM, Row, RowParser, Sample, as_text, figures_of, row_of
+from hopper_gemm.study.row import SUM, Row, RowParser, Sample, as_text, figures_of
 from hopper_gemm.study.schema import CARRIED, NAMES
 
 POINT = Point(GemmProblem(4096, 4096, 4096), resolve(GemmConfig(pdl=True, peek="producer")), context="chained")
 FIGURES = {"speedup": 1.01234, "pairs": 15, "time_us": 196.25, "registers": 168, "code": "c0de"}
 SAMPLES = (Sample(0, 196.25, 198.5), Sample(0, 196.5, 198.75, 4.5))
+
+
+def parsed(record):
+    return RowParser(record).row([as_text(value) for value in record.values()])
 
 
 def read_back(line):
@@ -65,7 +69,7 @@ def test_the_noise_floor_is_a_row_for_each_board_and_nothing_else_is():
 
 def test_earlier_names_and_words_are_understood():
     old = {"early": "true", "zigzag": "false", "multicast": "turns", "tile_m": "128", "theirs_us": "5", "note": "x"}
-    row = row_of({**old, "m": 1, "n": 8, "k": 8, "dtype": "bf16", "layouts": "kk", "tile_n": 64, "k_depth": 4})
+    row = parsed({**old, "m": 1, "n": 8, "k": 8, "dtype": "bf16", "layouts": "kk", "tile_n": 64, "k_depth": 4})
     assert (row.point.config.pdl, row.point.config.reverse_k, row.point.config.multicast) == (True, False, "alternate")
     assert (row.figures["baseline_us"], row.reason, row.point.context, row.board) == (5.0, "x", "chained", "unknown")
 
@@ -90,7 +94,7 @@ def test_earlier_names_and_words_are_understood():
 def test_a_value_of_the_wrong_kind_is_told_with_its_column(name, text, message):
     values = {**Row(POINT, "ok", "", FIGURES, SAMPLES).as_dict(), name: text}
     with pytest.raises(ValueError) as caught:
-        row_of(values)
+        parsed(values)
     assert message in str(caught.value)
 
 
