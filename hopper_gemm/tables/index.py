@@ -71,7 +71,8 @@ def write_index(root: Path) -> None:
 
 
 def missing(study: Study) -> str:
-    """What a study's rows lack by its provenance: finals that were asked for, or rows that it had when it ended."""
+    """What a study's rows lack by its provenance: rows that it had when it ended, or finals that were asked for, or, of
+    a run that never ended, some of its rows."""
     about = study.provenance
     ended = (about.get("finished") or {}).get("rows")
     if ended is not None:
@@ -80,7 +81,9 @@ def missing(study: Study) -> str:
     ran, had = (_by_place(study.stage(stage)) for stage in ("sweep", "final"))
     wanted = {place: min(asked, len(configs)) for place, configs in ran.items()}
     lacking = sum(max(0, count - len(had.get(place, ()))) for place, count in wanted.items())
-    return f"{lacking} of {sum(wanted.values())} finals" if lacking else ""
+    if lacking:
+        return f"{lacking} of {sum(wanted.values())} finals"
+    return "rows" if about.get("schema_version", 1) > 1 else ""  # a run that ended says so
 
 
 def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:
@@ -99,7 +102,7 @@ def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers:
         pages = [name for name in (TABLE, COMPARISON) if (study.path / name).is_file()]
         named = f"[{study.path.name}]({path}/{pages[0]})" if pages else f"[{study.path.name}]({path})"
         note = notes.get(str(path), {})
-        lacks = ", ".join(filter(None, [note.get("missing"), missing(study)]))
+        lacks = note.get("missing") or missing(study)
         status = f"unfinished: {lacks} missing" if lacks else "finished"
         remark = f"; {note['remark']}" if "remark" in note else ""
         users = [f"[{name}](../../notebooks/{name}.ipynb)" for name, text in readers.items() if _reads(text, path)]
