@@ -15,17 +15,22 @@ from pathlib import Path
 
 import pandas as pd
 
+from hopper_gemm.measure.statistics import Ratio
+from hopper_gemm.measure.verdict import published
 from hopper_gemm.model.config import DEFAULTS, PARAMETERS, Parameter
 from hopper_gemm.model.legality import RULES
-from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES
+from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
 from hopper_gemm.study.files import write_whole
+from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study, has_rows, read_study
+from hopper_gemm.study.row import Row
 from hopper_gemm.study.schema import COLUMNS, STAGES, STATUSES
-from hopper_gemm.tables.compare import by_baseline, geometric_mean, means
+from hopper_gemm.study.shapes import read_shapes
 from hopper_gemm.tables.compare import cells as compared
+from hopper_gemm.tables.compare import geometric_mean, means
 from hopper_gemm.tables.index import write_index
 from hopper_gemm.tables.ladder import ladder
-from hopper_gemm.tables.pivot import best_row, interval, markdown_table, one_line, pivot, rows_of, short_label
+from hopper_gemm.tables.pivot import best_row, markdown_table, one_line, pivot, rows_of, short_label
 from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.sources import PIPELINING
 from hopper_gemm.tables.sources import beside as cells_beside
@@ -34,8 +39,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/h200"
 PAGES = ("README.md", "docs/*.md")
 
-STEADY = ("steady-f", "steady-h")
-"""Studies whose finals at 8192^3 are the headline of the steady regime."""
+LISTS = ("suite-isolated", "short", "drawn-isolated", "suite-chained", "suite", "suite-second", "suite-first", "drawn")
+LISTS = (*LISTS, "suite-auto", "suite-untuned")
+"""Recorded comparisons, the latest first."""
 
 RUNGS = {
     "serial": "one warpgroup, one stage: load by TMA, wait, multiply, wait",
@@ -187,46 +193,98 @@ def rungs() -> str:
     return table(("rung", "adds", "burst", "steady"), rows)
 
 
+def across_boards(row: Row) -> str:
+    """The speedup of a row with an interval that holds on other boards of the model."""
+    one = row.figures
+    ratio = Ratio(one["speedup"], one["speedup_low"], one["speedup_high"], one["pairs"])
+    wide = published(ratio, one["time_us"])
+    return f"{wide.median:.3f}x [{wide.low:.3f}, {wide.high:.3f}]"
+
+
+def searched(name: str, problem: str) -> Row | None:
+    """The best final of a search in a list's folder."""
+    folder = RESULTS / name / f"tune-{problem}-burst"
+    finals = pooled(read_study(folder).stage("final")) if folder.is_dir() else []
+    return max((row for row in finals if row.ok), key=lambda row: float(row.figures["speedup"]), default=None)
+
+
+def chosen() -> dict[str, dict[str, Row]]:
+    """The isolated suite: of each problem the rows by baseline, of the comparison or else of the search."""
+    found: dict[str, dict[str, Row]] = {str(problem): {} for problem in read_shapes().of_regime("burst")}
+    for row in study("suite-isolated").stage("compare"):
+        if row.ok:
+            found[str(row.point.problem)][row.point.against] = row
+    for problem, rows in found.items():
+        final = None if "cublas" in rows else searched("suite-isolated", problem)
+        if final is not None:
+            rows["cublas"] = final
+    return found
+
+
 def suite() -> str:
-    """The suite, problem by problem."""
-    over = by_baseline(study("suite"), "chained")
-    configs = {str(row.point.problem): row.point.config for row in study("suite").stage("compare")}
-    rows = []
-    for problem, ours in over["cublas"].iterrows():
-        config = configs[str(problem)]
-        assert config is not None
-        figures = f"{ours.time_us:.1f}", f"{ours.tflops:.0f}", interval(ours), interval(over["cublaslt"].loc[problem])
-        rows.append((problem, *figures, f"`{short_label(config)}`"))
-    average = (f"{geometric_mean(over[name].speedup):.3f}x" for name in ("cublas", "cublaslt"))
-    rows.append((f"geometric mean of {len(rows)}", "", "", *average, ""))
+    """The suite between other kernels, problem by problem."""
+    rows, speedups = [], dict[str, list[float]](cublas=[], cublaslt=[])
+    for problem, over in chosen().items():
+        ours = over["cublas"]
+        assert ours.point.config is not None
+        for name, row in over.items():
+            speedups[name].append(row.figures["speedup"])
+        shown = [across_boards(over[name]) if name in over else "" for name in ("cublas", "cublaslt")]
+        mark = " (search)" if ours.stage == "final" else ""
+        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown
+        rows.append((problem + mark, *figures, f"`{short_label(ours.point.config)}`"))
+    average = (f"{geometric_mean(found):.3f}x, {len(found)} problems" for found in speedups.values())
+    rows.append(("geometric mean", "", "", *average, ""))
     names = ("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "config")
     return table(names, rows)
 
 
+def reached() -> tuple[float, float, int]:
+    """The drawn problems that TMA reaches, isolated: geometric mean, least, how many."""
+    rows = [
+        row for row in study("drawn-isolated").stage("compare") if filled_up(row.point.problem) == row.point.problem
+    ]
+    speedups = [float(row.figures["speedup"]) for row in rows if row.ok]
+    return geometric_mean(speedups), min(speedups), len(speedups)
+
+
 def headline() -> str:
-    """Geometric means of the suite, tuned and untuned, and of the drawn problems; the finals at the power cap."""
+    """Geometric means by list and context, and the best at the power cap."""
+    over = [float(rows["cublas"].figures["speedup"]) for rows in chosen().values()]
+    faster = [
+        min(float(row.figures["speedup"]) for row in rows.values()) for rows in chosen().values() if len(rows) > 1
+    ]
+    rows = [
+        (
+            f"[suite](docs/suite.md): {len(over)} problems, tuned",
+            "isolated",
+            f"**{geometric_mean(over):.3f}x**, least {min(over):.3f}x",
+            f"{geometric_mean(faster):.3f}x on {len(faster)} of them, least {min(faster):.3f}x",
+        )
+    ]
     told = {
-        "suite": "[suite](docs/suite.md): 24 problems, tuned",
-        "drawn": "[drawn](docs/suite.md): 20 problems by a seed, tuned for 4 s each",
-        "suite-auto": "[suite, untuned](docs/suite.md): what the model picks",
+        "short": ("[short](docs/suite.md): 24 problems of 2 to 12 us, tuned for 4 s each", "isolated"),
+        "drawn-isolated": ("[drawn](docs/suite.md): 20 problems by a seed, 7 of them copied first", "isolated"),
+        "suite-chained": ("[suite](docs/suite.md), back to back", "chained"),
+        "suite-auto": ("[suite, untuned](docs/suite.md): what the model picks (earlier kernel)", "chained"),
     }
-    rows = []
-    for name, what in told.items():
-        found = {mean.against: mean for mean in means(compared(study(name).stage("compare")))}
-        figures = (found.get(baseline) for baseline in ("cublas", "cublaslt"))
-        shown = [f"{one.speedup:.3f}x, least {one.worst:.3f}x" if one else "" for one in figures]
-        rows.append((what, "burst", *shown))
-    cubes = [best_row(rows_of(study(name), "final").query("m == 8192 and n == 8192 and k == 8192")) for name in STEADY]
-    finals = [one for one in cubes if one is not None]
-    pairs = (f"{one.speedup:.3f}x at {one.pj_per_flop:.3f} pJ/FLOP ({one.baseline_pj_per_flop:.3f})" for one in finals)
-    rows.append(("[8192^3, two finals](docs/steady.md), energy (cuBLAS's)", "steady", ", ".join(pairs), ""))
-    return table(("problems", "regime", "over `torch.mm`", "over the best of cuBLASLt"), rows)
+    for name, (what, context) in told.items():
+        (mean,) = (one for one in means(compared(study(name).stage("compare"))) if one.against == "cublas")
+        rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", ""))
+        if name == "drawn-isolated":
+            mean_of, least, count = reached()
+            rows.append((f"of these the {count} that TMA reaches", context, f"{mean_of:.3f}x, least {least:.3f}x", ""))
+    best = best_row(rows_of(study("steady-square"), "sweep"))
+    assert best is not None
+    energy = f"{best.speedup:.3f}x at {best.pj_per_flop:.3f} pJ/FLOP (torch.mm {best.baseline_pj_per_flop:.3f})"
+    rows.append(("[8192^3 at the power cap](docs/steady.md), one pair of windows", "isolated, steady", energy, ""))
+    return table(("problems", "context", "over `torch.mm`", "over the faster of it and the best of cuBLASLt"), rows)
 
 
 def lists() -> str:
     """Geometric means of every recorded comparison."""
     rows = []
-    for name in ("suite", "suite-second", "suite-first", "drawn", "suite-auto", "suite-untuned"):
+    for name in LISTS:
         for mean in means(compared(study(name).stage("compare"))):
             over = f"{mean.problems} of {mean.asked}" if mean.problems != mean.asked else str(mean.problems)
             link = f"[{name}](../results/h200/{name}/compare.md)"
