@@ -72,17 +72,24 @@ SPACERS: dict[str, Callable[[int], Launch]] = {"touch": touch, "rmsnorm": rmsnor
 in which side is faster."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Graph:
     """A captured graph.
 
     Args:
-        replay: starts it.
+        start: replays it.
         launches: of the side in it.
+        started: whether it ever was.
     """
 
-    replay: Callable[[], None]
+    start: Callable[[], None]
     launches: int
+    started: bool = False
+
+    def replay(self) -> None:
+        """Start it."""
+        self.started = True
+        self.start()
 
 
 class Arm:

@@ -16,10 +16,11 @@ class FakeCuda:
     Args:
         monkeypatch: of the test.
         overhead: seconds that starting a graph takes.
+        sending: seconds for each of its nodes that the first start takes besides.
     """
 
-    def __init__(self, monkeypatch, overhead: float = 0.0) -> None:
-        self.now, self.host, self.overhead = 0.0, 0.0, overhead
+    def __init__(self, monkeypatch, overhead: float = 0.0, sending: float = 0.0) -> None:
+        self.now, self.host, self.overhead, self.sending = 0.0, 0.0, overhead, sending
         self.capturing: list[tuple[str, float]] | None = None
         self.captured: list[list[tuple[str, float]]] = []
         self.works: dict[int, list] = {}
@@ -80,7 +81,7 @@ class FakeCuda:
 
 class FakeGraph:
     def __init__(self, cuda: FakeCuda) -> None:
-        self._cuda, self.launches = cuda, []
+        self._cuda, self.launches, self._sent = cuda, [], False
 
     def capture_begin(self) -> None:
         self._cuda.capturing = self.launches
@@ -92,6 +93,8 @@ class FakeGraph:
     def replay(self) -> None:
         self._cuda.log.append(f"replay {len(self.launches)}")
         self._cuda.now += self._cuda.overhead + sum(seconds for _, seconds in self.launches)
+        self._cuda.now += 0.0 if self._sent else self._cuda.sending * len(self.launches)
+        self._sent = True
         for work, operands in self._cuda.works.get(id(self.launches), ())[:8]:
             work(operands)
 

@@ -435,7 +435,7 @@ def test_from_end_to_end_the_figures_are_those_of_the_launches_alone(world, monk
     """Real graphs, timers and choice on a CUDA that is none, where starting a graph takes 5 us: within 0.5 % from 20 us
     on, within 0.1 us below, and neither the spacer nor the graphs' start shows."""
     monkeypatch.undo()
-    cuda = FakeCuda(monkeypatch, overhead=5e-6)
+    cuda = FakeCuda(monkeypatch, overhead=5e-6, sending=1e-6)
 
     def multiplying(name):
         return lambda operands: right(operands.a, operands.b, getattr(operands, name))

@@ -61,9 +61,18 @@ def test_a_burst_rests_warms_up_and_times_one_graph_between_two_events(cuda, tim
     assert timing.us == (pytest.approx(1000.0),)
     assert (timing.sm_mhz, timing.watts) == (1755.0, None)
     assert cuda.log == [
-        "rest 0.0100", "replay 2", "clock on", "event", "replay 8", "event", "clock off", "look",
+        "replay 8", "rest 0.0100", "replay 2", "clock on", "event", "replay 8", "event", "clock off", "look",
     ]  # fmt: skip
-    assert done == [8], "when everything is queued"
+    assert done == [9], "when everything is queued"
+
+
+@pytest.mark.parametrize("burst", [BURST, Burst(rest=0.004, warm=0.003, timed=0.003)])
+def test_the_first_start_of_a_graph_is_never_timed(monkeypatch, timer, burst):
+    """It sends the graph's nodes to the GPU, so that a short kernel's first pair looked a third slower."""
+    cuda = FakeCuda(monkeypatch, sending=1e-6)
+    timer = Timer(DeviceInfo(**dict.fromkeys(DeviceInfo.__dataclass_fields__, 0)))
+    arm = Arm(cuda.launch("ours", 3e-6), ["0"], 3e-6)
+    assert [timer.time(arm, burst, Watched([])).us[0] for _ in range(3)] == pytest.approx([3.0] * 3)
 
 
 def test_a_second_burst_rests_only_as_long_as_is_left(cuda, timer):
