@@ -43,6 +43,11 @@ LONG, PACE = 1e-3, 8
 """Producers of launches of so many seconds or more meet every so many stages. Around 8192^3 that saved 0.3
 to 0.6 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/locality)."""
 
+ROUNDS = 150e-6
+"""Launches of so many seconds or more hand their tiles out one by one (the dynamic scheduler), so that an SM that is
+late or busy holds nobody up. All ten problems of the isolated suite from 166 us on were fastest so, by 0.1 to 1.7 % in
+the median of their pairs; on the shorter ones it cost 0.6 to 2 %."""
+
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
 PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
@@ -76,13 +81,18 @@ def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hop
         return predict(config, problem, sms).seconds
 
     best = min(able, key=seconds, default=resolve(GemmConfig()))
-    return best if seconds(best) < LONG else min(map(_together, able), key=seconds)
+    if seconds(best) < ROUNDS:
+        return best
+    able = [_with(config, scheduler="dynamic") for config in able]
+    if seconds(best) >= LONG:
+        able = [_with(config, pace=config.pace or PACE) for config in able]
+    return min(able, key=seconds, default=best)
 
 
-def _together(config: GemmConfig) -> GemmConfig:
-    """The config with meetings, where it can have them."""
-    paced = replace(config, pace=config.pace or PACE)
-    return paced if is_legal(paced) else config
+def _with(config: GemmConfig, **changes: Any) -> GemmConfig:
+    """The config with other values, where they go with the rest of it."""
+    changed = replace(config, **changes)
+    return changed if is_legal(changed) else config
 
 
 def _fills(config: GemmConfig, problem: GemmProblem, sms: int) -> bool:

@@ -87,3 +87,8 @@ def test_a_fourth_of_the_promising_is_dealt_out_to_the_techniques():
     assert {config for config in best if config.ctas_per_sm == 2} & kept == set(
         [config for config in best if config.ctas_per_sm == 2][:2]
     )
+
+
+@pytest.mark.parametrize(("size", "scheduler"), [(1024, "static"), (2048, "static"), (4096, "dynamic")])
+def test_launches_of_many_rounds_hand_their_tiles_out_one_by_one(size, scheduler):
+    assert choose(GemmProblem(size, size, size)).scheduler == scheduler
