@@ -128,9 +128,10 @@ class Timer:
     def _burst(self, arm: Arm, protocol: Burst, telemetry: Telemetry, meanwhile: Callable[[], None]) -> Timing:
         """Rest, warm up, time. Capturing is part of the rest.
 
-        A graph that was never started is started once before: the first start sends its nodes to the GPU, about a
-        microsecond each, in the midst of what is timed. At 512^3 a config looked 0.8 to 1.5 us slower than its 3.3 us
-        by that, in its first pair alone, and a search that drops configs after one pair dropped nearly all.
+        A graph that was never started is started once before: the first start sends its nodes to the GPU, some 4 us
+        each, and where they take less than that to run, the sending is what is timed. Spacers alone took 4.3 us instead
+        of 3.2; at 512^3 configs of 3.3 to 3.6 us took 4.8 to 5.2 in their first pair, and a search that drops configs
+        after one pair dropped nearly all.
         """
         warm, timed = arm.graph(protocol.warm), arm.graph(protocol.timed)
         if not timed.started and timed is not warm:
