@@ -20,8 +20,8 @@ USUAL = 0.88
 """How likely a parameter that is a technique keeps its default."""
 
 DRAWN = tuple(name for name in PARAMETERS if name != "spills")
-"""Parameters that are drawn. ``spills`` is none of them: it is a switch for one study of the design ladder that turns the
-register rules off, and ptxas refuses some configs that have it."""
+"""Parameters that are drawn. ``spills`` is none of them: it is a switch for one study of the design ladder that turns
+the register rules off, and ptxas refuses some configs that have it."""
 
 FREE = ("tile_m", "tile_n", "k_depth", "stages", "stagger", "consumers", "split", "peek", "swizzle", "raster")
 """Parameters that every kernel has some value of: all of theirs are equally likely."""
