@@ -65,6 +65,10 @@ class Job:
         """What must be compiled; the pair's own first."""
         return [KernelId.of(pair.config, pair.problem) for pair in (self.pair, *self.also)]
 
+    def row(self, status: str = "", **about: str) -> Row:
+        """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
+        return Row(self.kind, self.pair.as_dict(), status, kernel=source_digest(), **about)  # type: ignore[arg-type]
+
 
 class Harness:
     """Does jobs on GPUs, each in a child process that may die, and keeps a row of each.
@@ -104,7 +108,7 @@ class Harness:
         """
         done, todo = latest(self.rows.rows), list[Job]()
         for job in jobs:
-            row = done.get(self._row(job, "").key)
+            row = done.get(job.row().key)
             if row is None:
                 todo.append(job)
             elif _to_be_shrunk(row):
@@ -121,7 +125,7 @@ class Harness:
                 built = [pool.result(kernel) for kernel in job.kernels]
                 bad = next((one for one in built if one.status != "ok"), None)
                 if bad is not None:
-                    self._add(self._row(job, bad.status, reason=bad.reason))
+                    self._add(job.row(bad.status, reason=bad.reason))
                 elif built[0].report is not None:
                     ready.put((job, built[0].report.code))
                 if time.monotonic() > deadline or not any(worker.is_alive() for worker in workers):
@@ -151,7 +155,7 @@ class Harness:
         begun = time.monotonic()
         status, reason, bits = self._ask(job, children, ANSWER_SECONDS)
         taken = round(time.monotonic() - begun, 3)
-        row = self._row(job, status, reason=reason, code=code, bits=bits, board=board.uuid, gpu=board.name)
+        row = job.row(status, reason=reason, code=code, bits=bits, board=board.uuid, gpu=board.name)
         row = replace(row, seconds=taken)
         self._add(row)
         if _to_be_shrunk(row):
@@ -186,9 +190,6 @@ class Harness:
             asked = [pool.submit(_answer, child, ("streams", job.pair, RUNS), seconds) for child in children]
             found = [verdict(one.result()) for one in asked]
         return next((one for one in found if one[0] != "ok"), found[0])
-
-    def _row(self, job: Job, status: str, **about: str) -> Row:
-        return Row(job.kind, job.pair.as_dict(), status, kernel=source_digest(), **about)  # type: ignore[arg-type]
 
     def _add(self, row: Row) -> None:
         with self._lock:

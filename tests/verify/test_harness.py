@@ -62,7 +62,7 @@ def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, m
     assert (least.problem.m, least.problem.n, least.problem.dtype) == (1, 8, "bf16")
     assert least.config.evict_c is False
     assert any(reason in line and "smallest that fails" in line for line in said)
-    assert reason in page(one.rows.rows)
+    assert reason in page(one.rows.rows, [HARMFUL.row(), FINE.row()])
 
 
 def test_a_hang_is_found_within_its_time_and_shrunk(tmp_path, monkeypatch):
