@@ -20,8 +20,8 @@ verify: $(VENV)/.ready
 
 # The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready
-	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
 	$(BIN)/python -m tests.run.verify
+	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from collections import Counter
@@ -12,6 +13,9 @@ import typer
 
 from hopper_gemm.cli.app import CHECK_FAILED, app, plain_errors, saying
 from hopper_gemm.cli.options import Gpus, Json, gpus_of
+
+PROOFS = "verify-cpu.csv"
+"""Table of damaged and killed runs; the page beside it sums it up."""
 
 
 @app.command()
@@ -34,24 +38,23 @@ def verify(
     """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a
     failure."""
     from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.measure.device import find_hopper
+    from hopper_gemm.verify.drawing import pairs as drawn
+    from hopper_gemm.verify.harness import Board, Harness, Job, compile_all
+    from hopper_gemm.verify.kinds import load_jobs
+    from hopper_gemm.verify.protocols import verify_protocols, wanted
     from hopper_gemm.verify.report import page
-    from hopper_gemm.verify.rows import read_rows
+    from hopper_gemm.verify.rows import latest, read_rows
 
     say, kept, path = saying(as_json), store or default_store(), report or out / "report.md"
     if report is not None and not report.parent.is_dir():
         raise ValueError(f"--report must lie in a folder that exists but got {report}; make {report.parent} first")
+    boards = [] if cpu or compile_only else [find_hopper(index) for index in gpus_of(gpus)]
+    loads, alone = list(load_jobs()), list(map(Job, drawn(seed, pairs)))
     if cpu:
-        from hopper_gemm.verify.protocols import verify_protocols
-
         failed = verify_protocols(out, len(os.sched_getaffinity(0)), say)
     else:
-        from hopper_gemm.measure.device import find_hopper
-        from hopper_gemm.verify.drawing import pairs as drawn
-        from hopper_gemm.verify.harness import Board, Harness, Job, compile_all
-        from hopper_gemm.verify.kinds import load_jobs
-
-        boards = [] if compile_only else [find_hopper(index) for index in gpus_of(gpus)]
-        jobs = [*(load_jobs() if load else []), *map(Job, drawn(seed, pairs))]
+        jobs = [*(loads if load else []), *alone]
         if compile_only:
             raise typer.Exit(CHECK_FAILED if compile_all(jobs, kept, say) else 0)
         from hopper_gemm.verify.load import answering
@@ -59,10 +62,12 @@ def verify(
         harness = Harness(out, kept, [Board(one.uuid, one.name) for one in boards], answering, say)
         harness.run(jobs, seconds)
         failed = harness.failed
-    rows = read_rows(out)
+    rows, proofs = read_rows(out), path.with_name(PROOFS)
+    told = list(csv.DictReader(proofs.read_text().splitlines())) if proofs.exists() else []
     part = path.with_name(f".{path.name}.part")
-    part.write_text(page(rows))
+    part.write_text(page(rows, [*(job.row() for job in (*alone, *loads)), *wanted()], told))
     os.replace(part, path)
+    rows = list(latest(rows).values())
     if as_json:
         print(json.dumps({"rows": len(rows), "failed": failed, "by_status": Counter(row.status for row in rows)}))
     if failed:

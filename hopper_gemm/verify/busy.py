@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -55,6 +56,11 @@ class UnsupportedError(RuntimeError):
 def held(sms: int) -> Iterator[None]:
     """Hold some SMs of the current device: no CTA that wants shared memory finds room on them.
 
+    The holders poll a flag in device memory. Polling pinned host memory slows every other kernel: on an NVIDIA H200
+    with 16 SMs held, torch.mm at 8192x8192x8192 took 5.45 times its idle time, and 1.17 times with the flag in device
+    memory; the kernel with the dynamic scheduler 4.4 and 1.18 times. The host reads and writes the flags by copies on
+    a stream of its own: a copy needs no SM, and waits for no launch of the caller's.
+
     Args:
         sms: how many; 0 holds none.
 
@@ -66,23 +72,29 @@ def held(sms: int) -> Iterator[None]:
         return
     from cuda.bindings import driver
 
-    flags = torch.zeros(1 + sms, dtype=torch.int32).pin_memory()
-    beside = torch.cuda.Stream()
+    flags = torch.zeros(1 + sms, dtype=torch.int32, device="cuda")
+    seen, over = torch.zeros(1 + sms, dtype=torch.int32).pin_memory(), torch.ones(1, dtype=torch.int32).pin_memory()
+    holders, copies = islice((one for one in iter(torch.cuda.Stream, None) if one != torch.cuda.current_stream()), 2)
     values = [torch.tensor([value], dtype=torch.int64) for value in (flags.data_ptr(), int(MOST_SECONDS * 1e9))]
     parameters = torch.tensor([value.data_ptr() for value in values], dtype=torch.int64)
     grid, block = (sms, 1, 1), (hopper.WARP_THREADS, 1, 1)
-    stream = driver.CUstream(beside.cuda_stream)
+    stream, beside = driver.CUstream(holders.cuda_stream), driver.CUstream(copies.cuda_stream)
     torch.cuda.synchronize()
     _checked(driver.cuLaunchKernel(_hold(), *grid, *block, hopper.SMEM_BYTES, stream, parameters.data_ptr(), 0))
     deadline = time.monotonic() + MOST_SECONDS / 2
     try:
-        while int(flags[1:].sum()) < sms:
+        while True:
+            _checked(driver.cuMemcpyDtoHAsync(seen.data_ptr(), flags.data_ptr(), flags.nbytes, beside))
+            copies.synchronize()
+            if (found := int(seen[1:].sum())) == sms:
+                break
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{int(flags[1:].sum())} of {sms} SMs could be held")
+                raise TimeoutError(f"{found} of {sms} SMs could be held")
         yield
     finally:
-        flags[0] = 1
-        beside.synchronize()
+        _checked(driver.cuMemcpyHtoDAsync(flags.data_ptr(), over.data_ptr(), over.nbytes, beside))
+        copies.synchronize()
+        holders.synchronize()
 
 
 @cache

@@ -14,14 +14,17 @@ from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, source_digest
 from hopper_gemm.verify.drawing import Pair
-from hopper_gemm.verify.rows import FAILED, Row, Rows
+from hopper_gemm.verify.rows import FAILED, WENT_WRONG, Row, Rows, latest
 from hopper_gemm.verify.shrink import TRIES, shrink
 
 RUNS = 3
 """Launches of a pair that must give the same bits."""
 
-START_SECONDS, ANSWER_SECONDS, HUNG_SECONDS, SHRINK_SECONDS = 120.0, 60.0, 8.0, 240.0
-"""Time for a child to start; for an answer; for one where a hang is expected; and for making one failure small."""
+START_SECONDS, ANSWER_SECONDS, HUNG_SECONDS = 120.0, 60.0, 8.0
+"""Time for a child to start; for an answer; and for one where a hang is expected."""
+
+SHRINK_SECONDS, ALL_SHRINK_SECONDS = 120.0, 240.0
+"""Time for making one failure small; and for all failures of a run, once everything else is done."""
 
 PROCESSES = "processes"
 """The circumstance of two processes on one GPU, each with several streams."""
@@ -62,6 +65,10 @@ class Job:
         """What must be compiled; the pair's own first."""
         return [KernelId.of(pair.config, pair.problem) for pair in (self.pair, *self.also)]
 
+    def row(self, status: str = "", **about: str) -> Row:
+        """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
+        return Row(self.kind, self.pair.as_dict(), status, kernel=source_digest(), **about)  # type: ignore[arg-type]
+
 
 class Harness:
     """Does jobs on GPUs, each in a child process that may die, and keeps a row of each.
@@ -87,16 +94,25 @@ class Harness:
         self.rows, self.failed = Rows(folder), 0
         self._store, self._boards, self._factory, self._say, self._pool = store, boards, factory, say, pool
         self._lock, self._done, self._total, self._said = threading.Lock(), 0, 0, time.monotonic()
+        self._to_shrink: queue.SimpleQueue[tuple[Job, Row]] = queue.SimpleQueue()
 
     def run(self, jobs: Iterable[Job], seconds: float | None = None) -> None:
         """Do what has no row yet: kernels compile on all cores while the GPUs check those that are ready.
+
+        In the end, failures are made small, also those of earlier runs, within :data:`ALL_SHRINK_SECONDS`; the rest is
+        left to the next run.
 
         Args:
             jobs: in this order.
             seconds: after so long no other job is begun.
         """
-        done = {row.key for row in self.rows.rows}
-        todo = [job for job in jobs if self._row(job, "").key not in done]
+        done, todo = latest(self.rows.rows), list[Job]()
+        for job in jobs:
+            row = done.get(job.row().key)
+            if row is None:
+                todo.append(job)
+            elif _to_be_shrunk(row):
+                self._to_shrink.put((job, row))
         self._total, deadline = len(todo), time.monotonic() + (seconds or float("inf"))
         ready: queue.SimpleQueue[tuple[Job, str] | None] = queue.SimpleQueue()
         workers = [threading.Thread(target=self._work, args=(board, ready, deadline)) for board in self._boards]
@@ -109,7 +125,7 @@ class Harness:
                 built = [pool.result(kernel) for kernel in job.kernels]
                 bad = next((one for one in built if one.status != "ok"), None)
                 if bad is not None:
-                    self._add(self._row(job, bad.status, reason=bad.reason))
+                    self._add(job.row(bad.status, reason=bad.reason))
                 elif built[0].report is not None:
                     ready.put((job, built[0].report.code))
                 if time.monotonic() > deadline or not any(worker.is_alive() for worker in workers):
@@ -117,9 +133,9 @@ class Harness:
         finally:
             for _ in workers:
                 ready.put(None)
+            pool.close()
             for worker in workers:
                 worker.join()
-            pool.close()
 
     def _work(self, board: Board, ready: queue.SimpleQueue[tuple[Job, str] | None], deadline: float) -> None:
         """The life of a GPU's thread."""
@@ -128,6 +144,9 @@ class Harness:
         try:
             while (found := ready.get()) is not None and time.monotonic() < deadline:
                 self._settle(found[0], found[1], board, children)
+            stop = time.monotonic() + ALL_SHRINK_SECONDS
+            while time.monotonic() + SHRINK_SECONDS <= stop and (failure := self._next_failure()):
+                self._shrink(*failure, children)
         finally:
             for child in children:
                 child.close()
@@ -135,19 +154,33 @@ class Harness:
     def _settle(self, job: Job, code: str, board: Board, children: list[Child]) -> None:
         begun = time.monotonic()
         status, reason, bits = self._ask(job, children, ANSWER_SECONDS)
-        taken, minimal = time.monotonic() - begun, None
-        if status in FAILED:
-            patience = HUNG_SECONDS if status == "timeout" else ANSWER_SECONDS
-            stop = time.monotonic() + SHRINK_SECONDS
+        taken = round(time.monotonic() - begun, 3)
+        row = job.row(status, reason=reason, code=code, bits=bits, board=board.uuid, gpu=board.name)
+        row = replace(row, seconds=taken)
+        self._add(row)
+        if _to_be_shrunk(row):
+            self._to_shrink.put((job, row))
 
-            def fails(pair: Pair) -> bool:
-                if time.monotonic() > stop:
-                    return False
-                return self._ask(replace(job, pair=pair), children, patience)[0] == status
+    def _next_failure(self) -> tuple[Job, Row] | None:
+        try:
+            return self._to_shrink.get_nowait()
+        except queue.Empty:
+            return None
 
-            minimal = shrink(job.pair, fails, TRIES).as_dict()
-        row = self._row(job, status, reason=reason, code=code, bits=bits, board=board.uuid, gpu=board.name)
-        self._add(replace(row, seconds=round(taken, 3), minimal=minimal))
+    def _shrink(self, job: Job, row: Row, children: list[Child]) -> None:
+        """Write a failure's row again, with the smallest pair that could be found in the time for one."""
+        patience = HUNG_SECONDS if row.status == "timeout" else ANSWER_SECONDS
+        stop = time.monotonic() + SHRINK_SECONDS
+
+        def fails(pair: Pair) -> bool:
+            if time.monotonic() > stop:
+                return False
+            return self._ask(replace(job, pair=pair), children, patience)[0] == row.status
+
+        row = replace(row, minimal=shrink(job.pair, fails, TRIES).as_dict())
+        with self._lock:
+            self.rows.add(row)
+            self._say(f"{row.kind}: {row.status}: {row.reason}; smallest that fails: {row.minimal}")
 
     def _ask(self, job: Job, children: list[Child], seconds: float) -> tuple[str, str, str]:
         """Status, reason and bits."""
@@ -158,19 +191,21 @@ class Harness:
             found = [verdict(one.result()) for one in asked]
         return next((one for one in found if one[0] != "ok"), found[0])
 
-    def _row(self, job: Job, status: str, **about: str) -> Row:
-        return Row(job.kind, job.pair.as_dict(), status, kernel=source_digest(), **about)  # type: ignore[arg-type]
-
     def _add(self, row: Row) -> None:
         with self._lock:
             self.rows.add(row)
             self._done += 1
             if row.status in FAILED:
                 self.failed += 1
-                self._say(f"{row.kind}: {row.status}: {row.reason}; smallest that fails: {row.minimal or row.subject}")
+                self._say(f"{row.kind}: {row.status}: {row.reason}: {row.subject}")
             if time.monotonic() > self._said + 5 or self._done == self._total:
                 self._said = time.monotonic()
                 self._say(f"{self._done} of {self._total} verified, {self.failed} failed")
+
+
+def _to_be_shrunk(row: Row) -> bool:
+    """Whether a row is of a failure on a GPU of which no smaller pair was looked for yet."""
+    return row.status in WENT_WRONG and row.minimal is None
 
 
 def compile_all(jobs: Iterable[Job], store: Path, say: Callable[[str], None] = print) -> int:

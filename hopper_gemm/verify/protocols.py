@@ -68,16 +68,22 @@ def verify_protocols(folder: Path, processes: int, say: Callable[[str], None] = 
     """
     rows, failed, sources = Rows(folder), 0, digest()
     done = {row.key for row in rows.rows}
-    todo = [(name, model) for name, model in models() if _row(name, model, "", sources).key not in done]
+    todo = [(name, model) for name, model in models() if _row(name, model, sources).key not in done]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         asked = {pool.submit(_timed, model): (name, model) for name, model in todo}
         for number, one in enumerate(as_completed(asked), 1):
             name, model = asked[one]
             status, reason, count, seconds = one.result()
             failed += status in FAILED
-            rows.add(_row(name, model, status, sources, reason=reason, bits=count, seconds=seconds))
+            rows.add(_row(name, model, sources, status, reason=reason, bits=count, seconds=seconds))
             say(f"{number} of {len(todo)}: {name}: {status} {reason or f'{count} moments'}")
     return failed
+
+
+def wanted() -> list[Row]:
+    """A row without a status for every model."""
+    sources = digest()
+    return [_row(name, model, sources) for name, model in models()]
 
 
 def digest() -> str:
@@ -97,5 +103,5 @@ def _timed(model: Model) -> tuple[str, str, str, float]:
     return status, reason, count, round(time.monotonic() - begun, 3)
 
 
-def _row(name: str, model: Model, status: str, sources: str, **about: Any) -> Row:
+def _row(name: str, model: Model, sources: str, status: str = "", **about: Any) -> Row:
     return Row("protocol", {"name": name, "model": repr(model)}, status, kernel=sources, board=CPU, **about)

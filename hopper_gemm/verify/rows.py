@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ FILE = "rows.jsonl"
 CPU = "cpu"
 """The board of what needs none."""
 
-FAILED = ("wrong_result", "timeout", "crash", "spilled", "compile_error")
+WENT_WRONG = ("wrong_result", "timeout", "crash")
+"""What may come of a run on a GPU but a right result."""
+
+FAILED = (*WENT_WRONG, "spilled", "compile_error")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Row:
         board: UUID of the GPU, or :data:`CPU`.
         gpu: its name.
         seconds: that it took.
-        minimal: the smallest pair that fails too, or None.
+        minimal: the smallest pair found that fails too; None before one was looked for.
     """
 
     kind: str
@@ -77,6 +81,11 @@ def read_rows(folder: Path) -> list[Row]:
         except ValueError:
             raise RowsError(f"{path}, line {number}: not a row of this version; restore or remove it") from None
     return found
+
+
+def latest(rows: Iterable[Row]) -> dict[str, Row]:
+    """The last row of each thing verified, by key: a failure is written again once its smallest pair is known."""
+    return {row.key: row for row in rows}
 
 
 class Rows:

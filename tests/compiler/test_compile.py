@@ -74,7 +74,7 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
             stores += Footprint(replace(shares.config, split_k=1, reduction="cluster")).tma_stores(problem.out_bytes)
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
-            and (report.wgmma_waits <= shares.wgmma_waits or report.spills)  # which are then serialised
+            and report.wgmma_waits <= shares.wgmma_waits
             and report.tma_stores == stores
             and (report.tma_loads >= tensors if tensors else report.tma_loads == 0)
         )

@@ -12,7 +12,6 @@ from hopper_gemm.measure import device
 from hopper_gemm.model.protocol.ledger import Ledger
 from hopper_gemm.verify import protocols
 from hopper_gemm.verify.harness import Harness
-from hopper_gemm.verify.rows import Row
 
 
 def run(*arguments) -> int:
@@ -47,10 +46,14 @@ def test_bad_input_is_refused_in_one_line(capsys, tmp_path, arguments, message):
 def test_the_part_without_a_gpu_writes_rows_and_a_page(capsys, monkeypatch, tmp_path, fault, code):
     monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault=fault))]))
     page = tmp_path / "page.md"
+    (tmp_path / "verify-cpu.csv").write_text("proof,outcome,cases\ndamage,refused,3\n")
     assert run("--cpu", "--out", tmp_path, "--report", page, "--json") == code
     told = json.loads(capsys.readouterr().out)
     assert (told["rows"], told["failed"]) == (1, code)
-    assert "| protocol | ledger | 1 |" in page.read_text()
+    text = page.read_text()
+    assert "| ledger | 1 |" in text
+    assert "1,000 pairs of config and problem" in text, "still to be run"
+    assert "3 damaged results folders" in text
 
 
 def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(capsys, monkeypatch, tmp_path):
@@ -58,7 +61,7 @@ def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(caps
 
     def fake(self, jobs, seconds):
         given["jobs"] = list(jobs)
-        self.rows.add(Row("pair", given["jobs"][-1].pair.as_dict(), "timeout", "no answer", board="GPU-a"))
+        self.rows.add(given["jobs"][-1].row("timeout", reason="no answer", board="GPU-a"))
         self.failed = 1
 
     monkeypatch.setattr(device, "find_hopper", lambda index: device.GpuId(index, "H", f"GPU-{index}"))

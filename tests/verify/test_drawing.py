@@ -38,6 +38,12 @@ def test_every_technique_is_among_the_configs_in_its_turn():
     assert missing == []
 
 
+def test_no_config_is_drawn_that_turns_the_register_rules_off():
+    drawn = (*islice(legal_configs(2), len(STRATA)), *(pair.config for pair in pairs(1, 1000)))
+    assert not any(config.spills for config in drawn)
+    assert "spills" not in dict(STRATA)
+
+
 def test_a_pair_is_read_back_from_its_row():
     for pair in pairs(5, 20):
         assert Pair.of(pair.as_dict()) == pair

@@ -3,6 +3,9 @@ kernels."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from hopper_gemm.compiler.child import Reply
@@ -13,6 +16,7 @@ from hopper_gemm.verify.drawing import Pair
 from hopper_gemm.verify.finding import Finding
 from hopper_gemm.verify.harness import PROCESSES, Board, Harness, Job, verdict
 from hopper_gemm.verify.report import page
+from hopper_gemm.verify.rows import latest, read_rows
 from tests.verify.fakes import WRONG, Compiled, fake, harmful
 
 FINE = Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))
@@ -50,7 +54,7 @@ def test_what_is_right_gets_a_row_with_its_board_code_and_bits(tmp_path):
 )
 def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, mistake, status, reason):
     one, said = run(tmp_path, [HARMFUL, FINE], mistake)
-    failed, fine = sorted(one.rows.rows, key=lambda row: row.status == "ok")
+    failed, fine = sorted(latest(one.rows.rows).values(), key=lambda row: row.status == "ok")
     assert (failed.status, fine.status, one.failed) == (status, "ok", 1)
     assert reason in failed.reason
     least = Pair.of(failed.minimal)
@@ -58,7 +62,7 @@ def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, m
     assert (least.problem.m, least.problem.n, least.problem.dtype) == (1, 8, "bf16")
     assert least.config.evict_c is False
     assert any(reason in line and "smallest that fails" in line for line in said)
-    assert reason in page(one.rows.rows)
+    assert reason in page(one.rows.rows, [HARMFUL.row(), FINE.row()])
 
 
 def test_a_hang_is_found_within_its_time_and_shrunk(tmp_path, monkeypatch):
@@ -66,11 +70,45 @@ def test_a_hang_is_found_within_its_time_and_shrunk(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "HUNG_SECONDS", 0.5)
     monkeypatch.setattr(harness, "SHRINK_SECONDS", 12.0)
     one, _ = run(tmp_path, [HARMFUL, FINE], "hang")
-    failed, fine = one.rows.rows
+    failed, fine = latest(one.rows.rows).values()
     assert (failed.status, fine.status) == ("timeout", "ok")
     assert "no answer within 2 s" in failed.reason
     assert harmful(Pair.of(failed.minimal))
     assert failed.seconds < 60
+
+
+def test_a_failure_is_on_disk_and_all_else_is_done_before_it_is_made_small(tmp_path, monkeypatch):
+    stood = []
+
+    def shrink(pair, fails, tries):
+        stood.extend((row.status, row.minimal) for row in read_rows(tmp_path))
+        return pair
+
+    monkeypatch.setattr(harness, "shrink", shrink)
+    run(tmp_path, [HARMFUL, FINE], "wrong")
+    assert stood == [("wrong_result", None), ("ok", None)]
+    assert [row.minimal is None for row in read_rows(tmp_path)] == [True, True, False]
+
+
+def test_failures_for_which_no_time_is_left_are_made_small_by_the_next_run(tmp_path, monkeypatch):
+    others = [replace(HARMFUL, pair=replace(HARMFUL.pair, seed=seed)) for seed in (4, 5)]
+    clock, begun = [0.0], []
+    monkeypatch.setattr(harness, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def shrink(pair, fails, tries):
+        begun.append(pair.seed)
+        clock[0] += 100.0
+        return pair
+
+    monkeypatch.setattr(harness, "shrink", shrink)
+    first, _ = run(tmp_path, [HARMFUL, *others, FINE], "wrong")
+    assert (first.failed, begun) == (3, [3, 4]), "200 s of 240: too few for another"
+    second, _ = run(tmp_path, [HARMFUL, *others, FINE], "wrong", seconds=1e-6)
+    assert begun == [3, 4, 5]
+    assert second.failed == 0
+    run(tmp_path, [HARMFUL, *others, FINE], "wrong")
+    assert begun == [3, 4, 5]
+    assert len(latest(read_rows(tmp_path))) == 4
 
 
 def test_a_run_goes_on_where_its_rows_stop_and_a_failure_is_not_repeated(tmp_path):
@@ -94,7 +132,10 @@ def test_several_gpus_share_the_jobs(tmp_path):
 
 def test_a_kernel_that_does_not_compile_cleanly_is_a_failure_of_its_own(tmp_path):
     one, _ = run(tmp_path, [Job(Pair(GemmConfig(tile_n=24), GemmProblem(64, 64, 64))), FINE])
-    assert sorted(row.status for row in one.rows.rows) == ["ok", "spilled"]
+    assert [(row.status, row.minimal) for row in sorted(one.rows.rows, key=lambda row: row.status)] == [
+        ("ok", None),
+        ("spilled", None),
+    ]
     assert one.failed == 1
 
 

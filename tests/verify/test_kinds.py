@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from hopper_gemm.model.legality import reasons
+from hopper_gemm.verify import load
 from hopper_gemm.verify.harness import PROCESSES
-from hopper_gemm.verify.kinds import CIRCUMSTANCES, KINDS, LATE, kind, load_jobs
+from hopper_gemm.verify.kinds import CIRCUMSTANCES, KINDS, LATE, LATENESS, kind, load_jobs
 from hopper_gemm.verify.load import CIRCUMSTANCES as FUNCTIONS
 
 
@@ -14,12 +17,18 @@ def test_every_kind_can_run_its_problem():
 
 
 def test_every_circumstance_has_a_function():
-    assert set(FUNCTIONS) == {*CIRCUMSTANCES, "late"} - {PROCESSES}
+    assert set(FUNCTIONS) == set(CIRCUMSTANCES) - {PROCESSES}
+
+
+def test_what_is_said_of_a_circumstance_is_what_is_done():
+    for name, figures in (("busy SMs", load.HELD), ("late", (*load.HELD, load.SLOWEST)), ("few SMs", load.GREEN)):
+        assert re.findall(r"[\d.]+", CIRCUMSTANCES[name]) == [str(figure) for figure in figures]
+    assert CIRCUMSTANCES["chain"].startswith(f"{load.CHAIN_STEPS} ")
 
 
 def test_all_kinds_meet_all_circumstances_but_chains_that_cannot_be():
     jobs = {job.kind for job in load_jobs()}
-    missing = {f"{way}: {name}" for way in CIRCUMSTANCES for name in KINDS} - jobs
+    missing = {f"{way}: {name}" for way in CIRCUMSTANCES if way != LATENESS for name in KINDS} - jobs
     assert all(one.startswith("chain: split-K, many parts") for one in missing)
     assert {f"late: {name}" for name in LATE} <= jobs
 
