@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from hopper_gemm.measure.statistics import Ratio
-from hopper_gemm.measure.verdict import published
+from hopper_gemm.measure.verdict import Measured, components_of, published
 from hopper_gemm.model.config import DEFAULTS, PARAMETERS, Parameter
 from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
@@ -221,6 +221,25 @@ def chosen() -> dict[str, dict[str, Row]]:
     return found
 
 
+def components() -> str:
+    """How far finals and comparisons of the same machine code lie apart, isolated, by class of duration."""
+    measured = []
+    for name in ("suite-isolated", "short", "drawn-isolated"):
+        rows = study(name).stage("compare")
+        for folder in sorted((RESULTS / name).glob("tune-*")):
+            rows = [*rows, *read_study(folder).stage("final")]
+        for row in rows:
+            if row.ok and row.point.config is not None and row.point.against == "cublas":
+                entry = f"{row.figures['code']} {row.point}"
+                us, speedup = float(row.figures["time_us"]), float(row.figures["speedup"])
+                measured.append(Measured(entry, us, row.board, speedup))
+    shown = []
+    for one in components_of(measured):
+        launch = "longer" if one.most_us == float("inf") else f"up to {one.most_us:.0f} us"
+        shown.append((launch, f"{one.between:.1%}", f"{one.within:.1%}", f"{one.entries} on {one.boards} boards"))
+    return table(("launch", "between boards", "within a board", "entries"), shown)
+
+
 def suite() -> str:
     """The suite between other kernels, problem by problem."""
     rows, speedups = [], dict[str, list[float]](cublas=[], cublaslt=[])
@@ -330,6 +349,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "claims": claims,
     "rungs": rungs,
     "suite": suite,
+    "components": components,
     "headline": headline,
     "lists": lists,
 }
