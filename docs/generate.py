@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -327,12 +327,16 @@ def all_cells() -> str:
     return table(("M tile x K depth", "stages", "the post, rank", "4096^3: ours, ratio, rank", "8192^3"), rows)
 
 
-def claims() -> str:
-    """The claims of the sources with what was found: the last table of the executed notebook."""
+def of_sources(name: str) -> str:
+    """A table of the executed notebook of the sources, which names it in a comment ahead of it."""
     notebook = json.loads((ROOT / "notebooks/sources.ipynb").read_text())
     shown = [one["data"] for cell in notebook["cells"] for one in cell.get("outputs", []) if "data" in one]
-    return "".join(next(one["text/markdown"] for one in reversed(shown) if "text/markdown" in one)).strip()
+    texts = ("".join(one["text/markdown"]) for one in shown if "text/markdown" in one)
+    return next(text for text in texts if text.startswith(f"<!-- {name} -->")).partition("\n")[2].strip()
 
+
+SOURCES = ("claims", "stagger-4096", "stagger-8192", "one-consumer", "peek", "ring", "timeline")
+"""Tables of the notebook of the sources that its page shows."""
 
 PARTS: dict[str, Callable[[], str]] = {
     "parameters": parameters,
@@ -346,7 +350,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-post": lambda: PIPELINING,
     "seed-beside": beside,
     "seed-all": all_cells,
-    "claims": claims,
+    **{name: partial(of_sources, name) for name in SOURCES},
     "rungs": rungs,
     "suite": suite,
     "components": components,

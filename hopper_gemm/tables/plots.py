@@ -247,6 +247,8 @@ _SPANS = {"waits": "#d9d9d9", "issues": "#7f7f7f", "load": "#8fbc8f", "queued": 
 def timeline(axis: plt.Axes, spans: pd.DataFrame, stages: int) -> None:
     """Draw what the roles of a CTA do over time: a lane for each role, and one below the producer's for each slot.
 
+    What a consumer has queued behind a group is a thin bar below that group's; a bar that is long enough has its stage.
+
     Args:
         axis: to draw on.
         spans: of :func:`hopper_gemm.tables.sources.spans`, of the stages to be shown.
@@ -255,14 +257,18 @@ def timeline(axis: plt.Axes, spans: pd.DataFrame, stages: int) -> None:
     lanes = {"producer": 0.0, **{f"slot {slot}": 1.0 + slot for slot in range(stages)}}
     for role in sorted(set(spans["role"]) - {"producer"}):
         lanes[role] = float(len(lanes))
+    whole = spans["end"].max() - spans["start"].min()
     for one in spans.itertuples():
         lane = lanes[f"slot {one.stage % stages}" if one.what == "load" else one.role]
-        axis.barh(lane, one.end - one.start, 0.7, one.start, color=_SPANS[one.what], edgecolor="white", linewidth=0.4)
-        if one.what in ("load", "math") and one.end > one.start:
-            axis.text((one.start + one.end) / 2, lane, str(one.stage), ha="center", va="center", fontsize=6)
+        long, queued = one.end - one.start, one.what == "queued"
+        at, height = (lane + 0.38, 0.16) if queued else (lane, 0.6)
+        axis.barh(at, long, height, one.start, color=_SPANS[one.what], edgecolor="white", linewidth=0.4)
+        if one.what in ("load", "math") and long > whole / 60:
+            ink = "white" if one.what == "math" else "black"
+            axis.text((one.start + one.end) / 2, lane, str(one.stage), ha="center", va="center", fontsize=7, color=ink)
     axis.set_yticks(list(lanes.values()), list(lanes), fontsize=7)
     axis.set_ylim(max(lanes.values()) + 0.5, -0.5)
-    axis.set_xlabel("SM clocks since the CTA began", fontsize=8)
+    axis.set_xlabel("SM clocks", fontsize=8)
 
 
 def patch(axis: plt.Axes, tiles: Sequence[tuple[int, int]], size: tuple[int, int], at_once: int) -> None:

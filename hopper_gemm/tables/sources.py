@@ -107,7 +107,9 @@ def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:
     Returns:
         role, stage, what, start and end, in clocks. Of the producer ``waits`` for an empty slot, ``issues`` and
         ``load``, which ends at the latest when the first consumer has the stage; of a consumer ``waits`` for a full
-        slot, ``queued``, wgmma issued behind an earlier group, and ``math``, which ends with the wait for the group.
+        slot, ``queued``, wgmma issued behind an earlier group, and ``math``, from the first wgmma issued, or from the
+        end of the group before, to the end of the wait for the group. Two consumers share the tensor cores, so their
+        ``math`` overlaps.
     """
     found: list[tuple[str, int, str, float, float]] = []
     at = moments.pivot_table(index=["role", "stage"], columns="moment", values="clocks", aggfunc="first")
@@ -123,8 +125,8 @@ def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:
         last = at.loc[(role, -1), "fed"] if (role, -1) in at.index else np.nan
         ends = steps["released"].shift(-stagger).fillna(last)
         for k, one in steps.iterrows():
-            begins = max(one["issued"], ends.get(k - 1, -np.inf))
-            found += [(role, k, "queued", one["issued"], begins), (role, k, "math", begins, ends[k])]
+            begins = max(one["had"], ends.get(k - 1, -np.inf))
+            found += [(role, k, "queued", one["had"], begins), (role, k, "math", begins, ends[k])]
     columns = ["role", "stage", "what", "start", "end"]
     return pd.DataFrame(found, columns=columns).dropna().query("end >= start").reset_index(drop=True)
 

@@ -98,13 +98,13 @@ def moments(stagger: int) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("stagger", [0, 1])
-def test_math_of_a_stage_ends_where_its_own_group_was_waited_for(stagger):
+def test_math_of_a_stage_runs_from_its_first_wgmma_to_the_end_of_the_wait_for_it(stagger):
     found = spans(moments(stagger), stagger).set_index(["what", "stage"])
     math = found.loc["math"].sort_index()
     assert math["end"].tolist() == [160, 260]
-    assert math["start"].tolist() == [60, 160]
+    assert math["start"].tolist() == [55, 160]
     queued = found.loc["queued"].sort_index()
-    assert (queued["end"] - queued["start"]).tolist() == [0, 95]
+    assert (queued["end"] - queued["start"]).tolist() == [0, 100]
     load = found.loc["load"].sort_index()
     assert list(zip(load["start"], load["end"], strict=True)) == [(5, 55), (15, 60)]
 
@@ -113,7 +113,7 @@ def test_the_share_of_a_stretch_counts_overlapping_spans_once():
     found = spans(moments(1), 1)
     assert share(found, "math", 60, 260) == pytest.approx(1.0)
     assert share(found, "load", 0, 100) == pytest.approx(0.55)
-    assert share(found, "math", 0, 100) == pytest.approx(0.4)
+    assert share(found, "math", 0, 100) == pytest.approx(0.45)
 
 
 def test_a_timeline_has_a_lane_for_each_role_and_slot():
