@@ -254,7 +254,7 @@ terms = pd.DataFrame(
         "DRAM, pJ/B": (steady.dram_read_bytes + steady.dram_write_bytes) / flop,
         "L2, pJ/B": 32 * steady.l2_read_sectors / flop,
         "shared, pJ/B": 4 * steady.shared_bank_reads / flop,
-        "instruction, pJ": steady.instructions / flop,
+        "instruction, pJ": steady.executed / flop,
         "idle SMs, pJ/FLOP": 1 / steady.wave_efficiency - 1,
         "waiting, pJ/FLOP": 100 / steady.tensor_active - 1 / steady.wave_efficiency,
     }

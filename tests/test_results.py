@@ -22,7 +22,8 @@ from tests.conftest import ROOT
 H200 = ROOT / "results/h200"
 FOLDERS = sorted(path for path in H200.rglob("*") if path.is_dir() and has_rows(path))
 SWEEPS = [path for path in FOLDERS if (path / "provenance.json").is_file()]
-GRIDS = [path for path in SWEEPS if not path.name.startswith("tune-")]
+LISTS = [path for path in SWEEPS if any(path.glob("tune-*")) or path.name == "suite-chained"]
+GRIDS = [path for path in SWEEPS if not path.name.startswith("tune-") and path not in LISTS]
 SEARCHES = [path for path in SWEEPS if path.parent.name.startswith("suite") and path.name.startswith("tune-")]
 ROWS = 15_628
 """Rows that were recorded before the schema changed; all of them still read."""
@@ -30,8 +31,8 @@ ROWS = 15_628
 BEFORE_PREFETCH = {"early-long"}
 """Recorded while a prefetch into the L2 was legal with PDL alone."""
 
-UNFINISHED = {"early", "steady-e"}
-"""Cut off before their last points: three at 8192x8192x512; one."""
+UNFINISHED = {"early", "steady-e", "one-consumer", "peek", "ring", "seed-table-stagger-0"}
+"""Cut off before their last points; results/h200/notes.toml says how many each lacks."""
 
 
 recorded = cache(read_study)
@@ -43,8 +44,9 @@ def name(path) -> str:
 
 def test_every_recorded_folder_still_reads_and_none_lost_a_row():
     """Of version 1, all chained, on boards that rows do not name; a study recorded since only adds."""
-    rows = [row for folder in FOLDERS for row in recorded(folder).rows]
-    first = [row for row in rows if row.board == "unknown" and row.point.context == "chained"]
+    studies = [recorded(folder) for folder in FOLDERS]
+    first = [row for one in studies if one.provenance.get("schema_version", 1) == 1 for row in one.rows]
+    assert {(row.board, row.point.context) for row in first} == {("unknown", "chained")}
     assert len(first) == ROWS
     assert sum(len(row.samples) for row in first) == 56_268
 

@@ -14,6 +14,9 @@ from hopper_gemm.study.schema import ALIASES
 FILES = {"trials.csv": "sweep", "final.csv": "final", "compare.csv": "compare", "counters.csv": "counters"}
 """Files that hold rows, with the stage of each."""
 
+COUNTED = {"instructions": "executed"}
+"""Columns of counters that another column is called now."""
+
 SAMPLES = {"samples.csv": ("sweep", "final", "control"), "compare-samples.csv": ("compare",)}
 """Files that hold pairs of times, with the stages of each."""
 
@@ -61,7 +64,7 @@ def _place(place: str) -> str:
 
 
 def _rows(records: Records, stage: str, path: Path) -> Iterator[Row]:
-    names = next(records, ("", []))[1]
+    names = [COUNTED.get(name, name) if stage == "counters" else name for name in next(records, ("", []))[1]]
     now = [ALIASES.get(name, name) for name in names]
     tile, arm = now.index("tile_m") if "tile_m" in now else None, now.index("arm") if "arm" in now else None
     parser = RowParser([*names, "stage"])

@@ -54,7 +54,7 @@ _SHOWN = (
     ("l2_load_hit_pct", "L2 load hit %", 1.0, "{:.1f}"),
     ("tma_load_bytes", "TMA GB", 1e-9, "{:.2f}"),
     ("shared_bank_reads", "bank reads G", 1e-9, "{:.2f}"),
-    ("instructions", "instructions M", 1e-6, "{:.1f}"),
+    ("executed", "instructions M", 1e-6, "{:.1f}"),
     ("producer_hit_pct", "producer hit %", 1.0, "{:.1f}"),
     ("consumer_hit_pct", "consumer hit %", 1.0, "{:.1f}"),
     ("producer_wait_pct", "producer wait %", 1.0, "{:.1f}"),

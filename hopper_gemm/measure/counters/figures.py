@@ -151,7 +151,7 @@ COUNTERS = (
         "l1tex__data_bank_reads.sum",
     ),
     _figure(
-        "instructions",
+        "executed",
         "",
         "warp instructions executed, spinning and waiting included",
         "smsp__inst_executed.sum",

@@ -309,7 +309,7 @@ def test_one_run_counts_everything(fake, tmp_path):
     answers = fake()
     assert calls(tmp_path) == 1
     assert [answer.point for answer in answers] == POINTS
-    assert [answer.figures["instructions"] for answer in answers] == [1, 3, 5, 9]
+    assert [answer.figures["executed"] for answer in answers] == [1, 3, 5, 9]
     assert answers[0].figures["duration_us"] == pytest.approx(1404.128)
     assert "no l2_load_hit_pct" not in answers[0].note, "all that is unknown was tried, and answered"
 
@@ -325,13 +325,13 @@ def test_a_crash_costs_its_own_point_alone(fake, tmp_path):
     answers = fake("crashes")
     assert calls(tmp_path) == 2
     assert answers[2].reason.startswith("the process died")
-    assert [answer.figures.get("instructions") for answer in answers] == [1, 3, None, 9]
+    assert [answer.figures.get("executed") for answer in answers] == [1, 3, None, 9]
 
 
 def test_a_hang_is_killed_with_its_children_and_costs_its_own_point_alone(fake, tmp_path):
     answers = fake("hangs", point_seconds=0.5, start_seconds=2)
     assert answers[2].reason == "hung; killed"
-    assert [answer.figures.get("instructions") for answer in answers] == [1, 3, None, 9]
+    assert [answer.figures.get("executed") for answer in answers] == [1, 3, None, 9]
     pid = int((tmp_path / "pid").read_text())
     for _ in range(50):
         if not _runs(pid):
@@ -344,14 +344,14 @@ def test_several_kernels_of_one_call_are_told_apart_by_running_alone(fake, tmp_p
     answers = fake("splits", points=POINTS[:2])
     assert calls(tmp_path) == 3
     assert answers[0].kernel == "nvjet_sm90_tst_256x128+void cublasLt::splitKreduce_kernel<32, 16, int>(float *)"
-    assert answers[0].figures["instructions"] == 2
-    assert answers[1].figures["instructions"] == 3
+    assert answers[0].figures["executed"] == 2
+    assert answers[1].figures["executed"] == 3
 
 
 def test_a_metric_that_makes_the_profiler_give_up_is_left_out(fake, tmp_path):
     answers = fake("refuses")
     assert calls(tmp_path) == 2
-    assert all("no shared_bank_reads" in answer.note and answer.figures["instructions"] for answer in answers)
+    assert all("no shared_bank_reads" in answer.note and answer.figures["executed"] for answer in answers)
 
 
 @pytest.mark.parametrize(
