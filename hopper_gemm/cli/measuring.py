@@ -34,7 +34,7 @@ from hopper_gemm.cli.options import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from hopper_gemm.run.coordinator import Question
+    from hopper_gemm.run.question import Question
     from hopper_gemm.run.source import Source
     from hopper_gemm.run.sweep import Sweep
     from hopper_gemm.run.tune import Options

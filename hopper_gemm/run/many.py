@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.run.coordinator import Idle, Member, Taken
+from hopper_gemm.run.question import Member, Question, Taken
 from hopper_gemm.run.sweep import Sweep
 from hopper_gemm.run.task import Task
 
@@ -41,7 +41,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
 
-class Many(Idle):
+class Many(Question):
     """See the module.
 
     Args:
@@ -119,14 +119,14 @@ class Many(Idle):
                 self.clocks[name].trials += trials
 
     def dropped(self, task: Task, board: str) -> None:
-        """See :class:`hopper_gemm.run.coordinator.Question`."""
+        """See :class:`hopper_gemm.run.question.Question`."""
         one = self._ones[task.points[0].problem]
         one.out -= len(task.points)
         if one.sweep is not None:
             one.sweep.dropped(task, board)
 
     def tick(self) -> None:
-        """See :class:`hopper_gemm.run.coordinator.Question`."""
+        """See :class:`hopper_gemm.run.question.Question`."""
         for one in self._ones.values():
             if one.sweep is not None and not one.settled:
                 one.sweep.tick()

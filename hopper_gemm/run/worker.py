@@ -25,8 +25,7 @@ from hopper_gemm.measure.statistics import Ratio, noise_floor
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.run.children import Ask
-from hopper_gemm.run.task import Answer, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
+from hopper_gemm.run.task import Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
 from hopper_gemm.study.files import FileLock
 from hopper_gemm.study.row import Sample
 from hopper_gemm.study.space import place_of
