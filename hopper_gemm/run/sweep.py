@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -247,9 +247,8 @@ class Sweep(Recording):
             if not self._search.finished:
                 return None
             self._ended = time.monotonic()
-            self._finals = Finals(
-                self.spec, self._legal, self._folder, self._noise_of, self._final_protocol, lambda: self._boards
-            )
+            protocol = partial(self.protocol, final=True)
+            self._finals = Finals(self.spec, self._legal, self._folder, self._noises, protocol, self._boards)
         point = self._finals.claim(member.board)
         if point is None:
             return None
@@ -415,12 +414,6 @@ class Sweep(Recording):
         code = figures.get("code")
         if code and row.status in ("ok", "wrong_result") and not row.reason.startswith(TWIN):
             self._launches.setdefault(launch_key(row.point), {}).setdefault(str(code), row)
-
-    def _final_protocol(self, point: Point) -> Protocol:
-        return self.protocol(point, final=True)
-
-    def _noise_of(self, place: str) -> float:
-        return self._noises().get(place, 0.0)
 
     def _noises(self) -> dict[str, float]:
         """The noise floor of each place: that of its worst board."""
