@@ -175,7 +175,7 @@ class Job:
     log: Path | None = None
     fresh: int = 0
     against: tuple[str, ...] = ("cublas",)
-    rig: Rig = Rig()
+    rig: Rig = field(default_factory=Rig)
 
 
 @dataclass(frozen=True)
