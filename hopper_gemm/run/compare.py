@@ -218,16 +218,13 @@ def choose(entries: Sequence[TunedEntry], problem: GemmProblem, regime: str, con
     return untuned(entries, filled, context) if config == "auto" else pick(entries, filled, regime, context)
 
 
-def problems_of(
-    shapes: Path | None, sizes: Sequence[int], regime: str, dtype: str = "bf16"
-) -> tuple[str, str, tuple[GemmProblem, ...]]:
+def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
     """Name, question and problems of a list, or of sizes.
 
     Args:
         shapes: the list; the suite if None and there are no sizes.
         sizes: m, n and k of one problem after the other.
         regime: from a list, steady takes only the problems marked so.
-        dtype: of the sizes' problems.
 
     Raises:
         SpecError, ValueError: a mistake in what was asked; one line each.
@@ -238,7 +235,7 @@ def problems_of(
         if len(sizes) % 3:
             raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
         triples = zip(*(iter(sizes),) * 3, strict=True)
-        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple, dtype) for triple in triples))
+        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple) for triple in triples))
     read = read_shapes(shapes)
     problems = read.of_regime(regime)
     if not problems:

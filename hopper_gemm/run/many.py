@@ -98,7 +98,7 @@ class Many(Question):
                 return task
             if one.out:
                 return None  # its last answers are still to come, and then its finals
-            if one.sweep is not None:
+            if one.sweep is not None and not one.settled:
                 self._settle(one)
         return None
 
@@ -142,11 +142,9 @@ class Many(Question):
         try:
             if one.sweep is None:
                 sweep = one.make()
-                if sweep.finished:
-                    one.settled = True
-                    self._finish(one, sweep)
-                    return None
                 one.sweep = sweep
+                if sweep.finished:
+                    return None
             if one.worker is None:
                 one.sweep.joined(member)
                 one.worker = member.name
@@ -161,10 +159,7 @@ class Many(Question):
         assert one.sweep is not None
         one.settled, one.worker = True, None
         one.sweep.close()
-        self._finish(one, one.sweep)
-
-    def _finish(self, one: _One, sweep: Sweep) -> None:
-        self._done(sweep.out)
+        self._done(one.sweep.out)
         self._watch(one.problem, "")
 
     def _fail(self, one: _One, reason: str) -> None:
