@@ -45,14 +45,9 @@ class Source:
     cluster: str = ""
 
     @property
-    def measured(self) -> bool:
-        """Whether GPUs measure."""
-        return self.recorded is None
-
-    @property
     def word(self) -> str:
         """The word for it in provenance."""
-        return "measured" if self.measured else "replayed"
+        return "measured" if self.recorded is None else "replayed"
 
     @property
     def about(self) -> dict[str, Any]:
@@ -64,7 +59,7 @@ class Source:
     def folder(self, spec: SweepSpec) -> Path:
         """Where a sweep goes if nobody says otherwise. Replays of another question, or of another record, stand beside
         each other: ``name``, ``name-2``, ..."""
-        if self.measured:
+        if self.recorded is None:
             return local_root() / (slug(self.gpus[0].name) if self.gpus else "cluster") / spec.name
         wanted = identity_of({**self.about, "spec_digest": spec.digest, "source": self.word})
         root = local_root() / "replay"

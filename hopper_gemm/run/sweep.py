@@ -183,9 +183,8 @@ class Sweep(Recording):
         """What there is to do."""
         counts = Counter(place_of(point) for point in self._legal)
         trials = self.spec.budget.trials
-        seconds = [
-            self.protocol(point).pairs * seconds_of(self.protocol(point), point.context) for point in self._legal
-        ]
+        used = [(self.protocol(point), point.context) for point in self._legal]
+        seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
         return Plan(
             total=self._space.total,
             refused=dict(self._space.refused),
@@ -297,8 +296,8 @@ class Sweep(Recording):
             return
         self._opened = False
         try:
-            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises()}
-            about["seconds"] = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
+            seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
+            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
                 about["importance"] = importances(self.spec, self._folder.stage("sweep"))
             if self._finals is not None and self._finals.done and self._search.finished:
@@ -316,14 +315,13 @@ class Sweep(Recording):
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
-        table = {name: getattr(spec.table, name) for name in ("rows", "cols", "facet_rows", "facet_cols")}
         used = {regime: self.protocol(Point(spec.problems[0].problem(), None, regime)) for regime in spec.regimes}
         return fresh(
             spec.name,
             spec.question,
             self._source,
             seed=spec.seed,
-            **table,
+            **spec.table.model_dump(),
             spec=spec.model_dump(mode="json", by_alias=True),
             spec_digest=spec.digest,
             **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
