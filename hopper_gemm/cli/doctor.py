@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import asdict, dataclass
+import platform
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
@@ -46,19 +46,17 @@ class Finding:
     found: str
     fix: str = ""
 
-    def as_dict(self) -> dict[str, str]:
-        """Ready for JSON."""
-        return asdict(self)
-
 
 def examine() -> list[Finding]:
     """Look at Python, packages, GPU, profiler, kernel store and recorded results."""
-    return [_python(), *map(_package, NEEDED), _gpu(), _ncu(), _store(), _results()]
-
-
-def _python() -> Finding:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return Finding("ok", "Python", found)
+    return [
+        Finding("ok", "Python", platform.python_version()),
+        *map(_package, NEEDED),
+        _gpu(),
+        _ncu(),
+        _store(),
+        _results(),
+    ]
 
 
 def _package(name: str) -> Finding:
@@ -84,30 +82,19 @@ def _ncu() -> Finding:
 
 
 def _store() -> Finding:
-    store = default_store()
+    store, fix = default_store(), "set XDG_CACHE_HOME to a folder that can be written"
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return Finding(
-            "missing",
-            "kernel store",
-            f"{store} cannot be made ({error.strerror})",
-            "set XDG_CACHE_HOME to a folder that can be written",
-        )
+        return Finding("missing", "kernel store", f"{store} cannot be made ({error.strerror})", fix)
     if not os.access(store, os.W_OK):
-        return Finding(
-            "missing", "kernel store", f"{store} cannot be written", "set XDG_CACHE_HOME to a folder that can"
-        )
+        return Finding("missing", "kernel store", f"{store} cannot be written", fix)
     return Finding("ok", "kernel store", f"{store}, {len(list(store.glob('*.o')))} kernels")
 
 
 def _results() -> Finding:
-    tables = recorded_tables()
+    tables, what = recorded_tables(), "recorded results"
     if not tables:
-        return Finding(
-            "note",
-            "recorded results",
-            f"no tuned table under {results_root()}",
-            "run hopper-gemm sweep on a Hopper GPU",
-        )
-    return Finding("ok", "recorded results", ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))
+        none = f"no tuned table under {results_root()}"
+        return Finding("note", what, none, "run hopper-gemm sweep on a Hopper GPU")
+    return Finding("ok", what, ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))

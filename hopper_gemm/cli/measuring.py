@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from hopper_gemm.cli.app import CHECK_FAILED, INTERRUPTED, app, fail, plain_errors, saying, stderr
+from hopper_gemm.cli.app import CHECK_FAILED, app, fail, plain_errors, saying, stderr
 from hopper_gemm.cli.options import (
     BackendName,
     Cluster,
@@ -31,17 +28,6 @@ from hopper_gemm.cli.options import (
     gpus_of,
 )
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from hopper_gemm.run.coordinator import Question
-    from hopper_gemm.run.source import Source
-    from hopper_gemm.run.sweep import Sweep
-    from hopper_gemm.run.tune import Options
-    from hopper_gemm.study.space import Space
-    from hopper_gemm.study.spec import SweepSpec
-
-Say = Callable[[str], None]
 LOOPBACK = "127.0.0.1"
 
 
@@ -61,26 +47,28 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Measure every point of a sweep, or go on where the last run stopped."""
-    from hopper_gemm.run.source import NotRecordedError, Source, choose
+    from hopper_gemm.cli.running import opened, summary, swept
+    from hopper_gemm.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.study.spec import read_spec
 
     say, asked = saying(as_json), read_spec(spec)
     options = {"trials": trials, "storage": storage}
     try:
-        source = choose(asked.name, backend, gpus_of(gpus), recorded, host if cluster else "")
+        listen = host if cluster else ""
+        source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, gpus_of(gpus), listen)
     except NotRecordedError:
         if not dry_run:
             raise
         source = Source()
     if dry_run:
-        plan = _sweep(asked, source, out, **options).plan()
+        plan = opened(asked, source, out, **options).plan()
         for line in plan.lines():
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    found = _swept(asked, source, out, "Measuring", say, **options)
-    print(json.dumps(_summary(found)) if as_json else (found / "table.md").read_text())
+    found = swept(asked, source, out, "Measuring", say, **options)
+    print(json.dumps(summary(found)) if as_json else (found / "table.md").read_text())
 
 
 @app.command()
@@ -109,13 +97,12 @@ def tune(
 ) -> None:
     """Find the best config for one problem, or for each of a list (--shapes), and put it into the tuned table. The same
     command goes on where the last run stopped. --out of a list is the folder of its problems' folders."""
+    from hopper_gemm.cli.running import swept, tune_list
     from hopper_gemm.model.point import CONTEXTS, REGIMES
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.rules.problem import filled_up
-    from hopper_gemm.run.source import Source, find
-    from hopper_gemm.run.task import Rig
+    from hopper_gemm.run.source import choose
     from hopper_gemm.run.tune import Options, question, recorded_problem
-    from hopper_gemm.study.reader import read_study
     from hopper_gemm.tables.verdict import verdict
 
     for option, value, known in (("regime", regime, REGIMES), ("context", context, CONTEXTS)):
@@ -130,7 +117,7 @@ def tune(
             raise ValueError("a list is measured, not replayed; leave out --from and --backend, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
-        _tune_list(shapes, options, listen, gpus, out, as_json)
+        tune_list(shapes, options, listen, gpus, out, as_json)
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
@@ -138,11 +125,8 @@ def tune(
     problem = filled_up(asked)
     if problem != asked:
         say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
-    found, missing = ((), "") if listen else find(gpus_of(gpus), backend, Rig())
-    source = Source(found, cluster=listen)
-    if not (found or listen):
-        source = Source(recorded=read_study(recorded or recorded_problem(problem, options)), missing=missing)
-    folder = _swept(question(problem, options, source.recorded), source, out, "Tuning", say)
+    source = choose(lambda _: recorded or recorded_problem(problem, options), backend, gpus_of(gpus), listen)
+    folder = swept(question(problem, options, source.recorded), source, out, "Tuning", say)
     told = verdict(folder)
     print(json.dumps({**told.as_dict(), "out": str(folder)}) if as_json else "\n".join(told.lines()))
 
@@ -158,7 +142,8 @@ def ladder(
     as_json: Json = False,
 ) -> None:
     """Every design step of the study, one table: how fast, against cuBLAS, and the gain over the step before."""
-    from hopper_gemm.run.source import choose
+    from hopper_gemm.cli.running import swept
+    from hopper_gemm.run.source import choose, recorded_study
     from hopper_gemm.study.places import ladder_file, shown
     from hopper_gemm.study.reader import read_study
     from hopper_gemm.study.spec import read_spec
@@ -170,8 +155,8 @@ def ladder(
     asked = read_spec(file)
     if not asked.rungs:
         fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
-    source = choose(asked.name, backend, gpus_of(gpus), recorded)
-    study = read_study(_swept(asked, source, out, "Measuring", saying(as_json)))
+    source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, gpus_of(gpus))
+    study = read_study(swept(asked, source, out, "Measuring", saying(as_json)))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
     page = f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}"
     print(json.dumps([step.as_dict() for step in steps]) if as_json else page)
@@ -195,6 +180,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
+    from hopper_gemm.cli.running import answer, here
     from hopper_gemm.measure.device import slug
     from hopper_gemm.run.compare import Comparison, HostTimes, entries_of, problems_of
     from hopper_gemm.study.places import local_root, shown
@@ -203,14 +189,14 @@ def compare(
     from hopper_gemm.tables.publish import publish
 
     if host:
-        question, source = HostTimes(), _here(gpus, "the host time of a launch")
-        _run(question, source, "host", stderr)
+        question, source = HostTimes(), here(gpus, "the host time of a launch")
+        answer(question, source, "host", stderr)
         lines = [f"{name:20} {us:6.2f} us of the host a launch" for name, us in question.times.items()]
         print(json.dumps(question.times) if as_json else "\n".join(lines))
         return
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
-    source = _here(gpus, "a comparison")
+    source = here(gpus, "a comparison")
     kind = source.gpus[0].name
     unusual = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
@@ -228,7 +214,7 @@ def compare(
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:
-        _run(comparison, source, title, stderr, comparison, against=names)
+        answer(comparison, source, title, stderr, comparison, against=names)
     for one, reason in comparison.missing.items():
         stderr(f"without {one}: {reason}")
     study = read_study(folder)
@@ -250,6 +236,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Does today's kernel still run the recorded best configs, right and as fast as the binaries kept beside them?"""
+    from hopper_gemm.cli.running import answer, here
     from hopper_gemm.measure.device import slug
     from hopper_gemm.model.tuned import recorded_tables
     from hopper_gemm.run.check import Check, guarded_of
@@ -260,14 +247,14 @@ def check(
         for path in [recorded] if recorded else recorded_tables().values():
             print(f"{len(keep(path))} binaries kept beside {shown(path)}")
         return
-    source = _here(gpus, "a check")
+    source = here(gpus, "a check")
     kind = source.gpus[0].name
     table = recorded or recorded_tables().get(slug(kind))
     guarded = [] if table is None else guarded_of(table)
     if not guarded:
         fail(f"no binaries are recorded for {kind}; tune, then run hopper-gemm check --record")
     question = Check(guarded)
-    _run(question, source, "check", stderr)
+    answer(question, source, "check", stderr)
     for one in question.checked:
         if one.warning:
             stderr(f"{one.point.problem} {one.point.context}: {one.warning}")
@@ -290,6 +277,7 @@ def counters(
 ) -> None:
     """Hardware counters of a study's kernels and of cuBLAS: clock, traffic, L2 hits, instructions; and how often our
     kernel's roles find a stage ready, and how long they wait. Rows go to the study's folder where that takes rows."""
+    from hopper_gemm.cli.running import answer, here
     from hopper_gemm.measure.counters.profiler import find_profiler
     from hopper_gemm.measure.device import slug
     from hopper_gemm.run.counters import Counting, folder_of
@@ -301,7 +289,7 @@ def counters(
     kinds = [kind for kind, left_out in (("profile", no_ncu), ("meter", no_meter)) if not left_out]
     if not kinds:
         raise ValueError("--no-ncu and --no-meter together leave nothing to count; drop one of them")
-    source = _here(gpus, "counting")
+    source = here(gpus, "counting")
     if not no_ncu:
         find_profiler()
     kind = source.gpus[0].name
@@ -313,7 +301,7 @@ def counters(
     counting = Counting(target, folder, kind, kinds=kinds, limit=limit, watch=watch)
     saying(as_json)(source.opening("Counting", str(target), folder))
     if counting.open:
-        _run(counting, source, "counters", stderr)
+        answer(counting, source, "counters", stderr)
     if not counting.written and counting.failed:
         fail(f"nothing could be counted; the first of {len(counting.failed)} failures: {counting.failed[0][1]}")
     rows = read_study(folder).stage("counters")
@@ -334,11 +322,12 @@ def trace(
     gpus: Gpus = "0",
 ) -> None:
     """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
+    from hopper_gemm.cli.running import here
     from hopper_gemm.measure.device import slug
     from hopper_gemm.run.trace import trace as traced
     from hopper_gemm.study.places import ladder_file, local_root, shown
 
-    source = _here(gpus, "a trace")
+    source = here(gpus, "a trace")
     file = spec or ladder_file().with_name("timeline.toml")
     folder = out or local_root() / slug(source.gpus[0].name) / file.stem
     print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")
@@ -361,153 +350,3 @@ def worker(
     for index in indices:
         Rig().find(index)
     serve(address, indices, pem)
-
-
-# ---------------------------------------------------------------------------------------------
-
-
-def _here(gpus: str, what: str) -> Source:
-    """GPUs of this host, for what cannot be replayed."""
-    from hopper_gemm.measure.device import NoHopperError
-    from hopper_gemm.run.source import Source, find
-    from hopper_gemm.run.task import Rig
-
-    try:
-        return Source(find(gpus_of(gpus), "cuda", Rig())[0])
-    except NoHopperError as error:
-        raise NoHopperError(f"{str(error).split(';')[0]}; {what} is measured on an H100 or H200") from None
-
-
-def _run(question: Question, source: Source, name: str, say: Say, left: Any = None, **job: Any) -> None:
-    """Run a question; when interrupted, say what is left."""
-    from hopper_gemm.run.coordinator import run
-    from hopper_gemm.run.task import Job
-
-    try:
-        run(question, source.executor(Job(name, rig=source.rig, **job), say), say)
-    except KeyboardInterrupt:
-        kept = f" with {left.open} to go; what was measured is in {left.out}, run the same command" if left else ""
-        fail(f"stopped{kept}", INTERRUPTED)
-
-
-def _sweep(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
-    from hopper_gemm.run.executors.replay import recorded_points
-    from hopper_gemm.run.sweep import Sweep
-
-    only = None if source.recorded is None else recorded_points(source.recorded)
-    return Sweep(spec, out or source.folder(spec), source.about, source=source.word, only=only, **options)
-
-
-def _swept(spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Say, **options: Any) -> Path:
-    """Run a sweep under a progress bar, and write its pages; its folder."""
-    from hopper_gemm.cli.progress import watching
-    from hopper_gemm.study.places import shown
-    from hopper_gemm.tables.publish import publish
-
-    asked = _sweep(spec, source, out, **options)
-    plan, trials = asked.plan(), options.get("trials")
-    say(source.opening(verb, spec.name, asked.out))
-    if source.recorded is not None and asked.unrecorded:
-        stderr(f"{asked.unrecorded} points are not recorded in {shown(source.recorded.path)} and are left out")
-    with watching(plan.open if trials is None else min(trials, plan.open)) as (watch, line):
-        asked.watch, asked.say = watch, line
-        if not asked.finished:
-            _run(asked, source, spec.name, line, asked, seed=spec.seed, fresh=spec.final.fresh)
-    publish(asked.out)
-    say(f"Written to {shown(asked.out)}")
-    return asked.out
-
-
-def _tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path | None, as_json: bool) -> None:
-    """Tune every problem of a list; say what is left when interrupted."""
-    from concurrent.futures import ProcessPoolExecutor
-
-    from hopper_gemm.cli.progress import watching
-    from hopper_gemm.compiler.child import CONTEXT, settle_in
-    from hopper_gemm.measure.device import slug
-    from hopper_gemm.model.rules.problem import filled_up
-    from hopper_gemm.run.many import Many
-    from hopper_gemm.run.source import Source
-    from hopper_gemm.run.tune import question
-    from hopper_gemm.study.files import write_whole
-    from hopper_gemm.study.places import local_root, shown
-    from hopper_gemm.study.row import ResultsError
-    from hopper_gemm.study.shapes import read_shapes
-    from hopper_gemm.study.space import space_of
-    from hopper_gemm.tables.campaign import PAGE, Rate, Tuned, campaign_page
-    from hopper_gemm.tables.pivot import problem_label
-    from hopper_gemm.tables.publish import publish
-    from hopper_gemm.tables.verdict import verdict
-
-    read = read_shapes(shapes)
-    problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(options.regime))))
-    if not problems:
-        raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
-    source = Source(cluster=listen) if listen else _here(gpus, "a list")
-    kind = source.gpus[0].name if source.gpus else ""
-    folder = out or local_root() / (slug(kind) if kind else "cluster")
-    specs = {problem: question(problem, options) for problem in problems}
-    title = f"{read.name}, {options.regime}, {options.context}"
-    saying(as_json)(source.opening("Tuning", f"{len(problems)} problems ({title})", folder))
-    with watching(len(problems)) as (watch, line):
-
-        def opened(spec: SweepSpec, space: Future[Space]) -> Callable[[], Sweep]:
-            return lambda: _sweep(spec, source, folder / spec.name, watch=watch, say=line, space=space.result)
-
-        def settled(problem: Any, reason: str) -> None:
-            line(f"{problem} {'failed: ' + reason if reason else 'done'}")
-
-        pages: dict[Path, Future[None]] = {}
-        cores = max(1, len(os.sched_getaffinity(0)) // 2)
-        with ProcessPoolExecutor(min(cores, len(specs)), CONTEXT, settle_in) as aside:  # GPUs do not wait for them
-            sweeps = [(problem, opened(spec, aside.submit(space_of, spec))) for problem, spec in specs.items()]
-            many = Many(folder, sweeps, lambda out: pages.update({out: aside.submit(publish, out)}), settled)
-            spec = specs[problems[0]]
-            try:
-                _run(many, source, read.name, line, many, seed=spec.seed, fresh=spec.final.fresh)
-            finally:
-                aside.shutdown(wait=False, cancel_futures=not many.settled)
-        for problem, spec in specs.items():
-            written = pages.get(folder / spec.name)
-            if written is not None and (error := written.exception()) is not None:
-                why = (str(error).splitlines() or [""])[0]
-                many.failures[problem] = f"its page could not be written: {type(error).__name__}: {why}"
-
-    def told(problem: Any) -> Tuned:
-        label = problem_label(problem)
-        try:
-            failure = many.failures.get(problem)
-            if failure is None and problem in many.settled:
-                return verdict(folder / specs[problem].name).tuned
-        except ResultsError as error:
-            failure = str(error)
-        return Tuned(label, "open" if failure is None else "failed", failure or "")
-
-    found = [told(problem) for problem in problems]
-    rates = [Rate(name, clock.trials, clock.last - clock.first) for name, clock in many.clocks.items()]
-    if clocks := many.clocks.values():
-        span = max(clock.last for clock in clocks) - min(clock.first for clock in clocks)
-        rates.append(Rate("in all", sum(clock.trials for clock in clocks), span))
-    where = f"Measured on {f'an {kind}' if kind else 'a cluster'}, {len(clocks) or len(source.gpus)} at a time."
-    page = campaign_page(title, where, found, rates)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / PAGE, page)
-    about = {"problems": [one.as_dict() for one in found], "rates": [rate.as_dict() for rate in rates]}
-    print(json.dumps({"out": str(folder), **about}) if as_json else f"\n{page}\nWritten to {shown(folder)}")
-    if left := [one for one in found if one.state != "tuned"]:
-        first = f"the first is {left[0].problem}: {left[0].reason or 'not finished'}"
-        fail(f"{len(left)} of {len(found)} problems are not tuned, {first}; run the same command", CHECK_FAILED)
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    """The best of each place, ready for JSON."""
-    from hopper_gemm.study.reader import read_study
-    from hopper_gemm.study.space import place_of
-
-    study = read_study(folder)
-    rows, best = study.stage("sweep"), {}
-    for row in sorted((row for row in rows if row.ok), key=lambda row: row.figures["speedup"]):
-        names = ("tile_m", "tile_n", "k_depth", "stages", "stagger", "speedup", "speedup_low", "speedup_high", "tflops")
-        best[place_of(row.point)] = {name: row.as_dict()[name] for name in names}
-    status = dict(Counter(row.status for row in rows))
-    return {"out": str(folder), "source": study.provenance["source"], "status": status, "best": best}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -175,6 +176,6 @@ def doctor(as_json: Json = False) -> None:
 
     findings = examine()
     told = [f"{one.mark:7} {one.what}: {one.found}{f'; {one.fix}' if one.fix else ''}" for one in findings]
-    print(json.dumps([one.as_dict() for one in findings]) if as_json else "\n".join(told))
+    print(json.dumps([asdict(one) for one in findings]) if as_json else "\n".join(told))
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)

@@ -19,7 +19,7 @@ from hopper_gemm.measure.statistics import Ratio, noise_floor
 from hopper_gemm.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
-from hopper_gemm.run.coordinator import Idle, Member, Taken
+from hopper_gemm.run.question import Member, Question, Taken
 from hopper_gemm.run.task import Task, ratio_of
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.shapes import read_shapes
@@ -75,7 +75,7 @@ class Checked:
         return {**asked, "config": str(point.config), **told, **self.figures}
 
 
-class Check(Idle):
+class Check(Question):
     """Times every guarded config beside its binary and beside cuBLAS, on the same board; once more, with more pairs,
     where the first time could not tell.
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict
-from hopper_gemm.measure.statistics import noise_floor
 from hopper_gemm.model.legality import reasons
-from hopper_gemm.model.point import CONTEXTS, REGIMES, Point
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import Pick, TunedEntry, pick, read_tuned, recorded_tables, untuned
-from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
-from hopper_gemm.run.task import Task, ratio_of
-from hopper_gemm.study.folder import StudyFolder
+from hopper_gemm.run.question import Member, Question, Recording, Taken
+from hopper_gemm.run.task import Task
+from hopper_gemm.study.folder import identity_of
 from hopper_gemm.study.provenance import fresh, versions
-from hopper_gemm.study.row import ResultsError, Row, RowKey, figures_of
+from hopper_gemm.study.row import ResultsError, Row, RowKey
 from hopper_gemm.study.shapes import read_shapes
 from hopper_gemm.study.space import place_of
 
@@ -38,7 +35,7 @@ LIBRARIES = ("torch", "nvidia-cublas")
 """A folder holds figures of one version of each."""
 
 
-class Comparison(Idle):
+class Comparison(Recording):
     """See the module. Made, it only looks; the first worker that joins opens the folder.
 
     Args:
@@ -78,17 +75,13 @@ class Comparison(Idle):
         watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        for option, value, known in (
-            ("regime", regime, REGIMES),
-            ("context", context, CONTEXTS),
-            ("config", config, CONFIGS),
-        ):
-            if value not in known:
-                raise ValueError(f"--{option} must be one of {', '.join(known)} but got {value!r}")
+        if config not in CONFIGS:
+            raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {config!r}")
         strange = [one for one in against if one not in AGAINST]
         if strange or not against:
             raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(strange or [''])[0]!r}")
-        self.out, self._say, self._watch = out, say, watch
+        super().__init__(name, out, "measured", say)
+        self._watch = watch
         self._config, self._processes, self._limit = config, processes, limit
         self._picks = {problem: choose(entries, problem, regime, context, config) for problem in problems}
         self._points = {
@@ -96,16 +89,13 @@ class Comparison(Idle):
             for problem, pick in self._picks.items()
         }
         self._protocol = PROTOCOLS[regime]
-        self._folder = StudyFolder(out)
         spec = {"name": name, "config": config, "against": list(against), "data": "normal", "seed": 0}
-        about = {"kernel": source_digest(), "spec": spec, "spec_digest": None, "gpu": {"name": gpu}}
-        self._fresh = fresh(name, question, "measured", protocols=[protocol_dict(self._protocol)], **about)
-        self._folder.refuse_another(self._fresh_identity())
-        self._exit = ExitStack()
+        about = {"kernel": source_digest(), "spec": spec, "spec_digest": None}
+        self._asked = fresh(name, question, "measured", protocols=[protocol_dict(self._protocol)], **about)
+        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
+        self._refuse_other_libraries()
         self._home: dict[GemmProblem, str] = {}
         self._given: set[RowKey] = set()
-        self._controlled: set[tuple[str, str]] = set()
-        self._noise: dict[tuple[str, str], float] = {}
         self.missing: dict[str, str] = {}
         """Baselines that cannot be asked here, with the reason."""
 
@@ -115,17 +105,10 @@ class Comparison(Idle):
         return sum(key not in self._folder.rows for key in self._keys())
 
     def joined(self, member: Member) -> None:
-        """Open the folder for the first worker; the others must have the same kind of GPU."""
-        if self._folder.about is None or "uuid" not in self._fresh["gpu"]:
-            self._fresh["gpu"] = member.gpu
-            self._exit.enter_context(self._folder.held(self._fresh))
-            self._begin()
-        assert self._folder.about is not None
-        if member.gpu["name"] != self._folder.about["gpu"]["name"]:
-            raise RefusedError(f"{member.name} is an {member.gpu['name']}; it is left out")
+        """Open the folder for the first worker, and note what each brings."""
+        super().joined(member)
         self.missing |= member.missing
-        boards = self._folder.about.get("boards", [])
-        self._folder.note(boards=list(dict.fromkeys([*boards, member.board])), missing=self.missing)
+        self._note_board(member, missing=self.missing)
 
     def room(self, workers: int) -> int:
         """One problem under way and one that compiles."""
@@ -140,11 +123,8 @@ class Comparison(Idle):
                 open_points = [point for point in points if self._is_open(point, process)]
                 if not open_points or self._home.setdefault(problem, member.board) != member.board:
                     continue
-                key = place_of(points[0]), member.board
-                if key not in self._controlled:
-                    self._controlled.add(key)
-                    bare = replace(points[0], config=None, against="cublas")
-                    return Task((bare,), stage="control", protocol=self._protocol, named=True, pinned=True)
+                if control := self._control(points[0], member, self._protocol):
+                    return control
                 some = open_points if self._limit is None else open_points[: self._limit]
                 if self._limit is not None:
                     self._limit -= len(some)
@@ -164,18 +144,8 @@ class Comparison(Idle):
             if stage == "compare":
                 figures |= {"how": picked.how, "tuned_on": picked.tuned_on}
                 figures["noise"] = self._noise.get((place_of(point), one.member.board))
-            row = Row(
-                point,
-                answer.status,
-                answer.reason,
-                figures_of(answer.status, figures),
-                answer.samples,
-                stage,
-                one.task.process,
-                study=self._fresh["study"],
-                gpu=one.member.gpu["name"],
-                board=one.member.board,
-            )
+            told = (stage, one.task.process, figures, answer.samples, one.member.board)
+            row = self._row(point, answer.status, answer.reason, *told)
             self._learn(row)
             rows.append(row)
         self._folder.append(rows)
@@ -195,44 +165,36 @@ class Comparison(Idle):
 
     def close(self) -> None:
         """Note whether everything was measured, and let the folder go."""
-        if self._folder.about is not None and self._folder.rows:
+        if self._opened and self._folder.rows:
             if self.open:
                 self._folder.note(finished=None)
             else:
                 self._folder.finish({}, {})
-        self._exit.close()
+        super().close()
 
     # -----------------------------------------------------------------------------------------
 
-    def _fresh_identity(self) -> dict[str, Any]:
-        from hopper_gemm.study.folder import identity_of
+    def _refuse_other_libraries(self) -> None:
+        if self._folder.about is not None:
+            now, then = versions(), self._folder.about.get("versions", {})
+            for name in (name for name in LIBRARIES if then.get(name) != now[name]):
+                told = f"{name} {then.get(name)}, now {now[name]}"
+                raise ResultsError(f"{self.out} was begun with {told}; name another folder with --out")
 
-        about = self._folder.about
-        if about is not None:
-            now = versions()
-            for name in LIBRARIES:
-                before = about.get("versions", {}).get(name)
-                if before != now[name]:
-                    raise ResultsError(
-                        f"{self.out} was begun with {name} {before}, now {now[name]}; name another folder with --out"
-                    )
-        return identity_of(self._fresh)
+    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
+        return {**self._asked, "gpu": gpu}
 
     def _begin(self) -> None:
         """Take up what the folder holds; what a rule refuses gets its row now."""
-        if self._folder.remark:
-            self._say(f"{self._folder.remark}; they are measured again")
         for row in self._folder.rows.values():
             self._learn(row)
-        gpu, rows = self._fresh["gpu"]["name"], []
+        rows = []
         for key in self._keys():
-            problem, config = key.point.problem, key.point.config
+            config = key.point.config
             assert config is not None
-            found = reasons(config, filled_up(problem))
+            found = reasons(config, filled_up(key.point.problem))
             if found and key not in self._folder.rows:
-                why = "; ".join(map(str, found))
-                told = {"study": self._fresh["study"], "gpu": gpu}
-                rows.append(Row(key.point, "illegal", why, stage="compare", process=key.process, **told))
+                rows.append(self._row(key.point, "illegal", "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
 
     def _keys(self) -> list[RowKey]:
@@ -249,13 +211,6 @@ class Comparison(Idle):
         key = RowKey("compare", point, process)
         return key not in self._folder.rows and key not in self._given and point.against not in self.missing
 
-    def _learn(self, row: Row) -> None:
-        key = place_of(row.point), row.board
-        if row.stage == "control":
-            self._controlled.add(key)
-            if row.ok:
-                self._noise[key] = round(noise_floor(ratio_of(row.figures)), 6)
-
 
 def choose(entries: Sequence[TunedEntry], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
     """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
@@ -263,16 +218,13 @@ def choose(entries: Sequence[TunedEntry], problem: GemmProblem, regime: str, con
     return untuned(entries, filled, context) if config == "auto" else pick(entries, filled, regime, context)
 
 
-def problems_of(
-    shapes: Path | None, sizes: Sequence[int], regime: str, dtype: str = "bf16"
-) -> tuple[str, str, tuple[GemmProblem, ...]]:
+def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
     """Name, question and problems of a list, or of sizes.
 
     Args:
         shapes: the list; the suite if None and there are no sizes.
         sizes: m, n and k of one problem after the other.
         regime: from a list, steady takes only the problems marked so.
-        dtype: of the sizes' problems.
 
     Raises:
         SpecError, ValueError: a mistake in what was asked; one line each.
@@ -283,7 +235,7 @@ def problems_of(
         if len(sizes) % 3:
             raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
         triples = zip(*(iter(sizes),) * 3, strict=True)
-        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple, dtype) for triple in triples))
+        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple) for triple in triples))
     read = read_shapes(shapes)
     problems = read.of_regime(regime)
     if not problems:
@@ -304,7 +256,7 @@ HOST_PROBLEM = GemmProblem(64, 64, 64)
 """Done before the next launch comes, so that the host alone is timed."""
 
 
-class HostTimes(Idle):
+class HostTimes(Question):
     """The host time of a launch, as a question: ``times`` in microseconds by what launches."""
 
     def __init__(self) -> None:

@@ -10,11 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
 
 from hopper_gemm.measure.device import NoHopperError
-from hopper_gemm.model.point import Point
 from hopper_gemm.run.executors.local import Executor
+from hopper_gemm.run.question import Member, Question, RefusedError, Taken
 from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Said, Task
 
 HOPELESS = 5
@@ -33,102 +32,6 @@ BATCH = 8
 
 class RunError(ValueError):
     """The run cannot go on; the message says why, and what to do."""
-
-
-class RefusedError(ValueError):
-    """A worker cannot take part in a question; the message says why. The others go on."""
-
-
-@dataclass
-class Member:
-    """A worker that has joined.
-
-    Args:
-        name: such as ``GPU 0``.
-        gpu: fields of :class:`hopper_gemm.measure.device.DeviceInfo`.
-        missing: baselines that cannot be asked there, with the reason.
-    """
-
-    name: str
-    gpu: dict[str, Any]
-    missing: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def board(self) -> str:
-        """UUID of its board."""
-        return str(self.gpu.get("uuid", "unknown"))
-
-
-class Taken(NamedTuple):
-    """An answer, and what was asked."""
-
-    member: Member
-    task: Task
-    point: Point
-    answer: Answer
-
-
-class Question(Protocol):
-    """What a run is about: it gives tasks, and takes answers."""
-
-    def joined(self, member: Member) -> None:
-        """A worker is ready.
-
-        Raises:
-            RefusedError: it cannot take part.
-        """
-        ...
-
-    def next(self, member: Member) -> Task | None:
-        """A task for a worker; None where there is none for it now."""
-        ...
-
-    def room(self, workers: int) -> int:
-        """How many tasks each of so many workers may hold."""
-        ...
-
-    def take(self, answers: Sequence[Taken]) -> None:
-        """Record answers, each of which comes once."""
-        ...
-
-    def dropped(self, task: Task, board: str) -> None:
-        """A pinned task will not be answered: its board is gone for good."""
-        ...
-
-    def left(self, worker: str) -> None:
-        """A worker will not come back."""
-        ...
-
-    def tick(self) -> None:
-        """Called twice a second, or more often."""
-        ...
-
-    def close(self) -> None:
-        """The run has ended, however it did."""
-        ...
-
-
-class Idle:
-    """What a question does by default where the protocol lets it choose: nothing."""
-
-    def joined(self, member: Member) -> None:
-        """Any worker will do."""
-
-    def room(self, workers: int) -> int:
-        """One task under way, and some that compile."""
-        return 4
-
-    def dropped(self, task: Task, board: str) -> None:
-        """Nothing is for one board."""
-
-    def left(self, worker: str) -> None:
-        """Its tasks go to the others."""
-
-    def tick(self) -> None:
-        """Nothing depends on time."""
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
 
 @dataclass

@@ -7,19 +7,18 @@ the other. Readers put them together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
+from hopper_gemm.run.question import Member, Recording, Taken
 from hopper_gemm.run.task import Task
-from hopper_gemm.study.folder import StudyFolder, identity_of
+from hopper_gemm.study.folder import identity_of
 from hopper_gemm.study.places import local_root
 from hopper_gemm.study.provenance import fresh
 from hopper_gemm.study.reader import ROWS, read_study
-from hopper_gemm.study.row import ResultsError, Row, RowKey, figures_of
+from hopper_gemm.study.row import ResultsError, RowKey
 from hopper_gemm.study.space import points
 from hopper_gemm.study.spec import read_spec
 
@@ -30,7 +29,7 @@ KINDS: tuple[Literal["profile", "meter"], ...] = ("profile", "meter")
 """Number of the process by its place."""
 
 
-class Counting(Idle):
+class Counting(Recording):
     """See the module.
 
     Args:
@@ -55,11 +54,10 @@ class Counting(Idle):
         limit: int | None = None,
         watch: Callable[[Point, str, int, int], None] = lambda point, text, done, total: None,
     ) -> None:
-        self.out, self._watch = out, watch
-        launches, self._fresh = asked_of(target)
-        self._fresh |= {"gpu": {"name": gpu}, "kernel": source_digest()}
-        self._folder = StudyFolder(out)
-        self._folder.refuse_another(identity_of(self._fresh))
+        launches, self._asked = asked_of(target)
+        super().__init__(self._asked["study"], out, "measured", lambda text: None)
+        self._watch = watch
+        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         wanted = {kind: _with_baselines(launches) if kind == "profile" else launches for kind in kinds}
         if not any(wanted.values()):
             raise ResultsError(f"{target} has no config that runs; name another sweep or study")
@@ -77,23 +75,18 @@ class Counting(Idle):
         self._answered = 0
         self._finished: dict[str, Any] | None = None
         """What was noted of the study's end; None where it has not ended."""
-        self._exit = ExitStack()
 
     @property
     def open(self) -> int:
         """Rows that are still to be counted now."""
         return sum(map(len, self._open.values()))
 
-    def joined(self, member: Member) -> None:
-        """Open the folder for the first worker."""
-        if "uuid" not in self._fresh["gpu"]:
-            self._fresh["gpu"] = member.gpu
-            self._exit.enter_context(self._folder.held(self._fresh))
-            assert self._folder.about is not None
-            self._finished = self._folder.about.get("finished", {} if not self._folder.stage("sweep") else None)
-            self._folder.note(finished=None)
-        elif member.gpu["name"] != self._fresh["gpu"]["name"]:
-            raise RefusedError(f"{member.name} is an {member.gpu['name']}; it is left out")
+    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
+        return {**self._asked, "gpu": gpu, "kernel": source_digest()}
+
+    def _begin(self) -> None:
+        self._finished = self._about.get("finished", {} if not self._folder.stage("sweep") else None)
+        self._folder.note(finished=None)
 
     def next(self, member: Member) -> Task | None:
         """A chunk of one kind."""
@@ -114,9 +107,8 @@ class Counting(Idle):
             if answer.status != "ok":
                 self.failed.append((point, f"{answer.status.replace('_', ' ')}: {answer.reason}"))
                 continue
-            told = (figures_of("ok", answer.figures), (), "counters", one.task.process)
-            gpu, board = one.member.gpu["name"], one.member.board
-            rows.append(Row(point, "ok", answer.reason, *told, study=self._fresh["study"], gpu=gpu, board=board))
+            told = ("counters", one.task.process, answer.figures)
+            rows.append(self._row(point, "ok", answer.reason, *told, board=one.member.board))
         self._folder.append(rows)
         self.written += len(rows)
 
@@ -124,7 +116,7 @@ class Counting(Idle):
         """Let the folder go."""
         if self._finished is not None:
             self._folder.finish(self._finished, {})
-        self._exit.close()
+        super().close()
 
 
 def asked_of(target: Path) -> tuple[list[Point], dict[str, Any]]:
@@ -134,12 +126,8 @@ def asked_of(target: Path) -> tuple[list[Point], dict[str, Any]]:
         study = read_study(target)
         launches = [row.point for row in study.stage("sweep") if row.ok]
         about = study.provenance
-        name, question, spec, digest = (
-            about["study"],
-            about.get("question", ""),
-            about["spec"],
-            about.get("spec_digest"),
-        )
+        name, question = about["study"], about.get("question", "")
+        spec, digest = about["spec"], about.get("spec_digest")
     else:
         asked = read_spec(target)
         launches = [point for point, why in points(asked).items() if not why]

@@ -7,7 +7,7 @@ config in one process; readers pool them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Finals:
         spec: says how many finals each place has.
         legal: points of the sweep.
         folder: with the sweep's rows, and the finals that there are.
-        noise_of: noise floor of a place.
+        noises: gives the noise floor of each place.
         protocol: how a final is timed.
         boards: boards of the workers that are there.
     """
@@ -48,11 +48,11 @@ class Finals:
         spec: SweepSpec,
         legal: Sequence[Point],
         folder: StudyFolder,
-        noise_of: Callable[[str], float],
+        noises: Callable[[], Mapping[str, float]],
         protocol: Callable[[Point], Protocol],
-        boards: Callable[[], Collection[str]],
+        boards: Collection[str],
     ) -> None:
-        self._spec, self._folder, self._noise_of = spec, folder, noise_of
+        self._spec, self._folder, self._noises = spec, folder, noises
         self._protocol, self._boards = protocol, boards
         self._chosen: dict[str, list[Point]] = {}
         for point in _chosen(spec, folder.stage("sweep"), legal):
@@ -73,7 +73,7 @@ class Finals:
         """A point of a place whose finals are for this board, or for any."""
         for place, points in self._chosen.items():
             home = self._home.get(points[0].problem)
-            if (home in (None, board) or home not in self._boards()) and any(
+            if (home in (None, board) or home not in self._boards) and any(
                 (place, process) not in self._given and self._missing(place, process) for process in self._processes
             ):
                 self._home[points[0].problem] = board
@@ -109,7 +109,7 @@ class Finals:
         found = {}
         for place in self._chosen if self._spec.objective == ["speedup"] else ():
             ran = self._ran(place)
-            first = even([ratio_of(row.figures) for row in ran], self._noise_of(place))
+            first = even([ratio_of(row.figures) for row in ran], self._noises().get(place, 0.0))
             if len(first) > 1:
                 found[place] = [str(ran[i].point.config) for i in first]
         return found
@@ -128,7 +128,7 @@ class Finals:
             problem=point.problem,
             regime=point.regime,
             config=best.point.config,
-            noise=self._noise_of(place),
+            noise=self._noises().get(place, 0.0),
             code=str(best.figures.get("code", "")),
             study=spec.name,
             gpu=gpu,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.run.coordinator import Idle, Member, Taken
+from hopper_gemm.run.question import Member, Question, Taken
 from hopper_gemm.run.sweep import Sweep
 from hopper_gemm.run.task import Task
 
@@ -41,7 +41,7 @@ class Clock:
     last: float = field(default_factory=time.monotonic)
 
 
-class Many(Idle):
+class Many(Question):
     """See the module.
 
     Args:
@@ -98,7 +98,7 @@ class Many(Idle):
                 return task
             if one.out:
                 return None  # its last answers are still to come, and then its finals
-            if one.sweep is not None:
+            if one.sweep is not None and not one.settled:
                 self._settle(one)
         return None
 
@@ -119,14 +119,14 @@ class Many(Idle):
                 self.clocks[name].trials += trials
 
     def dropped(self, task: Task, board: str) -> None:
-        """See :class:`hopper_gemm.run.coordinator.Question`."""
+        """See :class:`hopper_gemm.run.question.Question`."""
         one = self._ones[task.points[0].problem]
         one.out -= len(task.points)
         if one.sweep is not None:
             one.sweep.dropped(task, board)
 
     def tick(self) -> None:
-        """See :class:`hopper_gemm.run.coordinator.Question`."""
+        """See :class:`hopper_gemm.run.question.Question`."""
         for one in self._ones.values():
             if one.sweep is not None and not one.settled:
                 one.sweep.tick()
@@ -142,11 +142,9 @@ class Many(Idle):
         try:
             if one.sweep is None:
                 sweep = one.make()
-                if sweep.finished:
-                    one.settled = True
-                    self._finish(one, sweep)
-                    return None
                 one.sweep = sweep
+                if sweep.finished:
+                    return None
             if one.worker is None:
                 one.sweep.joined(member)
                 one.worker = member.name
@@ -161,10 +159,7 @@ class Many(Idle):
         assert one.sweep is not None
         one.settled, one.worker = True, None
         one.sweep.close()
-        self._finish(one, one.sweep)
-
-    def _finish(self, one: _One, sweep: Sweep) -> None:
-        self._done(sweep.out)
+        self._done(one.sweep.out)
         self._watch(one.problem, "")
 
     def _fail(self, one: _One, reason: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,24 +37,17 @@ class Source:
         recorded: study to replay; None where GPUs measure.
         missing: why there is no GPU, where one was looked for.
         cluster: where workers of other hosts join, as ``HOST`` or ``HOST:PORT``; empty without them.
-        rig: what workers are made of.
     """
 
     gpus: tuple[GpuId, ...] = ()
     recorded: Study | None = None
     missing: str = ""
     cluster: str = ""
-    rig: Rig = field(default_factory=Rig)
-
-    @property
-    def measured(self) -> bool:
-        """Whether GPUs measure."""
-        return self.recorded is None
 
     @property
     def word(self) -> str:
         """The word for it in provenance."""
-        return "measured" if self.measured else "replayed"
+        return "measured" if self.recorded is None else "replayed"
 
     @property
     def about(self) -> dict[str, Any]:
@@ -66,7 +59,7 @@ class Source:
     def folder(self, spec: SweepSpec) -> Path:
         """Where a sweep goes if nobody says otherwise. Replays of another question, or of another record, stand beside
         each other: ``name``, ``name-2``, ..."""
-        if self.measured:
+        if self.recorded is None:
             return local_root() / (slug(self.gpus[0].name) if self.gpus else "cluster") / spec.name
         wanted = identity_of({**self.about, "spec_digest": spec.digest, "source": self.word})
         root = local_root() / "replay"
@@ -109,16 +102,13 @@ class Source:
         return Local(job, [gpu.index for gpu in self.gpus])
 
 
-def choose(
-    name: str, backend: str = "auto", gpus: Sequence[int] = (0,), recorded: Path | None = None, cluster: str = ""
-) -> Source:
+def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], cluster: str = "") -> Source:
     """Find the GPUs, or else a record.
 
     Args:
-        name: of the study, by which a record is found.
+        record: gives the folder to replay, told why there is no GPU.
         backend: of :data:`BACKENDS`.
         gpus: indices, as nvidia-smi lists them.
-        recorded: a study to replay, where no GPU measures.
         cluster: see :class:`Source`.
 
     Raises:
@@ -128,13 +118,11 @@ def choose(
     """
     if cluster:
         return Source(cluster=cluster)
-    found, missing = find(gpus, backend, Rig())
-    if found:
-        return Source(found)
-    return Source(recorded=read_study(recorded or recorded_study(name, missing)), missing=missing)
+    found, missing = find(gpus, backend)
+    return Source(found) if found else Source(recorded=read_study(record(missing)), missing=missing)
 
 
-def find(gpus: Sequence[int], backend: str, rig: Rig) -> tuple[tuple[GpuId, ...], str]:
+def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
     """The GPUs to measure on; or none, and why.
 
     Raises:
@@ -145,7 +133,7 @@ def find(gpus: Sequence[int], backend: str, rig: Rig) -> tuple[tuple[GpuId, ...]
     if backend == "replay":
         return (), ""
     try:
-        found = tuple(rig.find(index) for index in gpus)
+        found = tuple(Rig().find(index) for index in gpus)
     except NoHopperError as error:
         if backend == "cuda" or tuple(gpus) != (0,):  # who names GPUs wants them
             raise
@@ -156,14 +144,18 @@ def find(gpus: Sequence[int], backend: str, rig: Rig) -> tuple[tuple[GpuId, ...]
     return found, ""
 
 
-def recorded_study(name: str, missing: str = "") -> Path:
+def recorded_study(name: str, missing: str) -> Path:
     """The recorded study of a name.
+
+    Args:
+        name: of the study.
+        missing: why there is no GPU, where one was looked for.
 
     Raises:
         NotRecordedError: there is none.
     """
-    found = sorted(path.parent for path in results_root().glob(f"*/{name}/{PROVENANCE}"))
-    found = [path for path in found if path.parent.name != "local"]
+    paths = sorted(results_root().glob(f"*/{name}/{PROVENANCE}"))
+    found = [path.parent for path in paths if path.parents[1].name != "local"]
     if not found:
         why = f"{missing}, and " if missing else ""
         raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; name one with --from")

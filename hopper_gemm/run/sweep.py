@@ -5,26 +5,24 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
 from hopper_gemm.measure.race import Look
-from hopper_gemm.measure.statistics import noise_floor
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.coordinator import Idle, Member, RefusedError, Taken
 from hopper_gemm.run.finals import TWIN, Finals
+from hopper_gemm.run.question import Member, Recording, Taken, bare
 from hopper_gemm.run.task import Task, launch_key, ratio_of
 from hopper_gemm.search.importance import importances
 from hopper_gemm.search.mirror import Mirror, check_url
 from hopper_gemm.search.objective import Objective
 from hopper_gemm.search.search import Search, earlier_rows
-from hopper_gemm.study.folder import StudyFolder, identity_of
+from hopper_gemm.study.folder import identity_of
 from hopper_gemm.study.provenance import fresh
-from hopper_gemm.study.row import ResultsError, Row, figures_of
+from hopper_gemm.study.row import ResultsError, Row
 from hopper_gemm.study.space import Space, place_of, points, rungs, space_of
 from hopper_gemm.study.spec import SweepSpec
 
@@ -109,7 +107,7 @@ class Progress:
 Watcher = Callable[[Progress], None]
 
 
-class Sweep(Idle):
+class Sweep(Recording):
     """A sweep in its results folder. Made, it only looks; the first worker that joins opens the folder.
 
     Args:
@@ -143,24 +141,18 @@ class Sweep(Idle):
         watch: Watcher = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.spec, self.out = spec, out
-        self._about, self._source, self._only, self._trials = dict(about), source, only, trials
-        self.watch, self.say, self._storage = watch, say, storage
+        super().__init__(spec.name, out, source, say)
+        self.spec, self.watch = spec, watch
+        self._told, self._only, self._trials, self._storage, self._given = dict(about), only, trials, storage, space
         if storage is not None:
             check_url(storage)
-        self._folder = StudyFolder(out)
-        self._folder.refuse_another(self._identity)
-        self._given = space
+        self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
             where = about["replayed_from"]
             raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
         self._objective = Objective(tuple(spec.objective))
-        self._exit = ExitStack()
-        self._opened = False
-        self._controls: set[tuple[str, str]] = set()
         self._lost_controls: set[tuple[Point, str]] = set()
         """Bare points of places that have rows of a board, but not its noise floor."""
-        self._noise: dict[tuple[str, str], float] = {}
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
@@ -191,9 +183,8 @@ class Sweep(Idle):
         """What there is to do."""
         counts = Counter(place_of(point) for point in self._legal)
         trials = self.spec.budget.trials
-        seconds = [
-            self.protocol(point).pairs * seconds_of(self.protocol(point), point.context) for point in self._legal
-        ]
+        used = [(self.protocol(point), point.context) for point in self._legal]
+        seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
         return Plan(
             total=self._space.total,
             refused=dict(self._space.refused),
@@ -225,20 +216,10 @@ class Sweep(Idle):
     # As a question -----------------------------------------------------------------------------
 
     def joined(self, member: Member) -> None:
-        """Open the folder for the first worker; the others must have the same kind of GPU."""
-        if not self._opened:
-            self._about["gpu"] = member.gpu
-            self._exit.enter_context(self._folder.held(self._fresh()))
-            self._opened = True
-            self._begin()
-        assert self._folder.about is not None
-        name = self._folder.about["gpu"]["name"]
-        if member.gpu["name"] != name:
-            raise RefusedError(f"{member.name} is an {member.gpu['name']}, not an {name}; it is left out")
+        """Open the folder for the first worker, and note the board of each."""
+        super().joined(member)
         self._boards.add(member.board)
-        boards = self._folder.about.get("boards", [])
-        if member.board not in boards:
-            self._folder.note(boards=[*boards, member.board])
+        self._note_board(member)
 
     def room(self, workers: int) -> int:
         """Enough for compilers to work ahead; fewer towards the end, so that all workers end together."""
@@ -251,13 +232,13 @@ class Sweep(Idle):
         lost = next((point for point, board in self._lost_controls if board == member.board), None)
         if lost is not None:
             self._lost_controls.discard((lost, member.board))
-            control = self._control(lost, member)
+            control = self._control(lost, member, self.protocol(lost))
             if control is not None:
                 return control
         if self._finals is None:
             point = self._waiting.popleft() if self._waiting else self._search.propose()
             if point is not None:
-                control = self._control(point, member)
+                control = self._control(point, member, self.protocol(point))
                 if control is None:
                     return self._timed(point, member)
                 self._waiting.appendleft(point)
@@ -265,13 +246,12 @@ class Sweep(Idle):
             if not self._search.finished:
                 return None
             self._ended = time.monotonic()
-            self._finals = Finals(
-                self.spec, self._legal, self._folder, self._noise_of, self._final_protocol, lambda: self._boards
-            )
+            protocol = partial(self.protocol, final=True)
+            self._finals = Finals(self.spec, self._legal, self._folder, self._noises, protocol, self._boards)
         point = self._finals.claim(member.board)
         if point is None:
             return None
-        return self._control(point, member) or self._finals.next(place_of(point))
+        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point))
 
     def dropped(self, task: Task, board: str) -> None:
         """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
@@ -282,7 +262,7 @@ class Sweep(Idle):
         """Record answers, then tell what they mean."""
         rows = []
         for one in answers:
-            row = self._row(one)
+            row = self._answer(one)
             rows.append((one, row))
             if row is not None:
                 self._remember(row)  # the next of them may be its twin
@@ -316,8 +296,8 @@ class Sweep(Idle):
             return
         self._opened = False
         try:
-            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises()}
-            about["seconds"] = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
+            seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
+            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
                 about["importance"] = importances(self.spec, self._folder.stage("sweep"))
             if self._finals is not None and self._finals.done and self._search.finished:
@@ -333,43 +313,35 @@ class Sweep(Idle):
 
     # -----------------------------------------------------------------------------------------
 
-    @property
-    def _identity(self) -> dict[str, Any]:
-        return identity_of({**self._about, "spec_digest": self.spec.digest, "source": self._source})
-
-    def _fresh(self) -> dict[str, Any]:
+    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
-        table = {name: getattr(spec.table, name) for name in ("rows", "cols", "facet_rows", "facet_cols")}
         used = {regime: self.protocol(Point(spec.problems[0].problem(), None, regime)) for regime in spec.regimes}
         return fresh(
             spec.name,
             spec.question,
             self._source,
             seed=spec.seed,
-            **table,
+            **spec.table.model_dump(),
             spec=spec.model_dump(mode="json", by_alias=True),
             spec_digest=spec.digest,
             **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
             **({"skipped": dict(self._space.refused)} if spec.skips else {}),
             **({"points": self._space.total} if spec.sampled else {}),
-            **{"protocols": [protocol_dict(protocol) for protocol in used.values()], **self._about},
+            **{"protocols": [protocol_dict(protocol) for protocol in used.values()], **self._told, "gpu": gpu},
         )
 
     def _begin(self) -> None:
         """Take up what the folder holds."""
         folder, spec = self._folder, self.spec
-        assert folder.about is not None
-        self._before = dict(folder.about)
-        if folder.remark:
-            self.say(f"{folder.remark}; they are measured again")
+        self._before = dict(self._about)
         finished = self._before.get("finished", {})
-        told_anew = self._fresh()  # the same question, perhaps in other words
+        told_anew = self._fresh(self._about["gpu"])  # the same question, perhaps in other words
         folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
         told = {row.point for row in folder.stage("sweep")}
         illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
-        folder.append([self._made(point, "illegal", why) for point, why in illegal])
+        folder.append([self._row(point, "illegal", why, "sweep") for point, why in illegal])
         answered = self._answered()
-        earlier = [row for name in spec.warm_start for row in earlier_rows(Path(name), folder.about["gpu"]["name"])]
+        earlier = [row for name in spec.warm_start for row in earlier_rows(Path(name), self._about["gpu"]["name"])]
         there = Counter(place_of(point) for point in answered)
         owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
         spent = float(self._before.get("searched", 0.0))
@@ -395,74 +367,40 @@ class Sweep(Idle):
         rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
         return {point: rows[point] for point in self._legal if point in rows} if rows else {}
 
-    def _control(self, point: Point, member: Member) -> Task | None:
-        """The noise floor of a place on a board, once; a replay has what was recorded."""
-        key = place_of(point), member.board
-        if key in self._controls or self._source != "measured":
-            return None
-        self._controls.add(key)
-        return Task((bare(point),), stage="control", protocol=self.protocol(point), named=True, pinned=True)
-
     def _timed(self, point: Point, member: Member) -> Task:
-        place, known = place_of(point), {}
-        kin = self._launches.get(launch_key(point), {})
-        if kin:
-            known = {code: str(row.point.config) for code, row in kin.items()}
-        looks: tuple[Look, ...] = ()
-        race = self.spec.race
-        if race is not None:
-            looks = tuple(Look(pairs, margin) for pairs, margin in race.looks(point.regime == "burst"))
-        leader = self._leaders.get(place)
+        place, race = place_of(point), self.spec.race
+        kin, leader = self._launches.get(launch_key(point), {}), self._leaders.get(place)
+        looks = () if race is None else race.looks(point.regime == "burst")
         return Task(
             (point,),
             protocol=self.protocol(point),
-            looks=looks,
+            looks=tuple(Look(pairs, margin) for pairs, margin in looks),
             leader=None if leader is None else ratio_of(leader.figures),
             noise=self._noise.get((place, member.board)),
-            known=known,
+            known={code: str(row.point.config) for code, row in kin.items()},
         )
 
-    def _row(self, one: Taken) -> Row | None:
+    def _answer(self, one: Taken) -> Row | None:
         """The row of an answer; None for what was left out, since it failed in an earlier process."""
         answer, point = one.answer, one.point
         if not answer.status:
             return None
-        made = (answer.status, answer.reason, dict(answer.figures), answer.samples)
+        status, reason, figures, samples = answer.status, answer.reason, dict(answer.figures), answer.samples
         if answer.twin:
-            twin = self._launches[launch_key(point)][answer.figures["code"]]
-            made = (twin.status, f"{TWIN} {answer.twin}; not measured again", dict(twin.figures), ())
-        status, reason, figures, samples = made
-        if status == "ok" and "baseline_kernel" not in figures:
-            figures["baseline_kernel"] = self._baselines.get(place_of(point), "")
-        told = (status, reason, figures_of(status, figures), samples, one.task.stage, one.task.process)
-        return self._made(point, *told, board=str(figures.get("board", one.member.board)))
-
-    def _made(
-        self,
-        point: Point,
-        status: str,
-        reason: str,
-        figures: Mapping[str, Any] | None = None,
-        samples: tuple[Any, ...] = (),
-        stage: str = "sweep",
-        process: int = 0,
-        board: str = "unknown",
-    ) -> Row:
-        assert self._folder.about is not None
-        gpu = self._folder.about["gpu"]["name"]
-        return Row(
-            point, status, reason, figures or {}, samples, stage, process, self.spec.name, self._source, gpu, board
-        )
+            twin = self._launches[launch_key(point)][figures["code"]]
+            status, reason, samples = twin.status, f"{TWIN} {answer.twin}; not measured again", ()
+            figures = dict(twin.figures)
+        if status == "ok":
+            figures.setdefault("baseline_kernel", self._baselines.get(place_of(point), ""))
+        board = str(figures.get("board", one.member.board))
+        return self._row(point, status, reason, one.task.stage, one.task.process, figures, samples, board)
 
     def _remember(self, row: Row) -> None:
         """Compare later points with this row: it may be the best, and its machine code is known."""
         place, figures = place_of(row.point), row.figures
-        if row.stage == "control":
-            self._controls.add((place, row.board))
-            if row.ok:
-                self._noise[place, row.board] = round(noise_floor(ratio_of(figures)), 6)
-                self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
-            return
+        self._learn(row)
+        if row.stage == "control" and row.ok:
+            self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
         if row.stage != "sweep" or row.point.config is None:
             return
         values = self._objective.values(figures) if row.ok else None
@@ -475,12 +413,6 @@ class Sweep(Idle):
         if code and row.status in ("ok", "wrong_result") and not row.reason.startswith(TWIN):
             self._launches.setdefault(launch_key(row.point), {}).setdefault(str(code), row)
 
-    def _final_protocol(self, point: Point) -> Protocol:
-        return self.protocol(point, final=True)
-
-    def _noise_of(self, place: str) -> float:
-        return self._noises().get(place, 0.0)
-
     def _noises(self) -> dict[str, float]:
         """The noise floor of each place: that of its worst board."""
         found: dict[str, float] = dict(self._before.get("noise", {})) if self._source != "measured" else {}
@@ -492,8 +424,3 @@ class Sweep(Idle):
         """Seconds that all runs have searched."""
         until = time.monotonic() if self._ended is None else self._ended
         return round(float(self._before.get("searched", 0.0)) + until - self._started, 3)
-
-
-def bare(point: Point) -> Point:
-    """cuBLAS against itself where a point is."""
-    return Point(point.problem, None, point.regime, point.context, data=point.data)

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.compiler.store import source_digest
@@ -25,7 +26,6 @@ def trace(
     target: Path,
     out: Path,
     gpu: GpuId,
-    store: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
     factory: Callable[[Path | None, int], Handler] = tracing,
 ) -> Path:
@@ -35,7 +35,6 @@ def trace(
         target: a sweep's file with rungs, whose names stand in the table.
         out: folder for the table; an earlier one in it is replaced.
         gpu: where.
-        store: folder of compiled kernels, or None for the default.
         say: takes a line for each kernel.
         factory: makes the handler of the process that traces.
 
@@ -46,7 +45,7 @@ def trace(
     if not spec.rungs:
         raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/timeline.toml")
     names = {rung.config: rung.name for rung in rungs(spec)}
-    child = Child(factory, store, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
+    child = Child(factory, None, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("rung", "m", "n", "k", *Moment._fields))
@@ -67,10 +66,8 @@ def trace(
         child.close()
     if not traced:
         raise ResultsError(f"nothing could be traced: {failed}")
-    about: dict[str, object] = {
-        "spec": spec.model_dump(mode="json", by_alias=True),
-        "rungs": [rung.as_dict() for rung in rungs(spec)],
-    }
+    ladder = [rung.as_dict() for rung in rungs(spec)]
+    about: dict[str, Any] = {"spec": spec.model_dump(mode="json", by_alias=True), "rungs": ladder}
     about |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": source_digest(), "seed": spec.seed}
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **about))

@@ -15,7 +15,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.places import here_or_in_checkout, shown
 from hopper_gemm.study.provenance import PROVENANCE
-from hopper_gemm.study.reader import Study, read_study
+from hopper_gemm.study.reader import Study, has_rows, read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.spec import SweepSpec, checked
 
@@ -135,16 +135,13 @@ def recorded_problem(problem: GemmProblem, options: Options) -> Path:
     Raises:
         ResultsError: there is none.
     """
-    counted = []
-    for path in sorted(results_root().glob(f"*/*/{PROVENANCE}")):
-        study = read_study(path.parent)
-        if study.provenance["spec"].get("rungs"):
-            continue
-        of = (problem, options.regime, options.context, "normal")
+    counted, wanted = [], (problem, options.regime, options.context, "normal")
+    for folder in sorted(path.parent for path in results_root().glob(f"*/*/{PROVENANCE}") if has_rows(path.parent)):
+        study = read_study(folder)
         points = [row.point for row in study.stage("sweep")]
-        rows = sum((point.problem, point.regime, point.context, point.data) == of for point in points)
-        if rows:
-            counted.append((rows, path.parent))
+        rows = sum((point.problem, point.regime, point.context, point.data) == wanted for point in points)
+        if rows and not study.provenance["spec"].get("rungs"):
+            counted.append((rows, folder))
     if not counted:
         asked = f"{problem} {problem.dtype} {options.regime} {options.context}"
         raise ResultsError(

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.compiler.child import Child, Reply, settle_in
+from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.measure.device import GpuId, NoHopperError
@@ -25,8 +25,7 @@ from hopper_gemm.measure.statistics import Ratio, noise_floor
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.run.children import Ask
-from hopper_gemm.run.task import Answer, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
+from hopper_gemm.run.task import Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
 from hopper_gemm.study.files import FileLock
 from hopper_gemm.study.row import Sample
 from hopper_gemm.study.space import place_of
@@ -205,7 +204,7 @@ class Worker:
             yield
         self._child = self._new_child()
         self._child.start()
-        self._namer = Child(self._job.rig.naming, environment=self._environment, log=self._log, holds=self._lock.handle)
+        self._namer = self._process(self._job.rig.naming)
         self._namer.start()
         self._tell(Joined(*(yield from self._described())))
 
@@ -260,17 +259,10 @@ class Worker:
         else:
             assert task.protocol is not None
             leaders = [ratio for ratio in (task.leader, self._leaders.get(place)) if ratio is not None]
+            leader = max(leaders, key=lambda ratio: ratio.median, default=None)
             noise = self._noise.get(place, 0.0) if task.noise is None else task.noise
-            ask = Ask(
-                "measure",
-                point,
-                task.protocol,
-                task.process,
-                task.looks,
-                max(leaders, key=lambda ratio: ratio.median, default=None),
-                noise,
-                self._following(one, index),
-            )
+            told = (task.protocol, task.process, task.looks, leader, noise, self._following(one, index))
+            ask = Ask("measure", point, *told)
             seconds = RUN_SECONDS + 3 * task.protocol.pairs * seconds_of(task.protocol, point.context) * 1.5
             seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
         for attempt in range(TRIES):
@@ -383,18 +375,12 @@ class Worker:
         return reply
 
     def _new_child(self) -> Child:
-        return Child(
-            self._job.rig.measuring,
-            self._store,
-            self._job.seed,
-            environment=self._environment,
-            log=self._log,
-            holds=self._lock.handle,
-        )
+        return self._process(self._job.rig.measuring, self._store, self._job.seed)
 
-    @property
-    def _environment(self) -> Mapping[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
+    def _process(self, factory: Callable[..., Handler], *arguments: Any) -> Child:
+        """A process on the worker's GPU, which stays held as long as the process lives."""
+        environment = {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
+        return Child(factory, *arguments, environment=environment, log=self._log, holds=self._lock.handle)
 
     def _tell(self, event: Event) -> None:
         self._line.send(event)

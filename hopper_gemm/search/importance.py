@@ -7,10 +7,10 @@ from typing import Any
 
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.trial import TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.search.legal import LegalSpace
+from hopper_gemm.search.search import ended_trial
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.space import place_of
 from hopper_gemm.study.spec import DIRECTIONS, SweepSpec
@@ -41,10 +41,7 @@ def importances(spec: SweepSpec, rows: Iterable[Row]) -> dict[str, dict[str, Any
         space = LegalSpace([config for config, _ in known])
         study = optuna.create_study(direction=DIRECTIONS[name])
         for number, (_, value) in enumerate(known):
-            parameters, distributions = space.parameters(number), space.distributions
-            study.add_trial(
-                create_trial(state=TrialState.COMPLETE, value=value, params=parameters, distributions=distributions)
-            )
+            study.add_trial(ended_trial(space, number, [value]))
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
         found[place] = {"evaluator": EVALUATOR, "of": name, "parameters": {k: round(v, 4) for k, v in shares.items()}}
     return found

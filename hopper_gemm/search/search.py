@@ -75,8 +75,7 @@ class Search:
     @property
     def open(self) -> int:
         """Points that may still be proposed, as far as the budget names a number."""
-        known = sum(place.target - place.room for place in self._places[self._at :])
-        left = sum(place.target for place in self._places[self._at :]) - known + len(self._waiting)
+        left = sum(place.room for place in self._places[self._at :]) + len(self._waiting)
         return left if self._most is None else min(left, self._most)
 
     @property
@@ -154,8 +153,9 @@ class Search:
         """The place with its Optuna study, made from the rows."""
         if place.study is None:
             configs = tuple(place.config(number) for number in range(len(place.points)))
-            space = self._spaces.setdefault(configs, LegalSpace(configs)) if configs in self._spaces else None
-            space = space or self._spaces.setdefault(configs, LegalSpace(configs))
+            if configs not in self._spaces:
+                self._spaces[configs] = LegalSpace(configs)
+            space = self._spaces[configs]
             problems = [point.problem for point in place.points[0]]
             told = [row for row in self._earlier if place_of(row.point) == place.name]
             place.open(space, self._spec, self._predicted(space, problems), told, self._answered)

@@ -85,9 +85,9 @@ class Curve:
         there = self.regret <= WITHIN
         return np.where(there.any(axis=1), there.argmax(axis=1) + 1.0, np.inf)
 
-    def found(self, share: float = SHARE) -> float:
-        """Part of the seeds that got there within a share of the space."""
-        return float((self.needed <= max(1, round(share * self.size))).mean())
+    def found(self) -> float:
+        """Part of the seeds that got there within :data:`SHARE` of the space."""
+        return float((self.needed <= max(1, round(SHARE * self.size))).mean())
 
 
 def play(

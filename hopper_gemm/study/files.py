@@ -37,15 +37,13 @@ def read_json(path: Path) -> Any:
     Raises:
         ResultsError: no such file, or not JSON; with line and column.
     """
+    text = read_text(path)
     try:
-        return json.loads(read_text(path))
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ResultsError(
-            f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; restore the file"
-        ) from None
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ResultsError(f"{path}, {place}: {error.msg}; restore the file") from None
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ResultsError):
-            raise
         raise ResultsError(f"{path} is no JSON that can be read ({error}); restore the file") from None
 
 

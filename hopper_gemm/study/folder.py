@@ -23,9 +23,6 @@ from hopper_gemm.study.schema import BY_NAME, NAMES
 LOCK = ".lock"
 ELSEWHERE = "name another folder with --out"
 
-GUARDED = ("question", "source", "GPU", "kernel", "record")
-"""What a folder is of, in the order in which a difference is told."""
-
 
 class StudyFolder:
     """The files of a study. Made, it only looks: whatever is wrong is told before anything is changed.
@@ -66,7 +63,7 @@ class StudyFolder:
         if self.about is None:
             return
         mine = identity_of(self.about)
-        for name in (name for name in GUARDED if name in mine):
+        for name in mine:
             if identity.get(name, mine[name]) != mine[name]:
                 told = "" if name == "question" else f" ({mine[name]}, now {identity[name]})"
                 raise ResultsError(f"{self.path} was begun with another {name}{told}; {ELSEWHERE}")
@@ -207,7 +204,7 @@ _NULL = ("facet_rows", "facet_cols", "commit")
 
 
 def identity_of(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same for a folder to go on, by the names of :data:`GUARDED`."""
+    """What must be the same for a folder to go on, in the order in which a difference is told."""
     measured = about["source"] == "measured"
     return {
         "question": about.get("spec_digest"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,20 +17,18 @@ from hopper_gemm.study.schema import SCHEMA_VERSION
 PROVENANCE = "provenance.json"
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
 
-NEEDED: dict[str, type] = {"study": str, "source": str, "created": str, "gpu": dict, "spec": dict}
-"""Keys without which the file says too little, with their types."""
+NEEDED = ("study", "source", "created", "gpu", "spec")
+"""Keys without which the file says too little."""
 
 TYPES: dict[str, type | tuple[type, ...]] = {
-    **NEEDED,
-    **dict.fromkeys(("question", "created", "rows", "cols", "spec_digest"), str),
+    **dict.fromkeys(("study", "source", "question", "created", "rows", "cols", "spec_digest"), str),
+    **dict.fromkeys(("gpu.name", "gpu.driver", "gpu.uuid", "finished.digest"), str),
     **dict.fromkeys(("facet_rows", "facet_cols", "commit", "kernel"), (str, type(None))),
-    **dict.fromkeys(("schema_version", "seed", "points"), int),
+    **dict.fromkeys(("schema_version", "seed", "points", "finished.rows"), int),
     **dict.fromkeys(("searched", "at_work", "seconds"), (int, float)),
-    **dict.fromkeys(("versions", "noise", "skipped", "even", "importance", "finished"), dict),
+    **dict.fromkeys(("gpu", "spec", "versions", "noise", "skipped", "even", "importance", "finished"), dict),
     **dict.fromkeys(("boards", "protocols", "rungs"), list),
 }
-GPU: dict[str, type] = {"name": str, "driver": str}
-FINISHED: dict[str, type] = {"rows": int, "digest": str}
 
 
 def checked(about: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -45,34 +43,25 @@ def checked(about: dict[str, Any], path: Path) -> dict[str, Any]:
     finished = about.get("finished")
     if version == 1 and isinstance(finished, dict):  # there it noted the budget that was used up
         about = {name: value for name, value in about.items() if name != "finished"}
-    _check(about, NEEDED, TYPES, path, "")
-    _check(about["gpu"], GPU, {**GPU, "uuid": str}, path, "gpu.")
+    _check(about, NEEDED, path, "")
+    _check(about["gpu"], ("name",), path, "gpu.")
     if "finished" in about:
-        _check(about["finished"], FINISHED, FINISHED, path, "finished.")
-    for name in ("noise",):
-        wrong = [place for place, value in about.get(name, {}).items() if not isinstance(value, int | float)]
-        if wrong:
-            raise ResultsError(f"{path}: {name}.{wrong[0]} must be a number; restore the file")
+        _check(about["finished"], ("rows", "digest"), path, "finished.")
+    wrong = [place for place, value in about.get("noise", {}).items() if not isinstance(value, int | float)]
+    if wrong:
+        raise ResultsError(f"{path}: noise.{wrong[0]} must be a number; restore the file")
     return version1.in_terms_of_now(about) if version == 1 else about
 
 
-def _check(
-    found: Mapping[str, Any],
-    needed: Mapping[str, type],
-    types: Mapping[str, type | tuple[type, ...]],
-    path: Path,
-    prefix: str,
-) -> None:
+def _check(found: Mapping[str, Any], needed: Sequence[str], path: Path, prefix: str) -> None:
     for name in needed:
         if name not in found:
             raise ResultsError(f"{path}: the key {prefix}{name} is missing; restore the file")
-    for name, kind in types.items():
-        if name in found and (
-            not isinstance(found[name], kind) or (isinstance(found[name], bool) and kind is not bool)
-        ):
-            kinds = kind if isinstance(kind, tuple) else (kind,)
-            wanted = " or ".join(_WORDS[one] for one in kinds)
-            got = type(found[name]).__name__
+    for name, value in found.items():
+        kinds = TYPES.get(f"{prefix}{name}", object)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not object):
+            wanted = " or ".join(_WORDS[one] for one in (kinds if isinstance(kinds, tuple) else (kinds,)))
+            got = type(value).__name__
             raise ResultsError(f"{path}: {prefix}{name} must be {wanted} but is a {got}; restore the file")
 
 

@@ -216,15 +216,9 @@ def frame_of(rows: Sequence[Row]) -> Any:
     found = [row.as_dict() for row in rows]
     columns = {}
     for name in NAMES:
-        values = [record.get(name) for record in found]
-        kind = BY_NAME[name].kind
-        if kind == "integer":
-            columns[name] = pd.array(values, dtype="Int64")
-        elif kind == "number":
-            columns[name] = pd.array([float("nan") if v is None else float(v) for v in values], dtype="float64")
-        elif kind == "text":
-            columns[name] = pd.array(["" if v is None else str(v) for v in values], dtype=object)
-        else:
-            columns[name] = pd.array(values, dtype=object)
+        values, kind = [record.get(name) for record in found], BY_NAME[name].kind
+        if kind == "text":
+            values = ["" if value is None else str(value) for value in values]
+        columns[name] = pd.Series(values, dtype={"integer": "Int64", "number": "float64"}.get(kind, "object"))
     frame = pd.DataFrame(columns)
     return frame.assign(**{name: frame[m].astype(str) + "x" + frame[n].astype(str) for name, (m, n) in PAIRS.items()})

@@ -87,9 +87,18 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Values by column name; columns without a value are left out."""
-        about = {"study": self.study, "source": self.source, "gpu": self.gpu, "board": self.board}
-        told = {"status": self.status, "reason": self.reason, "samples": samples_text(self.samples)}
-        return {**about, **point_dict(self.point, self.stage, self.process), **told, **self.figures}
+        point, config = self.point, self.point.config
+        return {
+            **{name: getattr(self, name) for name in ("study", "source", "gpu", "board", "stage")},
+            **{name: getattr(point.problem, name) for name in ("m", "n", "k", "dtype", "layouts")},
+            **{name: getattr(point, name) for name in ("data", "regime", "context", "against")},
+            "process": self.process,
+            **({} if config is None else config.as_dict()),
+            "status": self.status,
+            "reason": self.reason,
+            "samples": samples_text(self.samples),
+            **self.figures,
+        }
 
     def line(self, names: Sequence[str] = NAMES) -> str:
         """The line of a file that holds it, with its check sum.
@@ -108,25 +117,6 @@ class RowKey(NamedTuple):
     point: Point
     process: int = 0
     board: str = ""
-
-
-def point_dict(point: Point, stage: str = "sweep", process: int = 0) -> dict[str, Any]:
-    """The columns that tell a row from another."""
-    problem = point.problem
-    return {
-        "stage": stage,
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "dtype": problem.dtype,
-        "layouts": problem.layouts,
-        "data": point.data,
-        "regime": point.regime,
-        "context": point.context,
-        "against": point.against,
-        "process": process,
-        **({} if point.config is None else point.config.as_dict()),
-    }
 
 
 def figures_of(status: str, figures: Mapping[str, Any]) -> dict[str, Any]:

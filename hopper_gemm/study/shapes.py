@@ -64,5 +64,4 @@ def read_shapes(path: Path | None = None) -> Shapes:
     try:
         return Shapes(**raw)
     except ValidationError as error:
-        lines = [f"{path}: {line}" for mistake in error.errors() for line in lines_of(mistake, "a list of problems")]
-        raise SpecError("\n".join(lines)) from None
+        raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "a list of problems"))) from None

@@ -9,16 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hopper_gemm.model.config import GemmConfig, current
 from hopper_gemm.model.problem import DATA, GemmProblem
@@ -26,8 +17,6 @@ from hopper_gemm.study.files import read_text
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.schema import ALIASES, NAMES, PAIRS
 
-Choice = Any
-"""A value of a parameter; :class:`GemmConfig` says which are values at all."""
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Size = Annotated[int, Field(ge=1, lt=2**31)]
@@ -39,6 +28,51 @@ DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
 
 class SpecError(ValueError):
     """The file is not a sweep; the message has one line for each mistake."""
+
+
+def fields_of(name: str, value: Any) -> dict[str, Any]:
+    """A choice of the space as fields of the config.
+
+    Raises:
+        ValueError: a pair, such as a cluster, that is not written as ``"2x1"``.
+    """
+    if name not in PAIRS:
+        return {name: value}
+    m, cross, n = str(value).partition("x")
+    if not (cross and m.isdigit() and n.isdigit() and len(m) < 20 > len(n)):
+        raise ValueError(f'{name} must be written like "2x1" but got {value!r}')
+    return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
+
+
+def _named_now(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Choices under the present names and words of their parameters; every value is checked."""
+    mistakes, now = [], {}
+    for name, given in chosen.items():
+        found = []
+        for value in given if isinstance(given, list) else [given]:
+            try:
+                fields = current(fields_of(name, value))
+                GemmConfig(**fields)
+                found.append(value if name in PAIRS else next(iter(fields.values())))
+            except ValueError as error:
+                mistakes.append(str(error))
+        if not found and isinstance(given, list) and not given:
+            mistakes.append(f"{name} must have at least one value but got an empty list")
+        title = name if name in PAIRS or not found else next(iter(fields))
+        if title in now:
+            mistakes.append(f"{name} is an earlier name of {title}, which is given too; leave one of them out")
+        now[title] = found if isinstance(given, list) else next(iter(found), given)
+    _refuse(list(dict.fromkeys(mistakes)))
+    return now
+
+
+def _refuse(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+
+
+Grid = Annotated[dict[str, Any], AfterValidator(_named_now)]
+"""For each parameter a value or a list of them; :class:`GemmConfig` says which are values at all."""
 
 
 class _Section(BaseModel):
@@ -156,12 +190,7 @@ class RungSection(_Section):
     adds: Annotated[str, Field(min_length=1)]
     start: Annotated[str | None, Field(alias="from")] = None
     published: str = ""
-    set: dict[str, Choice] = {}
-
-    @field_validator("set")
-    @classmethod
-    def _names_parameters(cls, chosen: dict[str, Choice]) -> dict[str, Choice]:
-        return _named_now(chosen)
+    set: Grid = {}
 
 
 class SweepSpec(_Section):
@@ -207,8 +236,8 @@ class SweepSpec(_Section):
     contexts: Annotated[list[Literal["isolated", "chained"]], Field(min_length=1, max_length=2)] = ["isolated"]
     problems: Annotated[list[ProblemSection], Field(min_length=1)]
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
-    space: dict[str, Choice | list[Choice]] = {}
-    grids: list[dict[str, Choice | list[Choice]]] = []
+    space: Grid = {}
+    grids: list[Grid] = []
     keep: Count | None = None
     rungs: list[RungSection] = []
     lower_to_fit: list[Literal["stagger"]] = []
@@ -237,35 +266,6 @@ class SweepSpec(_Section):
     def _is_list(cls, objective: Any) -> Any:
         return [objective] if isinstance(objective, str) else objective
 
-    @field_validator("space")
-    @classmethod
-    def _names_parameters(cls, space: dict[str, Choice | list[Choice]]) -> dict[str, Choice | list[Choice]]:
-        return _named_now(space)
-
-    @field_validator("grids")
-    @classmethod
-    def _all_name_parameters(
-        cls, grids: list[dict[str, Choice | list[Choice]]]
-    ) -> list[dict[str, Choice | list[Choice]]]:
-        return [_named_now(grid) for grid in grids]
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _hangs_together(cls, raw: Any, handler: ModelWrapValidatorHandler[SweepSpec]) -> SweepSpec:
-        """What two keys get wrong between them is told together with what each gets wrong alone."""
-        between = list(_mistakes_between(raw)) if isinstance(raw, dict) else []
-        alone: list[InitErrorDetails] = []
-        try:
-            spec = handler(raw)
-        except ValidationError as error:
-            alone = [
-                InitErrorDetails(type=m["type"], loc=m["loc"], input=m["input"], ctx=m.get("ctx", {}))
-                for m in error.errors()
-            ]
-        if alone or between:
-            raise ValidationError.from_exception_data(cls.__name__, alone + between)
-        return spec
-
     @property
     def digest(self) -> str:
         """Tells this question from another under the same name.
@@ -289,105 +289,50 @@ class SweepSpec(_Section):
         return self.skip_illegal or self.sampled
 
 
-def fields_of(name: str, value: Any) -> dict[str, Any]:
-    """A choice of the space as fields of the config.
-
-    Raises:
-        ValueError: a pair, such as a cluster, that is not written as ``"2x1"``.
-    """
-    if name not in PAIRS:
-        return {name: value}
-    m, cross, n = str(value).partition("x")
-    if not (cross and m.isdigit() and n.isdigit() and len(m) < 20 > len(n)):
-        raise ValueError(f'{name} must be written like "2x1" but got {value!r}')
-    return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
-
-
-def _named_now(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Choices under the present names and words of their parameters; every value is checked."""
-    mistakes, now = [], {}
-    for name, given in chosen.items():
-        found = []
-        for value in given if isinstance(given, list) else [given]:
-            try:
-                fields = current(fields_of(name, value))
-                GemmConfig(**fields)
-                found.append(value if name in PAIRS else next(iter(fields.values())))
-            except ValueError as error:
-                mistakes.append(str(error))
-        if not found and isinstance(given, list) and not given:
-            mistakes.append(f"{name} must have at least one value but got an empty list")
-        title = name if name in PAIRS or not found else next(iter(fields))
-        if title in now:
-            mistakes.append(f"{name} is an earlier name of {title}, which is given too; leave one of them out")
-        now[title] = found if isinstance(given, list) else next(iter(found), given)
-    _refuse(list(dict.fromkeys(mistakes)))
-    return now
-
-
-def _refuse(mistakes: list[str]) -> None:
-    if mistakes:
-        raise ValueError("\n".join(mistakes))
-
-
-def _mistakes_between(raw: dict[str, Any]) -> Iterator[InitErrorDetails]:
+def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
     """Mistakes of a sweep that lie between its keys; what has the wrong type is passed over, others tell of it."""
-
-    def mistake(loc: tuple[str | int, ...], text: str, value: Any) -> InitErrorDetails:
-        return InitErrorDetails(type=PydanticCustomError("value_error", "{text}", {"text": text}), loc=loc, input=value)
-
-    objective = raw.get("objective", [])
+    objective, regimes = raw.get("objective", []), raw.get("regimes", ["burst"])
     wanted = [objective] if isinstance(objective, str) else objective if isinstance(objective, list) else []
     if len(wanted) > len(set(map(str, wanted))):
-        yield mistake(("objective",), f"must name each figure once but got {objective!r}", objective)
-    regimes = raw.get("regimes", ["burst"])
+        yield f"objective: must name each figure once but got {objective!r}"
     metered = [name for name in wanted if name in DIRECTIONS and name != "speedup"]
     if metered and isinstance(regimes, list) and "burst" in regimes:
-        text = f'{metered[0]} is measured in the steady regime only; set regimes = ["steady"]'
-        yield mistake(("objective",), text, objective)
+        yield f'objective: {metered[0]} is measured in the steady regime only; set regimes = ["steady"]'
     if raw.get("race") is not None and wanted and wanted != ["speedup"]:
-        yield mistake(("race",), "drops what is slow; leave it out where energy is looked for", raw["race"])
+        yield "race: drops what is slow; leave it out where energy is looked for"
+    sampler = raw.get("sampler", "exhaustive")
     if raw.get("across", "each") != "each":
-        for key, alone, text in (
-            ("sampler", "exhaustive", "is for a search; take sampler gp, or leave it out"),
-            ("warm_start", [], "judges by all problems at once, and earlier rows are of one; leave out warm_start"),
-        ):
-            if (raw.get(key, alone) == alone) == (key == "sampler"):
-                yield mistake(("across",), text, raw["across"])
+        if sampler == "exhaustive":
+            yield "across: is for a search; take sampler gp, or leave it out"
+        if raw.get("warm_start"):
+            yield "across: judges by all problems at once, and earlier rows are of one; leave out warm_start"
         if wanted not in ([], ["speedup"]):
-            yield mistake(("across",), "is for speedups; leave out objective, or across", raw["across"])
+            yield "across: is for speedups; leave out objective, or across"
     space, rungs = raw.get("space"), raw.get("rungs")
-    if rungs and raw.get("sampler", "exhaustive") != "exhaustive":
-        text = f"must be exhaustive beside rungs but got {raw['sampler']!r}; a ladder measures every rung"
-        yield mistake(("sampler",), text, raw["sampler"])
     if not rungs:
         if space is None:
-            yield InitErrorDetails(type="missing", loc=("space",), input=raw)
+            yield "space is missing"
         return
+    if sampler != "exhaustive":
+        yield f"sampler: must be exhaustive beside rungs but got {sampler!r}; a ladder measures every rung"
     for name, values in space.items() if isinstance(space, dict) else ():
         if isinstance(values, list):
-            yield mistake(("space", name), "must be one value beside rungs but got a list; vary it in a rung", values)
+            yield f"space.{name}: must be one value beside rungs but got a list; vary it in a rung"
     for name in ("grids", "keep"):
         if raw.get(name):
-            yield mistake((name,), "stands beside a space, not beside rungs; leave it out", raw[name])
+            yield f"{name}: stands beside a space, not beside rungs; leave it out"
     if raw.get("skip_illegal"):
-        text = "must be false beside rungs but got true; a ladder shows why a rung cannot run"
-        yield mistake(("skip_illegal",), text, True)
+        yield "skip_illegal: must be false beside rungs but got true; a ladder shows why a rung cannot run"
     earlier: list[str] = []
     for number, rung in enumerate(rungs if isinstance(rungs, list) else ()):
-        if not isinstance(rung, dict):
-            continue
-        name, start = rung.get("name"), rung.get("from")
+        name, start = (rung.get("name"), rung.get("from")) if isinstance(rung, dict) else (None, None)
         if start is not None and start not in earlier:
-            choice = (
-                f"choose among {', '.join(earlier)}" if earlier else "leave it out, nothing stands before this rung"
-            )
-            yield mistake(("rungs", number, "from"), f"must name an earlier rung but got {start!r}; {choice}", start)
+            choice = f"choose among {', '.join(earlier)}"
+            choice = choice if earlier else "leave it out, nothing stands before this rung"
+            yield f"rungs.{number}.from: must name an earlier rung but got {start!r}; {choice}"
         if name in earlier:
-            text = f"must be unique but {name!r} is an earlier rung's too; rename one of them"
-            yield mistake(("rungs", number, "name"), text, name)
-        if isinstance(name, str):
-            earlier.append(name)
+            yield f"rungs.{number}.name: must be unique but {name!r} is an earlier rung's too; rename one of them"
+        earlier += [name] if isinstance(name, str) else []
 
 
 def read_spec(path: Path) -> SweepSpec:
@@ -418,7 +363,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def checked(raw: dict[str, Any], where: str) -> SweepSpec:
-    """A sweep from its keys.
+    """A sweep from its keys. What two keys get wrong between them is told together with what each gets wrong alone.
 
     Args:
         raw: as TOML gives them.
@@ -427,25 +372,40 @@ def checked(raw: dict[str, Any], where: str) -> SweepSpec:
     Raises:
         SpecError: it is no sweep; all mistakes at once, one line each.
     """
+    lines, spec = [], None
     try:
-        return SweepSpec(**raw)
+        spec = SweepSpec(**raw)
     except ValidationError as error:
-        lines = [f"{where}: {line}" for mistake in error.errors() for line in lines_of(mistake)]
-        raise SpecError("\n".join(lines)) from None
+        lines = lines_of(error, "a sweep")
     except TypeError as error:
-        raise SpecError(f"{where}: {error}") from None
+        lines = [str(error)]
+    lines += _mistakes_between(raw)
+    if spec is None or lines:
+        raise SpecError("\n".join(f"{where}: {line}" for line in lines))
+    return spec
 
 
-def lines_of(mistake: Any, what: str = "a sweep") -> list[str]:
-    """A mistake that pydantic found in a file, for a person; one line for each part of it."""
-    where = ".".join(str(part) for part in mistake["loc"] if not str(part).startswith(("list[", "bool", "int", "str")))
-    if mistake["type"] == "extra_forbidden":
-        return [f"{where} is not a key of {what}; remove it or correct its spelling"]
-    if mistake["type"] == "missing":
-        return [f"{where} is missing"]
-    text = mistake["msg"].removeprefix("Value error, ")
-    got = "" if mistake["type"] == "value_error" else f", but got {_short(mistake['input'])}"
-    return [f"{where}: {line}{got}" for line in text.splitlines()]
+def lines_of(error: ValidationError, what: str) -> list[str]:
+    """Mistakes that pydantic found in a file, for a person; one line for each part of one.
+
+    Args:
+        error: as pydantic raised it.
+        what: the file holds, or should.
+    """
+    lines: list[str] = []
+    for mistake in error.errors():
+        parts = map(str, mistake["loc"])
+        where = ".".join(part for part in parts if not part.startswith(("list[", "bool", "int", "str")))
+        text = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            lines.append(f"{where} is not a key of {what}; remove it or correct its spelling")
+        elif mistake["type"] == "missing":
+            lines.append(f"{where} is missing")
+        elif mistake["type"] == "value_error":
+            lines += [f"{where}: {line}" for line in text.splitlines()]
+        else:
+            lines += [f"{where}: {line}, but got {_short(mistake['input'])}" for line in text.splitlines()]
+    return lines
 
 
 def _short(value: Any) -> str:

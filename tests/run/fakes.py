@@ -20,8 +20,7 @@ from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.measure.statistics import Ratio, Sample
 from hopper_gemm.model.config import LAUNCH_FIELDS
-from hopper_gemm.run.children import Ask
-from hopper_gemm.run.task import Job, Rig
+from hopper_gemm.run.task import Ask, Job, Rig
 
 SPEC = """
 name = "small"

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.measure.protocol import Outcome
-from hopper_gemm.run.children import Ask
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.executors.replay import Replay, about_record, recorded_points
 from hopper_gemm.run.sweep import Sweep
-from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Task, launch_key
+from hopper_gemm.run.task import Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import Row, Sample
 from hopper_gemm.study.spec import SweepSpec, read_spec

@@ -11,13 +11,14 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.run import coordinator as module
-from hopper_gemm.run.coordinator import Coordinator, Idle, RefusedError, RunError
+from hopper_gemm.run.coordinator import Coordinator, RunError
+from hopper_gemm.run.question import Question, RefusedError
 from hopper_gemm.run.task import Answer, Begun, Joined, Left, Said, Task
 
 POINTS = [Point(GemmProblem(64, 64, 64 * i), GemmConfig()) for i in range(1, 40)]
 
 
-class Asks(Idle):
+class Asks(Question):
     """So many tasks; remembers what it was told."""
 
     def __init__(self, tasks, room=2):
