@@ -53,8 +53,8 @@ def drawn() -> list[GemmConfig]:
 
 @pytest.fixture(scope="module")
 def pool(kernel_store):
-    workers = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-    pool = CompilePool(kernel_store, workers)
+    """As many compilers as there are cores: the tests beside this one mostly end before it does."""
+    pool = CompilePool(kernel_store, os.cpu_count())
     yield pool
     pool.close()
 
