@@ -36,7 +36,7 @@ pages: $(VENV)/.ready
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready
-	$(BIN)/jupytext --to ipynb --execute notebooks/*.py
+	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/*.py
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -112,13 +112,13 @@ def defaults() -> list[str]:
 
 
 def values(one: Parameter) -> str:
-    """What a parameter may be."""
+    """The values that a parameter takes, as Markdown."""
     words = [f"`{word}`" for word in (("true", "false", *one.words) if one.flag else one.words)]
     return ", ".join(words if one.least is None else [f"integer from {one.least}", *words])
 
 
 def tier(one: Parameter) -> str:
-    """Whether a search varies a parameter, and what a change of it costs."""
+    """The tier of a parameter: searched or ladder only, and whether it is a launch argument."""
     what = "search" if one.tier == "space" else "ladder only"
     return f"{what}, launch argument" if one.launch else what
 

@@ -1,4 +1,4 @@
-"""What commands that measure share: questions run on GPUs, or in a replay, under a progress bar, with their pages."""
+"""Shared by the measuring commands: run a question on GPUs or in a replay, show its progress, publish its pages."""
 
 from __future__ import annotations
 

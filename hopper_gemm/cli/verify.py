@@ -40,7 +40,7 @@ def verify(
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.measure.device import find_hopper
     from hopper_gemm.verify.drawing import pairs as drawn
-    from hopper_gemm.verify.harness import Board, Harness, Job, compile_all
+    from hopper_gemm.verify.harness import Harness, Job, compile_all
     from hopper_gemm.verify.kinds import load_jobs
     from hopper_gemm.verify.protocols import verify_protocols, wanted
     from hopper_gemm.verify.report import page
@@ -59,7 +59,7 @@ def verify(
             raise typer.Exit(CHECK_FAILED if compile_all(jobs, kept, say) else 0)
         from hopper_gemm.verify.load import answering
 
-        harness = Harness(out, kept, [Board(one.uuid, one.name) for one in boards], answering, say)
+        harness = Harness(out, kept, boards, answering, say)
         harness.run(jobs, seconds)
         failed = harness.failed
     rows, proofs = read_rows(out), path.with_name(PROOFS)

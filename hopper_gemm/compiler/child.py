@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a request.
+    """The reply to a request.
 
     Args:
         kind: ``"answer"``; ``"raised"``: by the handler; ``"died"``: the process did; ``"timeout"``: it was killed.
@@ -112,7 +112,7 @@ class Child:
 
     @property
     def waits(self) -> list[Any]:
-        """What :func:`multiprocessing.connection.wait` takes to learn that :meth:`poll` has something to tell."""
+        """Handles for :func:`multiprocessing.connection.wait`; one is ready when :meth:`poll` has a reply."""
         return [] if self.deadline is None or self._connection is None else [self._connection]
 
     def poll(self) -> Reply | None:

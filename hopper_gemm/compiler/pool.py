@@ -19,7 +19,7 @@ COMPILE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Built:
-    """What came of compiling a kernel.
+    """The result of compiling a kernel.
 
     Args:
         status: ``"ok"``, ``"spilled"``, ``"compile_error"`` or ``"timeout"``.
@@ -107,7 +107,7 @@ class CompilePool:
 
     @property
     def waits(self) -> list[Any]:
-        """What :func:`multiprocessing.connection.wait` takes to learn that :meth:`pump` has something to do."""
+        """Handles for :func:`multiprocessing.connection.wait`; one is ready when :meth:`pump` has work."""
         return [one for child in self._busy.values() for one in child.waits]
 
     @property
@@ -116,7 +116,7 @@ class CompilePool:
         return min((child.deadline for child in self._busy.values() if child.deadline is not None), default=None)
 
     def built(self, kernel: KernelId) -> Built | None:
-        """What came of a kernel; None where that is still to come."""
+        """The result for a kernel, or None while it is pending."""
         return self._built.get(kernel)
 
     def result(self, kernel: KernelId) -> Built:

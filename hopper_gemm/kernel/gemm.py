@@ -338,8 +338,8 @@ class HopperGemm:
 
     @cute.jit
     def _produce(self, task: Task, operands: Operands, storage, shared_a: cute.Tensor, shared_b: cute.Tensor) -> None:
-        """Load every item of this CTA. By a warpgroup; TMA is one warp's, the others meet the cluster where it adds up
-        parts of k."""
+        """Load every item of this CTA. By a warpgroup: one warp issues TMA, and the others arrive at the cluster's
+        barriers where it adds up split-K parts."""
         config, place = self.config, task.place
         state = self._state(phase=1)
         if cutlass.const_expr(config.loads != "tma"):

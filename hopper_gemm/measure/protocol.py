@@ -95,7 +95,7 @@ def seconds_of(protocol: Protocol, context: str) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of measuring a point.
+    """The result of measuring a point.
 
     Args:
         status: of the results schema: ``ok``, ``wrong_result``, ``unstable`` or ``no_baseline``.

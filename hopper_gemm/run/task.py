@@ -208,7 +208,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a point.
+    """The result of a point.
 
     Args:
         number: of the task.

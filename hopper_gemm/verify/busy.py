@@ -57,8 +57,8 @@ def held(sms: int) -> Iterator[None]:
     """Hold some SMs of the current device: no CTA that wants shared memory finds room on them.
 
     The holders poll a flag in device memory. Polling pinned host memory slows every other kernel: on an NVIDIA H200
-    with 16 SMs held, torch.mm at 8192x8192x8192 took 5.45 times its idle time, and 1.17 times with the flag in device
-    memory; the kernel with the dynamic scheduler 4.4 and 1.18 times. The host reads and writes the flags by copies on
+    with 16 SMs held, torch.mm at 8192x8192x8192 took 8.7 ms, and 1.9 ms with the flag in device memory; the kernel with
+    the dynamic scheduler 6.1 and 1.6 ms (docs/busy-sms.csv). The host reads and writes the flags by copies on
     a stream of its own: a copy needs no SM, and waits for no launch of the caller's.
 
     Args:

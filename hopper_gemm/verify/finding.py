@@ -1,4 +1,4 @@
-"""What came of a check."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a check.
+    """The result of a check.
 
     Args:
         reason: one line on what is wrong; empty where nothing is.

@@ -13,6 +13,7 @@ from pathlib import Path
 from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, source_digest
+from hopper_gemm.measure.device import GpuId
 from hopper_gemm.verify.drawing import Pair
 from hopper_gemm.verify.rows import FAILED, WENT_WRONG, Row, Rows, latest
 from hopper_gemm.verify.shrink import TRIES, shrink
@@ -28,14 +29,6 @@ SHRINK_SECONDS, ALL_SHRINK_SECONDS = 120.0, 240.0
 
 PROCESSES = "processes"
 """The circumstance of two processes on one GPU, each with several streams."""
-
-
-@dataclass(frozen=True)
-class Board:
-    """One GPU."""
-
-    uuid: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Harness:
         self,
         folder: Path,
         store: Path,
-        boards: Sequence[Board],
+        boards: Sequence[GpuId],
         factory: Callable[[Path], Handler],
         say: Callable[[str], None] = print,
         pool: Callable[[Path], CompilePool] = CompilePool,
@@ -137,7 +130,7 @@ class Harness:
             for worker in workers:
                 worker.join()
 
-    def _work(self, board: Board, ready: queue.SimpleQueue[tuple[Job, str] | None], deadline: float) -> None:
+    def _work(self, board: GpuId, ready: queue.SimpleQueue[tuple[Job, str] | None], deadline: float) -> None:
         """The life of a GPU's thread."""
         environment = {"CUDA_VISIBLE_DEVICES": board.uuid}
         children = [Child(self._factory, self._store, environment=environment) for _ in range(2)]
@@ -151,7 +144,7 @@ class Harness:
             for child in children:
                 child.close()
 
-    def _settle(self, job: Job, code: str, board: Board, children: list[Child]) -> None:
+    def _settle(self, job: Job, code: str, board: GpuId, children: list[Child]) -> None:
         begun = time.monotonic()
         status, reason, bits = self._ask(job, children, ANSWER_SECONDS)
         taken = round(time.monotonic() - begun, 3)

@@ -148,7 +148,7 @@ def _models(rows: Sequence[Row]) -> list[str]:
 
 
 def _proofs(proofs: Sequence[Mapping[str, str]]) -> list[str]:
-    """What came of results folders that were damaged, and of sweeps whose processes were killed."""
+    """The outcomes for damaged results folders and for sweeps whose processes were killed."""
     if not proofs:
         return []
     damages, kills = ([one for one in proofs if one["proof"] == proof] for proof in ("damage", "kills"))

@@ -9,19 +9,20 @@ from types import SimpleNamespace
 import pytest
 
 from hopper_gemm.compiler.child import Reply
+from hopper_gemm.measure.device import GpuId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.verify import harness
 from hopper_gemm.verify.drawing import Pair
 from hopper_gemm.verify.finding import Finding
-from hopper_gemm.verify.harness import PROCESSES, Board, Harness, Job, verdict
+from hopper_gemm.verify.harness import PROCESSES, Harness, Job, verdict
 from hopper_gemm.verify.report import page
 from hopper_gemm.verify.rows import latest, read_rows
 from tests.verify.fakes import WRONG, Compiled, fake, harmful
 
 FINE = Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))
 HARMFUL = Job(Pair(GemmConfig(tile_n=64, k_depth=2, stagger=3, evict_c=True), GemmProblem(72, 64, 256, "fp16"), 3))
-BOARDS = [Board("GPU-a", "A"), Board("GPU-b", "B")]
+BOARDS = [GpuId(0, "A", "GPU-a"), GpuId(1, "B", "GPU-b")]
 
 
 def run(folder, jobs, mistake="", boards=BOARDS[:1], log=None, **about):

@@ -43,7 +43,7 @@ FAILED_LOG = "counters-failed.log"
 
 @dataclass(frozen=True)
 class Counted:
-    """What came of a point.
+    """The counters of a point.
 
     Args:
         point: our kernel by its config, or torch.mm where it has none; regime and context are of no matter.

@@ -127,7 +127,7 @@ def _output(shares: Footprint, problem: GemmProblem) -> str | None:
 
 PAIR_RULES = (
     PairRule("split_k", "every CTA that divides k needs a stage of its own", _parts_of_k),
-    PairRule("workspace", "parts of k of a large output are more traffic than they save", _workspace),
+    PairRule("workspace", "split-K of a large output writes and reads more than it saves", _workspace),
     PairRule("staging", "C is staged in slots that the tile itself has filled", _held),
     PairRule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
     PairRule("output", "a chunk keeps its bytes, and wgmma leaves its columns in groups of eight", _output),

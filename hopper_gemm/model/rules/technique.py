@@ -98,9 +98,9 @@ def _split_through_workspace(shares: Footprint) -> str | None:
     config = shares.config
     most = min(PARTS_MAX, clusters_at_once(config.cluster_size) * config.ctas_per_sm)
     if config.split_k > most:
-        return f"split_k must be at most {most}, parts that are under way at once, but got {config.split_k}"
+        return f"split_k must be at most {most}, the clusters that fit the GPU at once, but got {config.split_k}"
     if config.schedule != "cooperative" or not config.persistent:
-        return 'reduction "workspace" waits for parts that must be under way: take schedule cooperative, persistent'
+        return 'reduction "workspace" needs a walk over parts: take schedule cooperative, persistent'
     if config.loads != "tma" or config.stores != "tma":
         return 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
     if shares.accumulators > GATHERED_MOST:
@@ -115,7 +115,7 @@ def _split_through_workspace(shares: Footprint) -> str | None:
 
 def _reduction(shares: Footprint) -> str | None:
     if shares.config.reduction == "workspace" and shares.config.split_k == 1:
-        return 'reduction "workspace" adds up parts of k and split_k is 1; take reduction "cluster" or raise split_k'
+        return 'reduction "workspace" adds up split-K parts and split_k is 1; take reduction "cluster" or raise split_k'
     return None
 
 
@@ -323,7 +323,7 @@ TECHNIQUE_RULES = (
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
-    Rule("reduction", "a workspace holds parts of k", _reduction),
+    Rule("reduction", "a workspace holds the sums of split-K parts", _reduction),
     Rule("prefetch", "operands can be asked into the L2 before the kernel is set up", _prefetch),
     Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
     Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
