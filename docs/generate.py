@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from hopper_gemm.measure.statistics import Ratio
-from hopper_gemm.measure.verdict import Measured, components_of, published
+from hopper_gemm.measure.statistics import Ratio, Sample, speedup
+from hopper_gemm.measure.verdict import Measured, components_of, paired_verdict, published
 from hopper_gemm.model.config import DEFAULTS, PARAMETERS, Parameter
 from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
@@ -29,8 +29,8 @@ from hopper_gemm.study.shapes import read_shapes
 from hopper_gemm.tables.compare import cells as compared
 from hopper_gemm.tables.compare import geometric_mean, means
 from hopper_gemm.tables.index import write_index
-from hopper_gemm.tables.ladder import ladder
-from hopper_gemm.tables.pivot import best_row, markdown_table, one_line, pivot, rows_of, short_label
+from hopper_gemm.tables.ladder import Result, ladder
+from hopper_gemm.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
 from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.sources import PIPELINING
 from hopper_gemm.tables.sources import beside as cells_beside
@@ -39,8 +39,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/h200"
 PAGES = ("README.md", "docs/*.md")
 
-LISTS = ("suite-isolated", "short", "drawn-isolated", "suite-chained", "suite", "suite-second", "suite-first", "drawn")
-LISTS = (*LISTS, "suite-auto", "suite-untuned")
+LISTS = ("suite-isolated", "suite-isolated-first", "short", "drawn-isolated", "suite-chained", "suite")
+LISTS = (*LISTS, "suite-second", "suite-first", "drawn", "suite-auto", "suite-untuned")
 """Recorded comparisons, the latest first."""
 
 RUNGS = {
@@ -181,16 +181,28 @@ def beside() -> str:
 
 
 def rungs() -> str:
-    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside the tuned kernel."""
-    steps = {step.name: step for step in ladder(rows_of(study("ladder"), "sweep"), study("ladder").provenance["rungs"])}
+    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside the tuned kernel; bursts with today's kernel too."""
+    found: dict[str, dict[str, Result]] = {}
+    for name, regimes in (("ladder", ("burst", "steady")), ("ladder-again", ("burst",))):
+        for step in ladder(rows_of(study(name), "sweep"), study(name).provenance["rungs"]):
+            ours = {one.group.regime: one for one in step.results if one.group.m == 8192}
+            found.setdefault(step.name, {}).update({f"{name} {regime}": ours[regime] for regime in regimes})
+    columns = ("ladder burst", "ladder steady", "ladder-again burst")
 
     def rates(name: str, what: str) -> list[str]:
-        found = {one.group.regime: getattr(one, what) for one in steps[name].results if one.group.m == 8192}
-        return [f"{found[regime]:.0f}" for regime in ("burst", "steady")]
+        return [f"{getattr(found[name][column], what):.0f}" for column in columns]
 
     rows = [(name, adds, *rates(name, "tflops")) for name, adds in RUNGS.items()]
     rows.append(("cuBLAS", "torch.mm, timed beside the tuned kernel (peek)", *rates("peek", "baseline_tflops")))
-    return table(("rung", "adds", "burst", "steady"), rows)
+    return table(("rung", "adds", "burst", "steady", "burst, kernel of today"), rows)
+
+
+def today(m: int) -> str:
+    """The cells of the seed table with the kernel of today, as the joint sweep has them."""
+    cells = rows_of(study("seed-table"), "sweep").query("regime == 'burst' and m == @m")
+    keys = ["m", "n", "k", "tile_m", "k_depth", "stages", "stagger"]
+    frame = rows_of(study("joint"), "sweep").merge(cells[keys], on=keys)
+    return markdown_table(pivot(frame).map(one_line), "M tile \\ K depth")
 
 
 def across_boards(row: Row) -> str:
@@ -201,38 +213,27 @@ def across_boards(row: Row) -> str:
     return f"{wide.median:.3f}x [{wide.low:.3f}, {wide.high:.3f}]"
 
 
-def searched(name: str, problem: str) -> Row | None:
-    """The best final of a search in a list's folder."""
-    folder = RESULTS / name / f"tune-{problem}-burst"
-    finals = pooled(read_study(folder).stage("final")) if folder.is_dir() else []
-    return max((row for row in finals if row.ok), key=lambda row: float(row.figures["speedup"]), default=None)
-
-
-def chosen() -> dict[str, dict[str, Row]]:
-    """The isolated suite: of each problem the rows by baseline, of the comparison or else of the search."""
+def over(name: str) -> dict[str, dict[str, Row]]:
+    """An isolated comparison of the suite: of each problem the rows by baseline."""
     found: dict[str, dict[str, Row]] = {str(problem): {} for problem in read_shapes().of_regime("burst")}
-    for row in study("suite-isolated").stage("compare"):
+    for row in study(name).stage("compare"):
         if row.ok:
             found[str(row.point.problem)][row.point.against] = row
-    for problem, rows in found.items():
-        final = None if "cublas" in rows else searched("suite-isolated", problem)
-        if final is not None:
-            rows["cublas"] = final
     return found
 
 
 def components() -> str:
     """How far finals and comparisons of the same machine code lie apart, isolated, by class of duration."""
     measured = []
-    for name in ("suite-isolated", "short", "drawn-isolated"):
+    for name in ("suite-isolated", "suite-isolated-first", "short", "short-again", "drawn-isolated"):
         rows = study(name).stage("compare")
         for folder in sorted((RESULTS / name).glob("tune-*")):
             rows = [*rows, *read_study(folder).stage("final")]
         for row in rows:
-            if row.ok and row.point.config is not None and row.point.against == "cublas":
+            if row.ok and row.point.config is not None and row.point.against == "cublas" and "code" in row.figures:
                 entry = f"{row.figures['code']} {row.point}"
-                us, speedup = float(row.figures["time_us"]), float(row.figures["speedup"])
-                measured.append(Measured(entry, us, row.board, speedup))
+                us, ratio = float(row.figures["time_us"]), float(row.figures["speedup"])
+                measured.append(Measured(entry, us, row.board, ratio))
     shown = []
     for one in components_of(measured):
         launch = "longer" if one.most_us == float("inf") else f"up to {one.most_us:.0f} us"
@@ -240,21 +241,44 @@ def components() -> str:
     return table(("launch", "between boards", "within a board", "entries"), shown)
 
 
+def guard() -> str:
+    """What `hopper-gemm check` said of unchanged kernels, and what it would have said of kernels 1.5 % slower."""
+    lines = (RESULTS / "checks.jsonl").read_text().splitlines()
+    verdicts: dict[str, list[str]] = {"unchanged": [], "made 1.5 % slower": []}
+    boards, shift = set(), []
+    for one in map(json.loads, lines):
+        boards.add(one["board"])
+        shift.append(abs(one["ratio"] - 1))
+        for name, slower in zip(verdicts, (1.0, 1.015), strict=True):
+            ratio = speedup([Sample(0, slower * ours, theirs) for ours, theirs in one["pairs"]])
+            verdicts[name].append(paired_verdict(ratio, one["noise"]).status)
+    rows = [
+        (name, *(str(found.count(word)) for word in ("held", "unsure", "fallen"))) for name, found in verdicts.items()
+    ]
+    checks = f"{len(lines)} checks on {len(boards)} boards"
+    return f"{table((checks, 'held', 'unsure', 'fallen'), rows)}\n\nOff by {max(shift):.2%} at most."
+
+
 def suite() -> str:
-    """The suite between other kernels, problem by problem."""
-    rows, speedups = [], dict[str, list[float]](cublas=[], cublaslt=[])
-    for problem, over in chosen().items():
-        ours = over["cublas"]
+    """The suite between other kernels, problem by problem, with what another host found."""
+    rows, before = [], over("suite-isolated-first")
+    speedups: dict[tuple[str, str], list[float]] = {}
+    for problem, found in over("suite-isolated").items():
+        ours, shown = found["cublas"], []
         assert ours.point.config is not None
-        for name, row in over.items():
-            speedups[name].append(row.figures["speedup"])
-        shown = [across_boards(over[name]) if name in over else "" for name in ("cublas", "cublaslt")]
-        mark = " (search)" if ours.stage == "final" else ""
-        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown
-        rows.append((problem + mark, *figures, f"`{short_label(ours.point.config)}`"))
-    average = (f"{geometric_mean(found):.3f}x, {len(found)} problems" for found in speedups.values())
-    rows.append(("geometric mean", "", "", *average, ""))
-    names = ("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "config")
+        for name in ("cublas", "cublaslt"):
+            speedups.setdefault(("now", name), []).append(found[name].figures["speedup"])
+            shown.append(across_boards(found[name]))
+        for name in ("cublas", "cublaslt"):
+            if name in before[problem]:
+                speedups.setdefault(("before", name), []).append(before[problem][name].figures["speedup"])
+        other = [f"{row.figures['speedup']:.3f}x" for _, row in sorted(before[problem].items())]
+        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, ", ".join(other)
+        rows.append((problem, *figures, f"`{short_label(ours.point.config)}`"))
+    average = {key: f"{geometric_mean(values):.3f}x ({len(values)})" for key, values in speedups.items()}
+    first = ", ".join(average["before", name] for name in ("cublas", "cublaslt"))
+    rows.append(("geometric mean", "", "", average["now", "cublas"], average["now", "cublaslt"], first, ""))
+    names = ("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "both, another host", "config")
     return table(names, rows)
 
 
@@ -269,16 +293,15 @@ def reached() -> tuple[float, float, int]:
 
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
-    over = [float(rows["cublas"].figures["speedup"]) for rows in chosen().values()]
-    faster = [
-        min(float(row.figures["speedup"]) for row in rows.values()) for rows in chosen().values() if len(rows) > 1
-    ]
+    found = over("suite-isolated").values()
+    ours = [float(rows["cublas"].figures["speedup"]) for rows in found]
+    faster = [min(float(row.figures["speedup"]) for row in rows.values()) for rows in found]
     rows = [
         (
-            f"[suite](docs/suite.md): {len(over)} problems, tuned",
+            f"[suite](docs/suite.md): {len(ours)} problems, tuned",
             "isolated",
-            f"**{geometric_mean(over):.3f}x**, least {min(over):.3f}x",
-            f"{geometric_mean(faster):.3f}x on {len(faster)} of them, least {min(faster):.3f}x",
+            f"**{geometric_mean(ours):.3f}x**, least {min(ours):.3f}x",
+            f"{geometric_mean(faster):.3f}x, least {min(faster):.3f}x",
         )
     ]
     told = {
@@ -293,10 +316,11 @@ def headline() -> str:
         if name == "drawn-isolated":
             mean_of, least, count = reached()
             rows.append((f"of these the {count} that TMA reaches", context, f"{mean_of:.3f}x, least {least:.3f}x", ""))
-    best = best_row(rows_of(study("steady-square"), "sweep"))
-    assert best is not None
-    energy = f"{best.speedup:.3f}x at {best.pj_per_flop:.3f} pJ/FLOP (torch.mm {best.baseline_pj_per_flop:.3f})"
-    rows.append(("[8192^3 at the power cap](docs/steady.md), one pair of windows", "isolated, steady", energy, ""))
+    (best,) = (row.figures for row in pooled(study("steady-square").stage("final")) if row.point.config is not None)
+    energy = (
+        f"{best['speedup']:.3f}x at {best['pj_per_flop']:.3f} pJ/FLOP (torch.mm {best['baseline_pj_per_flop']:.3f})"
+    )
+    rows.append(("[8192^3 at the power cap](docs/steady.md), the final", "isolated, steady", energy, ""))
     return table(("problems", "context", "over `torch.mm`", "over the faster of it and the best of cuBLASLt"), rows)
 
 
@@ -347,6 +371,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "stages": lambda: words(STAGES),
     "seed-4096": lambda: seed_table(4096),
     "seed-8192": lambda: seed_table(8192),
+    "today-4096": lambda: today(4096),
+    "today-8192": lambda: today(8192),
     "seed-post": lambda: PIPELINING,
     "seed-beside": beside,
     "seed-all": all_cells,
@@ -354,6 +380,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "rungs": rungs,
     "suite": suite,
     "components": components,
+    "guard": guard,
     "headline": headline,
     "lists": lists,
 }

@@ -71,14 +71,15 @@ def with_counters(frame: pd.DataFrame, counted: Iterable[Row]) -> pd.DataFrame:
 
     Returns:
         The same rows in the same order, with the columns :data:`COUNTERS`, and :data:`PROFILED` again with
-        ``baseline_`` before each; empty where nothing was counted, or other machine code than the row ran.
+        ``baseline_`` before each; empty where nothing was counted, or other machine code than the row ran was profiled.
     """
     by_config = {(row.point.problem, row.point.config): row.figures for row in counted}
     added: dict[str, list[Any]] = {name: [] for name in (*COUNTERS, *(f"baseline_{name}" for name in PROFILED))}
     for record in frame.to_dict("records"):
         problem = problem_of(record)
         ours, theirs = by_config.get((problem, config_of(record)), {}), by_config.get((problem, None), {})
-        if record["code"] and ours.get("code") and record["code"] != ours["code"]:
+        profiled = any(name in ours for name in PROFILED)  # a kernel that counts its own waits has code of its own
+        if profiled and record["code"] and ours.get("code") and record["code"] != ours["code"]:
             ours = {}
         for name in COUNTERS:
             added[name].append(ours.get(name))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hopper_gemm.model.config import DEFAULTS
 from hopper_gemm.verify.drawing import STRATA, Pair
 from hopper_gemm.verify.kinds import CIRCUMSTANCES
-from hopper_gemm.verify.rows import CPU, FAILED, WENT_WRONG, Row, latest
+from hopper_gemm.verify.rows import CPU, FAILED, NOT_BUILT, WENT_WRONG, Row, latest
 
 PAIRS, LOADS, MODELS = "pairs of config and problem", "checks under load", "protocol models"
 KILLED = ("worker", "child", "coordinator", "scheduler")
@@ -24,7 +24,10 @@ def page(rows: Sequence[Row], wanted: Sequence[Row], proofs: Sequence[Mapping[st
         proofs: lines of the table of damaged and killed runs, by column.
     """
     sources = {row.kernel for row in wanted}
-    done = latest(row for row in rows if row.kernel in sources)
+    keys = {row.key for row in wanted}
+    known = latest(row for row in rows if row.kernel in sources)
+    done = {key: row for key, row in known.items() if key in keys}
+    refused = [row for key, row in known.items() if key not in keys]
     parts = {name: [row for row in done.values() if _part(row) == name] for name in (PAIRS, LOADS, MODELS)}
     left = Counter(_part(row) for row in wanted if row.key not in done)
     wants = Counter(map(_part, wanted))
@@ -38,13 +41,15 @@ def page(rows: Sequence[Row], wanted: Sequence[Row], proofs: Sequence[Mapping[st
         "",
         f"Kernel: `{kernel}` (digest of its sources).",
         "",
-        "| what | wanted | done | ok | skipped | failed | still to be run |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| what | wanted | done | ok | skipped | not built | wrong, hung or crashed | still to be run |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(_counts(name, wants[name], parts[name], left[name]) for name in parts),
         "",
-        *_left(left, len(latest(rows)) - len(done)),
+        *_left(left, len(latest(rows)) - len(known)),
         *_boards([*parts[PAIRS], *parts[LOADS]]),
-        *_failures(done.values()),
+        *_elsewhere(row for row in rows if row.key in done and row.board not in ("", CPU)),
+        *_failures("Failures", done.values()),
+        *_failures("Found, and refused by a rule since", refused),
         *_pairs(parts[PAIRS], wants[PAIRS]),
         *_loads(parts[LOADS], [row for row in wanted if _part(row) == LOADS]),
         *_models(parts[MODELS]),
@@ -60,8 +65,9 @@ def _part(row: Row) -> str:
 
 
 def _counts(name: str, wanted: int, rows: Sequence[Row], left: int) -> str:
-    found = Counter("failed" if row.status in FAILED else row.status for row in rows)
-    counts = (wanted, len(rows), found["ok"], found["skipped"], found["failed"], left)
+    found = Counter(row.status for row in rows)
+    unbuilt, wrong = (sum(found[status] for status in group) for group in (NOT_BUILT, WENT_WRONG))
+    counts = (wanted, len(rows), found["ok"], found["skipped"], unbuilt, wrong, left)
     return f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |"
 
 
@@ -75,6 +81,17 @@ def _boards(rows: Iterable[Row]) -> list[str]:
     boards = Counter((row.gpu, row.board) for row in rows if row.board)
     lines = [f"- {gpu}, board `{board}`: {count:,} checks" for (gpu, board), count in sorted(boards.items())]
     return ["Boards:", "", *lines, ""] if lines else []
+
+
+def _elsewhere(rows: Iterable[Row]) -> list[str]:
+    """What ran on several boards: whether its bits are the same."""
+    bits: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row.status == "ok":
+            bits.setdefault(row.key, {})[row.board] = row.bits
+    several = [set(found.values()) for found in bits.values() if len(found) > 1]
+    other = sum(len(found) > 1 for found in several)
+    return [f"{len(several):,} of them ran on a second board too; with other bits there: {other:,}.", ""] if several else []
 
 
 def _pairs(rows: Sequence[Row], wanted: int) -> list[str]:
@@ -174,14 +191,14 @@ def _proofs(proofs: Sequence[Mapping[str, str]]) -> list[str]:
     return [*lines, ""]
 
 
-def _failures(rows: Iterable[Row]) -> list[str]:
+def _failures(title: str, rows: Iterable[Row]) -> list[str]:
     lines = []
     for row in rows:
         if row.status in FAILED:
             least = f"smallest that fails: `{row.minimal}`" if row.minimal else f"`{row.subject}`"
             later = ", not made small yet" if row.status in WENT_WRONG and not row.minimal and row.board != CPU else ""
             lines.append(f"- {row.kind}: {row.status}: {row.reason}; {least}{later}")
-    return ["## Failures", "", *lines, ""] if lines else []
+    return [f"## {title}", "", *lines, ""] if lines else []
 
 
 def _table(first: str, names: Sequence[str], rule: str = "---:") -> list[str]:

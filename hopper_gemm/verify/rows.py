@@ -17,7 +17,10 @@ CPU = "cpu"
 WENT_WRONG = ("wrong_result", "timeout", "crash")
 """What may come of a run on a GPU but a right result."""
 
-FAILED = (*WENT_WRONG, "spilled", "compile_error")
+NOT_BUILT = ("spilled", "compile_error")
+"""Why a kernel was never launched."""
+
+FAILED = (*WENT_WRONG, *NOT_BUILT)
 
 
 @dataclass(frozen=True)

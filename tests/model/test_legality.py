@@ -180,6 +180,9 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"scheduler": "dynamic", "stream_k": True}, "scheduler"),
         ({"scheduler": "dynamic", "split_k": 2, "tile_m": 64}, "scheduler"),
         ({"scheduler": "dynamic", "prefetch": 4}, "scheduler"),
+        ({"scheduler": "dynamic", "arrivals": "thread"}, "scheduler"),  # it hung: found by `make verify`
+        ({"scheduler": "dynamic", "arrivals": "producer"}, "scheduler"),
+        ({"scheduler": "dynamic", "arrivals": "consumer"}, None),
         ({"skew": 2, "scheduler": "dynamic"}, None),
         ({"skew": 3}, "skew"),
         ({"skew": 1, "tile_m": 192, "consumers": 3}, None),

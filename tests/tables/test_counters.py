@@ -42,6 +42,12 @@ def test_counters_of_other_machine_code_are_not_a_rows_own():
     assert with_counters(frame_of(rows), [OURS])["sm_ghz"].isna().tolist() == [True, False, False]
 
 
+def test_waits_come_from_machine_code_of_their_own():
+    metered = row(**TILE, swizzle=4, stage="counters", code="metered", consumer_wait_pct=7.5)
+    joined = with_counters(frame_of([row(**TILE, swizzle=4, code="plain")]), [metered])
+    assert joined["consumer_wait_pct"].tolist() == [7.5]
+
+
 def test_nothing_counted_joins_to_empty_figures():
     assert with_counters(frame_of([row(**TILE)]), [])[list(COUNTERS)].isna().all(axis=None)
 

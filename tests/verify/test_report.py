@@ -32,8 +32,8 @@ def test_it_names_kernel_boards_and_counts():
     text = page([*PAIRS, *LOADS, MODEL], WANTED)
     assert "Kernel: `new`" in text
     assert "- H, board `GPU-1`: 8 checks" in text
-    assert "| pairs of config and problem | 8 | 8 | 8 | 0 | 0 | 0 |" in text
-    assert "| checks under load | 3 | 3 | 1 | 1 | 1 | 0 |" in text
+    assert "| pairs of config and problem | 8 | 8 | 8 | 0 | 0 | 0 | 0 |" in text
+    assert "| checks under load | 3 | 3 | 1 | 1 | 0 | 1 | 0 |" in text
     assert "| kind | busy SMs | graphs |" in text
     assert "| static | ok | skipped |" in text
     assert "| dynamic | timeout | - |" in text
@@ -45,7 +45,7 @@ def test_it_names_kernel_boards_and_counts():
 
 def test_it_says_plainly_what_is_still_to_be_run():
     text = page([*PAIRS[:3], LOADS[0]], WANTED)
-    assert "| pairs of config and problem | 8 | 3 | 3 | 0 | 0 | 5 |" in text
+    assert "| pairs of config and problem | 8 | 3 | 3 | 0 | 0 | 0 | 5 |" in text
     assert "**Not verified yet: 5 pairs of config and problem, 2 checks under load, 1 protocol models.**" in text
     assert "| static | ok | to be run |" in text
     assert "| dynamic | to be run | - |" in text
@@ -54,7 +54,7 @@ def test_it_says_plainly_what_is_still_to_be_run():
 def test_only_the_kernel_as_it_is_now_counts_and_a_thing_verified_twice_once():
     old = [replace(row, kernel="old", status="wrong_result") for row in PAIRS]
     text = page([*PAIRS, *PAIRS, *old], WANTED)
-    assert "| pairs of config and problem | 8 | 8 | 8 | 0 | 0 | 0 |" in text
+    assert "| pairs of config and problem | 8 | 8 | 8 | 0 | 0 | 0 | 0 |" in text
     assert "count for nothing here: 8." in text
     assert "wrong_result" not in text
     assert "## Failures" not in text
@@ -64,9 +64,24 @@ def test_a_failure_counts_once_and_shows_the_smallest_as_soon_as_it_is_known():
     failed = replace(PAIRS[0], status="wrong_result", reason="off")
     assert "not made small yet" in page([failed], WANTED)
     text = page([failed, replace(failed, minimal=PAIRS[1].subject)], WANTED)
-    assert "| pairs of config and problem | 8 | 1 | 0 | 0 | 1 | 7 |" in text
+    assert "| pairs of config and problem | 8 | 1 | 0 | 0 | 0 | 1 | 7 |" in text
     assert "not made small yet" not in text
-    assert "not made small yet" not in page([replace(failed, status="compile_error")], WANTED)
+    unbuilt = page([replace(failed, status="compile_error")], WANTED)
+    assert "not made small yet" not in unbuilt
+    assert "| pairs of config and problem | 8 | 1 | 0 | 0 | 1 | 0 | 7 |" in unbuilt
+
+
+def test_what_failed_and_is_refused_since_is_told_and_does_not_count():
+    text = page([*PAIRS, replace(PAIRS[0], status="timeout", subject={**PAIRS[0].subject, "seed": -1})], WANTED)
+    assert "| pairs of config and problem | 8 | 8 | 8 | 0 | 0 | 0 | 0 |" in text
+    assert "## Found, and refused by a rule since\n\n- pair: timeout" in text
+    assert "## Failures" not in text
+
+
+def test_what_ran_on_several_boards_is_compared_bit_by_bit():
+    elsewhere = [replace(row, board="GPU-3", bits=bits) for row, bits in zip(PAIRS, ("a", "b"), strict=False)]
+    text = page([*(replace(row, bits="a") for row in PAIRS), *elsewhere, *LOADS], WANTED)
+    assert "2 of them ran on a second board too; with other bits there: 1." in text
 
 
 def test_pairs_are_counted_by_type_layout_and_technique():
@@ -91,6 +106,6 @@ def test_damaged_and_killed_runs_are_summed_up_where_there_are_some():
 
 def test_without_rows_it_says_that_nothing_was_verified():
     text = page([], WANTED)
-    assert "| pairs of config and problem | 8 | 0 | 0 | 0 | 0 | 8 |" in text
+    assert "| pairs of config and problem | 8 | 0 | 0 | 0 | 0 | 0 | 8 |" in text
     assert "0 of 8" in text
     assert "Boards:" not in text

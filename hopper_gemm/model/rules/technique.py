@@ -292,6 +292,11 @@ def _scheduler(shares: Footprint) -> str | None:
     config = shares.config
     if config.scheduler == "static":
         return None
+    if config.every_thread("producer"):
+        return (
+            f'scheduler "dynamic" ends with a slot that one thread fills and arrivals "{config.arrivals}" expects all '
+            "of a warp; take arrivals warp"
+        )
     if config.schedule != "cooperative" or config.loads != "tma" or not config.persistent:
         return (
             'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
