@@ -606,6 +606,25 @@ verdict(
 )
 
 # %% [markdown]
+# The same counts say what barriers cost in the grid of section 2: the share of a consumer's clocks that it waits for a
+# stage, for the rings of 256x128 that fill the memory, at 8192^3 and with probes on both sides.
+
+# %%
+rings = peeks.xs("True", level="peek").query("problem == '8192x8192x8192' and tile == '256x128'").reset_index()
+rings = rings.sort_values(["k_depth", "stagger"])
+waits = pd.DataFrame(
+    {
+        "K depth": rings["k_depth"],
+        "stages": rings["stages"],
+        "stagger": rings["stagger"],
+        "barriers a tile": 8192 // (16 * rings["k_depth"]),
+        "a consumer waits": [f"{one:.1f} %" for one in rings["consumer_wait_pct"].astype(float)],
+        "over cuBLAS": [f"{one:.3f}x" for one in rings["speedup"].astype(float)],
+    }
+)
+page("waits", waits.astype(str).set_index("K depth"), "K depth")
+
+# %% [markdown]
 # The ladder has three rungs of it, both problems, both regimes:
 
 # %%

@@ -91,7 +91,8 @@ def _elsewhere(rows: Iterable[Row]) -> list[str]:
             bits.setdefault(row.key, {})[row.board] = row.bits
     several = [set(found.values()) for found in bits.values() if len(found) > 1]
     other = sum(len(found) > 1 for found in several)
-    return [f"{len(several):,} of them ran on a second board too; with other bits there: {other:,}.", ""] if several else []
+    told = f"{len(several):,} of them ran on a second board too; with other bits there: {other:,}."
+    return [told, ""] if several else []
 
 
 def _pairs(rows: Sequence[Row], wanted: int) -> list[str]:
