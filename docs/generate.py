@@ -28,10 +28,10 @@ from hopper_gemm.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.study.shapes import read_shapes
 from hopper_gemm.tables.compare import cells as compared
 from hopper_gemm.tables.compare import geometric_mean, means
-from hopper_gemm.tables.index import write_index
 from hopper_gemm.tables.ladder import Result, ladder
+from hopper_gemm.tables.pages.index import write_index
+from hopper_gemm.tables.pages.publish import publish
 from hopper_gemm.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
-from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.sources import PIPELINING
 from hopper_gemm.tables.sources import beside as cells_beside
 

@@ -32,9 +32,9 @@ from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, waves
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.tables.counters import with_derived
+from hopper_gemm.tables.pages.report import scope_line, source_line
 from hopper_gemm.tables.pivot import config_of, rows_of
 from hopper_gemm.tables.plots import show_small
-from hopper_gemm.tables.report import scope_line, source_line
 
 show_small()
 results = results_root() / "h200"

@@ -41,9 +41,9 @@ from hopper_gemm.study.reader import has_rows, read_study
 from hopper_gemm.study.spec import checked
 from hopper_gemm.tables.counters import panels, with_counters, with_derived
 from hopper_gemm.tables.ladder import ladder
+from hopper_gemm.tables.pages.report import source_line
 from hopper_gemm.tables.pivot import config_of, markdown_table, one_line, pivot, problem_of, rows_of
 from hopper_gemm.tables.plots import patch, show_small, timeline
-from hopper_gemm.tables.report import source_line
 from hopper_gemm.tables.sources import beside, pairs_by, published, recorded, share, spans, unique_panels
 
 show_small()

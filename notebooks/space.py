@@ -30,10 +30,10 @@ from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import read_study
+from hopper_gemm.tables.pages.report import source_line
+from hopper_gemm.tables.pages.simulation import in_terms_of_now
 from hopper_gemm.tables.pivot import config_of, rows_of
 from hopper_gemm.tables.plots import show_small
-from hopper_gemm.tables.report import source_line
-from hopper_gemm.tables.simulation import in_terms_of_now
 
 show_small()
 results = results_root() / "h200"

@@ -31,9 +31,9 @@ from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.shapes import read_shapes
 from hopper_gemm.tables.compare import by_baseline
 from hopper_gemm.tables.compare import geometric_mean as mean
+from hopper_gemm.tables.pages.report import source_line
 from hopper_gemm.tables.pivot import best_row, config_of, rows_of, short_label
 from hopper_gemm.tables.plots import show_small
-from hopper_gemm.tables.report import source_line
 
 show_small()
 results = results_root() / "h200"

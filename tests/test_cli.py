@@ -365,7 +365,7 @@ def test_a_light_import_loads_neither_torch_nor_the_dsl_nor_optuna(statement):
 def test_tables_open_on_a_laptop():
     """Without torch and the DSL a study can still be read and pivoted."""
     block = "import sys; sys.modules['torch'] = sys.modules['cutlass'] = None"
-    imports = "from hopper_gemm.study.reader import read_study; from hopper_gemm.tables.report import report"
+    imports = "from hopper_gemm.study.reader import read_study; from hopper_gemm.tables.pages.report import report"
     check = f"{block}; from pathlib import Path; {imports}"
     done = subprocess.run(
         [sys.executable, "-c", f"{check}; print(report(read_study(Path('{RECORDED}'))))"],

@@ -15,8 +15,8 @@ from hopper_gemm.study.schema import COUNTED, FIGURES
 from hopper_gemm.study.space import points
 from hopper_gemm.study.spec import checked, read_spec
 from hopper_gemm.tables.compare import compare_page
+from hopper_gemm.tables.pages.report import report
 from hopper_gemm.tables.pivot import rows_of
-from hopper_gemm.tables.report import report
 from tests.conftest import ROOT
 
 H200 = ROOT / "results/h200"

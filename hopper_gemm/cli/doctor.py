@@ -12,7 +12,7 @@ from hopper_gemm.compiler.store import default_store
 from hopper_gemm.measure.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.measure.device import NoHopperError, find_hopper
 from hopper_gemm.model.tuned import recorded_tables, results_root
-from hopper_gemm.study.places import shown
+from hopper_gemm.study.files import shown
 
 NEEDED = (
     "nvidia-cutlass-dsl",

@@ -101,8 +101,8 @@ def tune(
     from hopper_gemm.model.point import CONTEXTS, REGIMES
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.rules.problem import filled_up
+    from hopper_gemm.run.questions.tune import Options, question, recorded_problem
     from hopper_gemm.run.source import choose
-    from hopper_gemm.run.tune import Options, question, recorded_problem
     from hopper_gemm.tables.verdict import verdict
 
     for option, value, known in (("regime", regime, REGIMES), ("context", context, CONTEXTS)):
@@ -144,7 +144,7 @@ def ladder(
     """Every design step of the study, one table: how fast, against cuBLAS, and the gain over the step before."""
     from hopper_gemm.cli.running import swept
     from hopper_gemm.run.source import choose, recorded_study
-    from hopper_gemm.study.places import ladder_file, shown
+    from hopper_gemm.study.files import ladder_file, shown
     from hopper_gemm.study.reader import read_study
     from hopper_gemm.study.spec import read_spec
     from hopper_gemm.tables.ladder import LADDER_LEGEND, ladder_table
@@ -182,11 +182,11 @@ def compare(
     """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.measure.device import slug
-    from hopper_gemm.run.compare import Comparison, HostTimes, entries_of, problems_of
-    from hopper_gemm.study.places import local_root, shown
+    from hopper_gemm.run.questions.compare import Comparison, HostTimes, entries_of, problems_of
+    from hopper_gemm.study.files import local_root, shown
     from hopper_gemm.study.reader import read_study
     from hopper_gemm.tables.compare import cells, means
-    from hopper_gemm.tables.publish import publish
+    from hopper_gemm.tables.pages.publish import publish
 
     if host:
         question, source = HostTimes(), here(gpus, "the host time of a launch")
@@ -239,9 +239,9 @@ def check(
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.measure.device import slug
     from hopper_gemm.model.tuned import recorded_tables
-    from hopper_gemm.run.check import Check, guarded_of
-    from hopper_gemm.run.check import record as keep
-    from hopper_gemm.study.places import shown
+    from hopper_gemm.run.questions.check import Check, guarded_of
+    from hopper_gemm.run.questions.check import record as keep
+    from hopper_gemm.study.files import shown
 
     if record:
         for path in [recorded] if recorded else recorded_tables().values():
@@ -280,8 +280,8 @@ def counters(
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.measure.counters.profiler import find_profiler
     from hopper_gemm.measure.device import slug
-    from hopper_gemm.run.counters import Counting, folder_of
-    from hopper_gemm.study.places import shown
+    from hopper_gemm.run.questions.counters import Counting, folder_of
+    from hopper_gemm.study.files import shown
     from hopper_gemm.study.pooling import pooled
     from hopper_gemm.study.reader import read_study
     from hopper_gemm.tables.counters import counters_table
@@ -324,8 +324,8 @@ def trace(
     """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
     from hopper_gemm.cli.running import here
     from hopper_gemm.measure.device import slug
-    from hopper_gemm.run.trace import trace as traced
-    from hopper_gemm.study.places import ladder_file, local_root, shown
+    from hopper_gemm.run.questions.trace import trace as traced
+    from hopper_gemm.study.files import ladder_file, local_root, shown
 
     source = here(gpus, "a trace")
     file = spec or ladder_file().with_name("timeline.toml")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hopper_gemm.run.sweep import Progress, Watcher
+    from hopper_gemm.run.questions.sweep import Progress, Watcher
 
 
 @contextmanager

@@ -41,9 +41,9 @@ def table(
 ) -> None:
     """Pivot a study's results, one table for each problem, regime and context."""
     from hopper_gemm.study.reader import read_study
+    from hopper_gemm.tables.pages.publish import publish
+    from hopper_gemm.tables.pages.report import source_line
     from hopper_gemm.tables.pivot import groups, pivot, render, rows_of
-    from hopper_gemm.tables.publish import publish
-    from hopper_gemm.tables.report import source_line
 
     study = read_study(results)
     if write:
@@ -117,8 +117,8 @@ def simulate(
     """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""
     from hopper_gemm.search.simulate import recorded_places, summary
     from hopper_gemm.search.simulate import simulate as simulated
-    from hopper_gemm.tables.publish import publish_simulation
-    from hopper_gemm.tables.simulation import simulation_page
+    from hopper_gemm.tables.pages.publish import publish_simulation
+    from hopper_gemm.tables.pages.simulation import simulation_page
 
     places = [
         one
@@ -143,7 +143,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """A study in the format of other tuners: T4, the open results format of the autotuning community."""
-    from hopper_gemm.study.places import shown
+    from hopper_gemm.study.files import shown
     from hopper_gemm.tables.t4 import export as exported
 
     if form != "t4":

@@ -18,22 +18,21 @@ from hopper_gemm.measure.device import NoHopperError, slug
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.executors.replay import recorded_points
-from hopper_gemm.run.many import Many
 from hopper_gemm.run.question import Question
+from hopper_gemm.run.questions.many import Many
+from hopper_gemm.run.questions.sweep import Sweep
+from hopper_gemm.run.questions.tune import Options, question
 from hopper_gemm.run.source import Source, find
-from hopper_gemm.run.sweep import Sweep
 from hopper_gemm.run.task import Job
-from hopper_gemm.run.tune import Options, question
-from hopper_gemm.study.files import write_whole
-from hopper_gemm.study.places import local_root, shown
+from hopper_gemm.study.files import local_root, shown, write_whole
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.shapes import read_shapes
 from hopper_gemm.study.space import Space, place_of, space_of
 from hopper_gemm.study.spec import SweepSpec
-from hopper_gemm.tables.campaign import PAGE, Rate, Tuned, campaign_page
+from hopper_gemm.tables.pages.campaign import PAGE, Rate, Tuned, campaign_page
+from hopper_gemm.tables.pages.publish import publish
 from hopper_gemm.tables.pivot import problem_label
-from hopper_gemm.tables.publish import publish
 from hopper_gemm.tables.verdict import verdict
 
 Say = Callable[[str], None]

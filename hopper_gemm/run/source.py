@@ -14,8 +14,8 @@ from hopper_gemm.model.tuned import results_root
 from hopper_gemm.run.executors.local import Executor, Local
 from hopper_gemm.run.executors.replay import Replay, about_record
 from hopper_gemm.run.task import Job, Rig
+from hopper_gemm.study.files import local_root, shown
 from hopper_gemm.study.folder import StudyFolder, identity_of
-from hopper_gemm.study.places import local_root, shown
 from hopper_gemm.study.provenance import PROVENANCE
 from hopper_gemm.study.reader import Study, read_study
 from hopper_gemm.study.row import ResultsError

@@ -23,7 +23,7 @@ from hopper_gemm.search.catalogue import make
 from hopper_gemm.search.legal import LegalSpace
 from hopper_gemm.search.objective import Objective, joint
 from hopper_gemm.search.samplers import Inside, predictions
-from hopper_gemm.study.places import here_or_in_checkout
+from hopper_gemm.study.files import here_or_in_checkout
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError, Row
 from hopper_gemm.study.space import place_of

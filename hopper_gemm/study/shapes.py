@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.study.places import suite_file
+from hopper_gemm.study.files import suite_file
 from hopper_gemm.study.spec import ProblemSection, SpecError, lines_of, read_toml
 
 

@@ -15,8 +15,8 @@ from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study
 from hopper_gemm.study.row import Row
+from hopper_gemm.tables.pages.report import scope_line, source_line
 from hopper_gemm.tables.pivot import interval, markdown_table, one_line, problem_label, words
-from hopper_gemm.tables.report import scope_line, source_line
 
 AGAINST = {
     "cublas": "torch.mm",

@@ -6,8 +6,8 @@ import pytest
 
 from hopper_gemm.measure.device import find_hopper, slug
 from hopper_gemm.model.tuned import recorded_tables
-from hopper_gemm.run.check import Check, guarded_of
 from hopper_gemm.run.coordinator import run
+from hopper_gemm.run.questions.check import Check, guarded_of
 from hopper_gemm.run.source import Source
 from hopper_gemm.run.task import Job
 

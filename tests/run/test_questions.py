@@ -13,13 +13,13 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry
-from hopper_gemm.run.compare import Comparison, HostTimes, choose, problems_of
 from hopper_gemm.run.coordinator import run
-from hopper_gemm.run.counters import Counting, folder_of
-from hopper_gemm.run.many import Many
-from hopper_gemm.run.sweep import Sweep
+from hopper_gemm.run.questions.compare import Comparison, HostTimes, choose, problems_of
+from hopper_gemm.run.questions.counters import Counting, folder_of
+from hopper_gemm.run.questions.many import Many
+from hopper_gemm.run.questions.sweep import Sweep
+from hopper_gemm.run.questions.tune import Options, question, study_name
 from hopper_gemm.run.task import Answer, Joined
-from hopper_gemm.run.tune import Options, question, study_name
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.schema import COUNTED
@@ -345,7 +345,7 @@ def test_the_folder_of_a_list_stands_for_its_folder_of_the_problem(tmp_path):
 
 
 def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_path):
-    from hopper_gemm.tables.publish import publish
+    from hopper_gemm.tables.pages.publish import publish
     from hopper_gemm.tables.verdict import verdict
 
     spec = question(GemmProblem(8192, 8192, 8192), Options(trials=14, finals=3))

@@ -11,7 +11,7 @@ import pytest
 from hopper_gemm.measure.protocol import Burst, Outcome
 from hopper_gemm.model.tuned import FILE, read_tuned
 from hopper_gemm.run.coordinator import RunError
-from hopper_gemm.run.sweep import Sweep
+from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from tests.run import fakes

@@ -11,7 +11,7 @@ import pytest
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.measure.trace import Moment
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.trace import trace
+from hopper_gemm.run.questions.trace import trace
 from hopper_gemm.study.row import ResultsError
 from tests.conftest import ROOT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.measure.baselines import BASELINES, Recorded
-from hopper_gemm.run import compare
+from hopper_gemm.run.questions import compare
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.tables.compare import AGAINST, by_baseline, cells, compare_page, geometric_mean, means
 from tests.tables.making import row, write_study

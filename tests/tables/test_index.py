@@ -6,7 +6,7 @@ import pytest
 
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import read_study
-from hopper_gemm.tables.index import INDEX, index, missing
+from hopper_gemm.tables.pages.index import INDEX, index, missing
 from tests.tables.making import row, write_study
 
 FINAL = {"spec": {"space": {}, "final": {"best": 2}}, "schema_version": 1}

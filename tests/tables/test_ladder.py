@@ -8,9 +8,9 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.tables.ladder import ladder, ladder_table
+from hopper_gemm.tables.pages.publish import publish
+from hopper_gemm.tables.pages.report import report
 from hopper_gemm.tables.pivot import rows_of
-from hopper_gemm.tables.publish import publish
-from hopper_gemm.tables.report import report
 from tests.tables.making import row, write_study
 
 SMALL, TILE, PAIR, HUGE, LATER = (

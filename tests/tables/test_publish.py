@@ -11,8 +11,8 @@ import pytest
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.tables.compare import compare_page
-from hopper_gemm.tables.publish import publish, publish_simulation
-from hopper_gemm.tables.report import report
+from hopper_gemm.tables.pages.publish import publish, publish_simulation
+from hopper_gemm.tables.pages.report import report
 from tests.tables.making import row, write_study
 
 

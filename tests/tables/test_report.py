@@ -7,7 +7,7 @@ import json
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.study.reader import read_study
-from hopper_gemm.tables.report import report, scope_line
+from hopper_gemm.tables.pages.report import report, scope_line
 from tests.tables.making import ABOUT, row, write_study
 
 

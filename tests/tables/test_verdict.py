@@ -7,7 +7,7 @@ import pytest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.study.row import ResultsError
-from hopper_gemm.tables.campaign import Rate, Tuned, campaign_page
+from hopper_gemm.tables.pages.campaign import Rate, Tuned, campaign_page
 from hopper_gemm.tables.verdict import verdict
 from tests.tables.making import row, write_study
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hopper_gemm.model.point import Point
 from hopper_gemm.run.task import Answer, Event, Joined, Task
-from hopper_gemm.study.places import shown
+from hopper_gemm.study.files import shown
 from hopper_gemm.study.reader import Study
 from hopper_gemm.study.row import RowKey
 

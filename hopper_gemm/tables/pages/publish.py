@@ -12,12 +12,12 @@ from hopper_gemm.model.config import FIELDS
 from hopper_gemm.study.files import read_json, write_json, write_whole
 from hopper_gemm.study.reader import Study, read_study
 from hopper_gemm.study.schema import PAIRS
-from hopper_gemm.tables import simulation
 from hopper_gemm.tables.compare import compare_page
 from hopper_gemm.tables.ladder import ladder
+from hopper_gemm.tables.pages import simulation
+from hopper_gemm.tables.pages.report import report, source_line, spanning, varied
 from hopper_gemm.tables.pivot import Group, groups, rows_of
 from hopper_gemm.tables.plots import heatmap, ladder_bars, regret_curves, search_plot, small_multiples
-from hopper_gemm.tables.report import report, source_line, spanning, varied
 
 TABLE, COMPARISON = "table.md", "compare.md"
 
@@ -52,7 +52,7 @@ def publish_simulation(runs: Sequence[Mapping[str, Any]], folder: Path, name: st
     """Write ``simulation.json``, ``.md`` and ``.png``.
 
     Args:
-        runs: records as :func:`hopper_gemm.tables.simulation.simulation_page` and
+        runs: records as :func:`hopper_gemm.tables.pages.simulation.simulation_page` and
             :func:`hopper_gemm.tables.plots.regret_curves` take them.
         folder: made if need be.
         name: of the study.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.run.question import Member, Question, Taken
-from hopper_gemm.run.sweep import Sweep
+from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.run.task import Task
 
 

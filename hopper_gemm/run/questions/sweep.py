@@ -13,8 +13,8 @@ from typing import Any
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
 from hopper_gemm.measure.race import Look
 from hopper_gemm.model.point import Point
-from hopper_gemm.run.finals import TWIN, Finals
 from hopper_gemm.run.question import Member, Recording, Taken, bare
+from hopper_gemm.run.questions.finals import TWIN, Finals
 from hopper_gemm.run.task import Task, launch_key, ratio_of
 from hopper_gemm.search.importance import importances
 from hopper_gemm.search.mirror import Mirror, check_url

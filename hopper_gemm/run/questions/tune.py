@@ -13,7 +13,7 @@ from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.study.places import here_or_in_checkout, shown
+from hopper_gemm.study.files import here_or_in_checkout, shown
 from hopper_gemm.study.provenance import PROVENANCE
 from hopper_gemm.study.reader import Study, has_rows, read_study
 from hopper_gemm.study.row import ResultsError

@@ -17,9 +17,9 @@ from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study, has_rows, read_study
 from hopper_gemm.study.row import Row
 from hopper_gemm.tables.compare import cells, means
+from hopper_gemm.tables.pages.publish import COMPARISON, TABLE
+from hopper_gemm.tables.pages.report import scope
 from hopper_gemm.tables.pivot import interval, markdown_table, one_line
-from hopper_gemm.tables.publish import COMPARISON, TABLE
-from hopper_gemm.tables.report import scope
 
 INDEX, NOTES = "README.md", "notes.toml"
 """The index; and remarks on studies that their rows do not show, such as what was cut off, by study."""
