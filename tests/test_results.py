@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 H200 = ROOT / "results/h200"
 FOLDERS = sorted(path for path in H200.rglob("*") if path.is_dir() and has_rows(path))
 SWEEPS = [path for path in FOLDERS if (path / "provenance.json").is_file()]
-LISTS = [path for path in SWEEPS if any(path.glob("tune-*")) or path.name == "suite-chained"]
+LISTS = [path for path in SWEEPS if any(path.glob("tune-*")) or (path / "compare.md").is_file()]
 GRIDS = [path for path in SWEEPS if not path.name.startswith("tune-") and path not in LISTS]
 SEARCHES = [path for path in SWEEPS if path.parent.name.startswith("suite") and path.name.startswith("tune-")]
 SINGLE = [path for path in FOLDERS if path.name.startswith("tune-")]
@@ -34,7 +34,7 @@ ROWS = 15_628
 BEFORE_PREFETCH = {"early-long"}
 """Recorded while a prefetch into the L2 was legal with PDL alone."""
 
-UNFINISHED = {"early", "steady-e", "one-consumer", "peek", "ring", "seed-table-stagger-0"}
+UNFINISHED = {"early", "steady-e", "seed-table-stagger-0-steady", "ladder-again"}
 """Cut off before their last points; results/h200/notes.toml says how many each lacks."""
 
 
@@ -92,7 +92,8 @@ def test_figures_of_a_row_agree_with_each_other(folder):
     assert (apart <= (frame["speedup_high"] - frame["speedup_low"]).clip(lower=0.02)).all()
     assert frame["speedup"].between(frame["speedup_low"], frame["speedup_high"]).all()
     assert frame["tensor_active"].between(1, 100).all()
-    assert frame["rel_err"].between(1.5e-3, 2.5e-3).all()
+    errors = {"bf16": (1.5e-3, 2.5e-3), "fp16": (1.5e-4, 4e-4)}
+    assert all(part["rel_err"].between(*errors[dtype]).all() for dtype, part in frame.groupby("dtype"))
     assert frame[frame["regime"] == "steady"]["watts"].between(200, 720).all()
     assert frame[[column.name for column in COUNTED]].isna().all(axis=None)
 
