@@ -263,7 +263,7 @@ verdict(
 )
 
 # %% [markdown]
-# In steady state, the second table in whole but for 320 x 4 and 320 x 8 at 8192^3; cells of one stage, the same config
+# In steady state, the second table in whole but for 320 x 4 and 320 x 6 at 4096^3; cells of one stage, the same config
 # in both, from the first one. Below it what a prompt release is worth there.
 
 # %%

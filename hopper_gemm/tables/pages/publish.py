@@ -26,7 +26,7 @@ def publish(folder: Path, pictures: bool = True) -> None:
     """Write the pages and pictures of a results folder anew.
 
     Rows of a sweep give ``table.md`` and pictures: ``ladder.png`` of a ladder, ``search.png`` of a search, else
-    ``heatmap.png``; one picture for each problem, regime and context, such as
+    ``heatmap.png`` where a problem has several rows; one picture for each problem, regime and context, such as
     ``heatmap-4096x4096x4096-burst-chained.png``, where a search or a study with facets has several. Rows of a
     comparison give ``compare.md``, a recorded simulation ``simulation.md`` and its picture.
 
@@ -92,7 +92,7 @@ def _pictures(study: Study) -> None:
             small_multiples(part, down, across, x, y, "speedup", path, title)
 
         _each(study.path, "heatmap", rows, facets)
-    else:
+    elif len(rows) > sum(1 for _ in groups(rows)):  # a map of one cell shows nothing
         title = f"{about['study']}: speedup over cuBLAS (stages). {source}"
         heatmap(rows, study.path / "heatmap.png", title, *spanning(about))
 
