@@ -28,5 +28,6 @@ if __name__ == "__main__":
     from hopper_gemm.cli import entry
 
     signal.signal(signal.SIGUSR1, lose_scheduler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 
     entry()

@@ -58,7 +58,7 @@ def test_nobody_outlives_a_killed_coordinator_and_the_same_command_works_at_once
     log = [line.split() for line in Path(place.log).read_text().splitlines() if line.startswith("measure")]
     assert {words[2] for words in log[-6:]} == {"GPU-fake-0", "GPU-fake-1"}
     second.send_signal(signal.SIGINT)
-    assert second.wait(180) == 130
+    assert second.wait(60) == 130
     assert place.gone() == []
     text = place.errors.read_text()
     assert "Traceback" not in text
