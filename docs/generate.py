@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from hopper_gemm.measure.statistics import Ratio, Sample, speedup
+from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.measure.verdict import Measured, components_of, paired_verdict, published
 from hopper_gemm.model.config import DEFAULTS, PARAMETERS, Parameter
 from hopper_gemm.model.legality import RULES
@@ -39,8 +39,10 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/h200"
 PAGES = ("README.md", "docs/*.md")
 
-LISTS = ("suite-isolated", "suite-isolated-first", "short", "drawn-isolated", "suite-chained", "suite")
-LISTS = (*LISTS, "suite-second", "suite-first", "drawn", "suite-auto", "suite-untuned")
+LISTS = (
+    *("suite-isolated", "suite-isolated-first", "short", "drawn-isolated", "suite-chained", "suite", "suite-second"),
+    *("suite-first", "drawn", "suite-auto", "suite-untuned"),
+)
 """Recorded comparisons, the latest first."""
 
 RUNGS = {
@@ -201,8 +203,9 @@ def today(m: int) -> str:
     """The cells of the seed table with the kernel of today, as the joint sweep has them."""
     cells = rows_of(study("seed-table"), "sweep").query("regime == 'burst' and m == @m")
     keys = ["m", "n", "k", "tile_m", "k_depth", "stages", "stagger"]
-    frame = rows_of(study("joint"), "sweep").merge(cells[keys], on=keys)
-    return markdown_table(pivot(frame).map(one_line), "M tile \\ K depth")
+    frame = rows_of(study("joint"), "sweep").merge(cells[[*keys, "speedup"]], on=keys, suffixes=("", "_first"))
+    shown = markdown_table(pivot(frame).map(one_line), "M tile \\ K depth")
+    return f"{shown}\n\nAt the median {(frame['speedup'] / frame['speedup_first']).median():.3f} times the cell above."
 
 
 def across_boards(row: Row) -> str:
@@ -249,51 +252,53 @@ def with_boards() -> list[Path]:
 
 
 def guard() -> str:
-    """What the guard says of equal machine code, and of the same made 1.5 % slower: by its checks, and by noise
-    floors, in which cuBLAS runs beside itself."""
+    """Verdicts of the guard on equal machine code, and on the same ratios with one side 1.5 % slower: from its checks
+    and from noise floors, in which cuBLAS runs beside itself."""
     checks = [json.loads(line) for line in (RESULTS / "checks.jsonl").read_text().splitlines()]
-    taken = {"checks": [(one["board"], one["noise"], [Sample(0, *pair) for pair in one["pairs"]]) for one in checks]}
     floors = {
-        (row.board, str(row.point), row.samples): row.samples
+        (row.board, str(row.point), row.samples): row.figures
         for folder in with_boards()
         for row in read_study(folder).stage("control")
         if row.ok and row.board != "unknown" and row.point.regime == "burst" and len(row.samples) >= 7
     }
-    taken["noise floors"] = [(board, 0.0, list(samples)) for (board, *_), samples in floors.items()]
+    taken = {
+        "checks": [(one["board"], one["noise"], one["ratio"], one["low"], one["high"]) for one in checks],
+        "noise floors": [
+            (board, 0.0, one["speedup"], one["speedup_low"], one["speedup_high"]) for (board, *_), one in floors.items()
+        ],
+    }
     rows = []
     for name, found in taken.items():
-        for told, slower in (("equal", 0.0), ("one 1.5 % slower", 0.015)):
-            ratios = (speedup([_slowed(one, slower) for one in samples]) for *_, samples in found)
-            said = [paired_verdict(ratio, noise).status for ratio, (_, noise, _) in zip(ratios, found, strict=True)]
+        for told, slower in (("equal", 1.0), ("one 1.5 % slower", 1.015)):
+            said = [
+                paired_verdict(Ratio(middle / slower, low / slower, high / slower, 0), noise).status
+                for _, noise, middle, low, high in found
+            ]
             boards = str(len({board for board, *_ in found}))
             counts = (str(said.count(word)) for word in ("held", "unsure", "fallen"))
             rows.append((name, told, str(len(found)), boards, *counts))
     return table(("pairs of", "sides", "measured", "boards", "held", "unsure", "fallen"), rows)
 
 
-def _slowed(sample: Sample, share: float) -> Sample:
-    return sample._replace(ours_us=sample.ours_us + share * (sample.ours_us - (sample.spacer_us or 0.0)))
-
-
 def suite() -> str:
     """The suite between other kernels, problem by problem, with what another host found."""
-    rows, before = [], over("suite-isolated-first")
-    speedups: dict[tuple[str, str], list[float]] = {}
-    for problem, found in over("suite-isolated").items():
-        ours, shown = found["cublas"], []
+    rows, runs = [], {name: over(name) for name in ("suite-isolated", "suite-isolated-first")}
+    for problem, found in runs["suite-isolated"].items():
+        ours = found["cublas"]
         assert ours.point.config is not None
-        for name in ("cublas", "cublaslt"):
-            speedups.setdefault(("now", name), []).append(found[name].figures["speedup"])
-            shown.append(across_boards(found[name]))
-        for name in ("cublas", "cublaslt"):
-            if name in before[problem]:
-                speedups.setdefault(("before", name), []).append(before[problem][name].figures["speedup"])
-        other = [f"{row.figures['speedup']:.3f}x" for _, row in sorted(before[problem].items())]
-        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, ", ".join(other)
+        shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
+        other = ", ".join(
+            f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs["suite-isolated-first"][problem].items())
+        )
+        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, other
         rows.append((problem, *figures, f"`{short_label(ours.point.config)}`"))
-    average = {key: f"{geometric_mean(values):.3f}x ({len(values)})" for key, values in speedups.items()}
-    first = ", ".join(average["before", name] for name in ("cublas", "cublaslt"))
-    rows.append(("geometric mean", "", "", average["now", "cublas"], average["now", "cublaslt"], first, ""))
+
+    def average(run: str, name: str) -> str:
+        speedups = [found[name].figures["speedup"] for found in runs[run].values() if name in found]
+        return f"{geometric_mean(speedups):.3f}x ({len(speedups)})"
+
+    now, lt, *first = (average(run, name) for run in runs for name in ("cublas", "cublaslt"))
+    rows.append(("geometric mean", "", "", now, lt, ", ".join(first), ""))
     names = ("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "both, another host", "config")
     return table(names, rows)
 

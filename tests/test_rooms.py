@@ -44,7 +44,7 @@ HEAVY = {
 """Libraries that a package must do without."""
 
 MODULES = 12
-"""Of a folder, at most."""
+"""The most modules that a folder may have."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -1,4 +1,19 @@
-"""The kernel: from the launch to the last store, as the story of one tile."""
+"""The kernel: from the launch to the last store, as the story of one tile.
+
+In reading order:
+
+    __call__            host: tensor maps, grid, launch
+    kernel              every CTA: shared memory, set-up, then one role a warpgroup
+    _set_up             barriers of the ring, the cluster meets
+    _produce, _fill     the producer: item after item, stage after stage
+    _consume            a consumer: wait, multiply, release, item after item
+    _store              the tile leaves: reduction of split-K parts, epilogue
+    _tile, _walk        which item is next, and where it lies
+
+The methods behind these build what the roles use: each a few lines, read when its name comes up. The loops themselves
+are in :mod:`hopper_gemm.kernel.producer` and :func:`hopper_gemm.kernel.consumer.multiply_tile`, the barriers in
+:mod:`hopper_gemm.kernel.pipeline`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +59,7 @@ turn in pingpong. Those in between belong to the consumers' epilogues."""
 
 @dataclass(frozen=True)
 class Operands(Bundle):
-    """What is read: for each operand its TMA load, the tensor as that sees it, and a descriptor with another L2
+    """The operands: for each its TMA load, the tensor as that sees it, and a descriptor with another L2
     promotion, or None. With loads by cp.async there is no TMA load, and the tensors are plain."""
 
     atom_a: cute.CopyAtom | None
@@ -57,7 +72,7 @@ class Operands(Bundle):
 
 @dataclass(frozen=True)
 class Output(Bundle):
-    """What is written: C as the TMA store sees it; with direct stores there is no such store, and C is plain."""
+    """The output: C as the TMA store sees it; with direct stores there is no such store, and C is plain."""
 
     atom: cute.CopyAtom | None
     c: cute.Tensor

@@ -1,4 +1,4 @@
-"""What a run is about: a question gives tasks and takes answers; most keep their rows in a results folder."""
+"""Questions: one gives a run its tasks and takes the answers; most keep their rows in a results folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Taken(NamedTuple):
 
 
 class Question:
-    """What a run is about. What a question need not do does nothing here."""
+    """The base of all questions: gives tasks, takes answers. Optional steps do nothing here."""
 
     def next(self, member: Member) -> Task | None:
         """A task for a worker; None where there is none for it now."""

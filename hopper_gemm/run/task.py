@@ -1,4 +1,4 @@
-"""What a coordinator, its workers and their children tell each other, and what a child does with it.
+"""Messages between a coordinator, its workers and their children, and how a child answers them.
 
 Children alone hold a CUDA context, and may be killed at any moment.
 """
@@ -114,8 +114,7 @@ def naming() -> Handler:
 
 
 def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """What the profiler counts of one launch of each point; one answer for each. It must have the GPU to itself
-    meanwhile.
+    """Count one launch of each point under the profiler, which must have the GPU to itself; one answer for each point.
 
     Raises:
         ProfilerError: the profiler is missing or cannot work here.

@@ -204,7 +204,7 @@ _NULL = ("facet_rows", "facet_cols", "commit")
 
 
 def identity_of(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same for a folder to go on, in the order in which a difference is told."""
+    """The parts of provenance that must match for a folder to be continued; a mismatch is reported in this order."""
     measured = about["source"] == "measured"
     return {
         "question": about.get("spec_digest"),

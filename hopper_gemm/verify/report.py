@@ -84,7 +84,7 @@ def _boards(rows: Iterable[Row]) -> list[str]:
 
 
 def _elsewhere(rows: Iterable[Row]) -> list[str]:
-    """What ran on several boards: whether its bits are the same."""
+    """One line that compares the bits of checks that ran on several boards."""
     bits: dict[str, dict[str, str]] = {}
     for row in rows:
         if row.status == "ok":

@@ -20,7 +20,7 @@ from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES
 
 DRAWN, FP32_DRAWN, LAYOUT_DRAWN, BLOCK = len(STRATA), 20, 12, 44
-"""Of the space: one config for each technique, and some for each other type and layout; `make verify` takes more."""
+"""Drawn configs: one for each technique, some for each other type and layout; `make verify` draws more."""
 
 PROBLEM = GemmProblem(1024, 1024, 4096)
 
