@@ -256,7 +256,8 @@ class HopperGemm:
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
         order = along_m, swizzle, serpentine
-        raster = Raster.of(tiles_m, tiles_n, *order, clusters, config.work_items, config.stream_k)
+        parts = config.work_items, config.stream_k, config.interleave_k
+        raster = Raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(operands, output, raster, k_tiles, workspace, readings).launch(
@@ -298,7 +299,7 @@ class HopperGemm:
         ring = self._ring(storage)
         k_first = 0
         if cutlass.const_expr(self.parts > 1):
-            k_first, k_tiles = stretch(place.part, self.parts, k_tiles)
+            k_first, k_tiles = stretch(place.part, self.parts, k_tiles, config.interleave_k)
         task = Task(place, ring, raster, k_first, k_tiles, workspace, readings)
 
         if cutlass.const_expr(config.prefetch > 0):
@@ -370,7 +371,9 @@ class HopperGemm:
             peek, tagged = config.peeks("producer"), config.scheduler == "dynamic"
             trace = self._trace(task, 0) if cutlass.const_expr(self.traced) else None
             clusters = task.raster.clusters
-            fill = Fill(loads, peek, self._unroll, config.reverse_k, pace, self.metered, tagged, clusters, trace)
+            stride = config.split_k if config.interleave_k else 1
+            steps = config.reverse_k, stride
+            fill = Fill(loads, peek, self._unroll, *steps, pace, self.metered, tagged, clusters, trace)
             self._fill(task, fill, state, self._walk(task, storage))
         elif cutlass.const_expr(self.parts > 1):
             self._await_launch()

@@ -129,6 +129,7 @@ class Fill:
         unroll: iterations of the loop to lay out one after the other.
         reverse: load every other tile of a cluster from the end of k; where tiles are handed out dynamically, the tiles
             of every other round of all clusters, since a tile's direction must not depend on who takes it when.
+        stride: stages from one that an item has to its next.
         pace: with whom to keep in step, or None.
         metered: whether to count waits.
         tagged: whether the number of an item goes with its first stage.
@@ -140,6 +141,7 @@ class Fill:
     peek: bool
     unroll: int
     reverse: bool
+    stride: int
     pace: Pace | None
     metered: bool
     tagged: bool
@@ -163,11 +165,11 @@ class Fill:
         ring = self.loads.ring
         state, meter, patience = at.state, at.meter, at.patience
         passed = Boolean(False)
-        start, step = item.k_first, 1
+        start, step = item.k_first, self.stride
         if cutlass.const_expr(self.reverse):
             back = (number // self.clusters if self.tagged else at.walked) & 1
-            start = cutlass.select_(back != 0, item.k_first + item.k_count - 1, Int32(item.k_first))
-            step = cutlass.select_(back != 0, Int32(-1), Int32(1))
+            start = cutlass.select_(back != 0, item.k_first + (item.k_count - 1) * self.stride, Int32(item.k_first))
+            step = cutlass.select_(back != 0, Int32(-self.stride), Int32(self.stride))
         for k_tile in cutlass.range(item.k_count, unroll=self.unroll):
             asked = meter.ask()
             self._note(k_tile, "asked")

@@ -65,6 +65,7 @@ class Raster(Bundle):
         last: the last step of a group, for the turn of a serpentine walk; -1 not to turn.
         by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
         parts: split-K parts of a tile that clusters take one by one.
+        interleaved: whether a part is every so many stages, and not a run of them.
     """
 
     tiles: Int32
@@ -77,6 +78,7 @@ class Raster(Bundle):
     by_width: Any
     by_rest: Any
     parts: int
+    interleaved: bool
 
     @staticmethod
     def of(
@@ -88,6 +90,7 @@ class Raster(Bundle):
         clusters: Int32,
         parts: int = 1,
         cut: bool = False,
+        interleaved: bool = False,
     ) -> Raster:
         """The order for a launch.
 
@@ -99,6 +102,7 @@ class Raster(Bundle):
             clusters: the most clusters that can be resident at once.
             parts: split-K parts of a tile that clusters take one by one.
             cut: whether tiles are cut along k as it comes, so that clusters without a tile of their own have work too.
+            interleaved: whether a part is every so many stages, and not a run of them.
         """
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
@@ -116,6 +120,7 @@ class Raster(Bundle):
             cute.FastDivmodDivisorV2(width),
             cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
             parts,
+            interleaved,
         )
 
     @property
@@ -199,13 +204,14 @@ def numbered(raster: Raster, index: Int32, k_first: Int32 | int, k_tiles: Int32)
     if raster.parts == 1:
         return Item(index, 0, k_first, k_tiles)
     part = index % raster.parts
-    return Item(index // raster.parts, part, *stretch(part, raster.parts, k_tiles))
+    return Item(index // raster.parts, part, *stretch(part, raster.parts, k_tiles, raster.interleaved))
 
 
-def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
+def stretch(part: Int32, parts: int, k_tiles: Int32, interleaved: bool) -> tuple[Int32, Int32]:
     """First stage and number of stages of a split-K part; the first parts get one more where they differ."""
     each, over = k_tiles // parts, k_tiles % parts
-    return part * each + cutlass.min(part, over), each + Int32(part < over)
+    first = part if interleaved else part * each + cutlass.min(part, over)
+    return first, each + Int32(part < over)
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,12 @@ class GemmConfig:
         least=0,
         since=2,
     )
+    interleave_k: bool = _flag(
+        False,
+        "which stages a split-K part has: every split_k-th one, so that CTAs of one tile read neighbouring bytes of the "
+        "same rows at the same time; else a run of them",
+        since=2,
+    )
 
     ring: Literal["own", "library"] = _word(
         "own",

@@ -14,6 +14,8 @@ from hopper_gemm.model.rules.rule import PairRule, ProblemRule
 
 LEAST_SPAN = 16
 WORKSPACE_BYTES_MAX = 2**28
+WIDE_PARTS, WIDE_ACCUMULATORS = 7, 104
+"""Where several consumers have more accumulators, a workspace for an fp32 output has registers for so many parts."""
 
 
 def reachable(size: int) -> int:
@@ -60,6 +62,12 @@ def _workspace(shares: Footprint, problem: GemmProblem) -> str | None:
     config = shares.config
     if config.work_items == 1:
         return None
+    crowded = config.consumers != 1 and shares.accumulators > WIDE_ACCUMULATORS and config.split_k > WIDE_PARTS
+    if crowded and problem.out_bytes > ELEMENT_BYTES:
+        return (
+            f"{config.split_k} parts of {shares.accumulators} accumulators spill with the output of {problem.dtype}; "
+            f"lower split_k to {WIDE_PARTS} or take a smaller tile"
+        )
     tiles = cluster_tiles(config, problem) * config.cluster_size
     need = 4 * config.split_k * tiles * config.tile_m * config.tile_n
     if need <= WORKSPACE_BYTES_MAX:

@@ -119,6 +119,12 @@ def _reduction(shares: Footprint) -> str | None:
     return None
 
 
+def _interleave_k(shares: Footprint) -> str | None:
+    if shares.config.interleave_k and (shares.config.split_k == 1 or shares.config.prefetch > 0):
+        return "interleave_k deals the stages of k to split-K parts: raise split_k, and take prefetch 0"
+    return None
+
+
 def _prefetch(shares: Footprint) -> str | None:
     config = shares.config
     if config.prefetch == 0:
@@ -329,6 +335,7 @@ TECHNIQUE_RULES = (
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
     Rule("reduction", "a workspace holds the sums of split-K parts", _reduction),
+    Rule("interleave_k", "there are stages to deal out where k has parts", _interleave_k),
     Rule("prefetch", "operands can be asked into the L2 before the kernel is set up", _prefetch),
     Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
     Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
