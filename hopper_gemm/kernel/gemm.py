@@ -372,7 +372,7 @@ class HopperGemm:
             trace = self._trace(task, 0) if cutlass.const_expr(self.traced) else None
             clusters = task.raster.clusters
             stride = config.split_k if config.interleave_k else 1
-            steps = config.reverse_k, stride
+            steps = config.reverse_k, stride, config.rotate_k
             fill = Fill(loads, peek, self._unroll, *steps, pace, self.metered, tagged, clusters, trace)
             self._fill(task, fill, state, self._walk(task, storage))
         elif cutlass.const_expr(self.parts > 1):

@@ -16,6 +16,9 @@ from hopper_gemm.kernel.pipeline import RingState
 from hopper_gemm.kernel.work import Item, Raster
 from hopper_gemm.kernel.workspace import LOOKS, put
 
+STARTS = 16
+"""Places along k at which clusters begin where they begin apart."""
+
 
 @dataclass(frozen=True)
 class Patience(Bundle):
@@ -130,6 +133,7 @@ class Fill:
         reverse: load every other tile of a cluster from the end of k; where tiles are handed out dynamically, the tiles
             of every other round of all clusters, since a tile's direction must not depend on who takes it when.
         stride: stages from one that an item has to its next.
+        rotate: stages by which clusters start apart, each going round to where it began.
         pace: with whom to keep in step, or None.
         metered: whether to count waits.
         tagged: whether the number of an item goes with its first stage.
@@ -142,6 +146,7 @@ class Fill:
     unroll: int
     reverse: bool
     stride: int
+    rotate: int
     pace: Pace | None
     metered: bool
     tagged: bool
@@ -170,13 +175,21 @@ class Fill:
             back = (number // self.clusters if self.tagged else at.walked) & 1
             start = cutlass.select_(back != 0, item.k_first + (item.k_count - 1) * self.stride, Int32(item.k_first))
             step = cutlass.select_(back != 0, Int32(-self.stride), Int32(self.stride))
+        turn = Int32(0)
+        if cutlass.const_expr(self.rotate > 0):
+            turn = ((item.tile + item.part) % STARTS) * self.rotate
+            turn = cutlass.select_(turn < item.k_count, turn, Int32(0))
         for k_tile in cutlass.range(item.k_count, unroll=self.unroll):
             asked = meter.ask()
             self._note(k_tile, "asked")
             ring.acquire(state.index, state.parity, passed)
             meter = meter.got(asked, passed)
             self._note(k_tile, "had")
-            self.loads.issue(tile_m, tile_n, start + k_tile * step, state.index, number if self.tagged else None)
+            place = k_tile
+            if cutlass.const_expr(self.rotate > 0):
+                place = k_tile + turn
+                place = cutlass.select_(place < item.k_count, place, place - item.k_count)
+            self.loads.issue(tile_m, tile_n, start + place * step, state.index, number if self.tagged else None)
             self._note(k_tile, "issued")
             state = state.next()
             if cutlass.const_expr(self.pace is not None):

@@ -248,6 +248,14 @@ class GemmConfig:
         False,
         "which stages a split-K part has: every split_k-th one, so that CTAs of one tile read neighbouring bytes of the "
         "same rows at the same time; else a run of them",
+        tier="ladder",
+        since=2,
+    )
+    rotate_k: int = _integer(
+        0,
+        "stages by which clusters side by side begin apart in k, each going round to where it began: rows whose pitch "
+        "is a power of two otherwise ask few slices of the L2 at a time",
+        least=0,
         since=2,
     )
 

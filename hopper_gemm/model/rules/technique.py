@@ -15,7 +15,7 @@ PACE_MAX = 1024
 SPLIT_K = (1, 2, 4, 8)
 PARTS_MAX = 64
 GATHERED_MOST = 144
-PREFETCH_MAX = 64
+PREFETCH_MAX, ROTATE_MAX = 64, 64
 STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
 COPIED_ROWS = 384
 UNROLL_ACCUMULATORS = 160
@@ -122,6 +122,17 @@ def _reduction(shares: Footprint) -> str | None:
 def _interleave_k(shares: Footprint) -> str | None:
     if shares.config.interleave_k and (shares.config.split_k == 1 or shares.config.prefetch > 0):
         return "interleave_k deals the stages of k to split-K parts: raise split_k, and take prefetch 0"
+    return None
+
+
+def _rotate_k(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.rotate_k == 0:
+        return None
+    if config.loads != "tma" or not config.specialised or config.prefetch > 0:
+        return "rotate_k is for a producer by TMA: take loads tma, schedule cooperative or pingpong, prefetch 0"
+    if config.rotate_k > ROTATE_MAX:
+        return f"rotate_k must be 0 to {ROTATE_MAX} but got {config.rotate_k}"
     return None
 
 
@@ -336,6 +347,7 @@ TECHNIQUE_RULES = (
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
     Rule("reduction", "a workspace holds the sums of split-K parts", _reduction),
     Rule("interleave_k", "there are stages to deal out where k has parts", _interleave_k),
+    Rule("rotate_k", "the one who loads a tile decides where in k it begins", _rotate_k),
     Rule("prefetch", "operands can be asked into the L2 before the kernel is set up", _prefetch),
     Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
     Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
