@@ -256,7 +256,7 @@ class HopperGemm:
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
         order = along_m, swizzle, serpentine
-        parts = config.work_items, config.stream_k, config.interleave_k
+        parts = config.work_items, config.stream_k, config.interleave_k, config.part_order == "part"
         raster = Raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None

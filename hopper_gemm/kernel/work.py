@@ -66,6 +66,7 @@ class Raster(Bundle):
         by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
         parts: split-K parts of a tile that clusters take one by one.
         interleaved: whether a part is every so many stages, and not a run of them.
+        by_part: whether all tiles' first parts come first, and not all parts of the first tile.
     """
 
     tiles: Int32
@@ -79,6 +80,7 @@ class Raster(Bundle):
     by_rest: Any
     parts: int
     interleaved: bool
+    by_part: bool
 
     @staticmethod
     def of(
@@ -91,6 +93,7 @@ class Raster(Bundle):
         parts: int = 1,
         cut: bool = False,
         interleaved: bool = False,
+        by_part: bool = False,
     ) -> Raster:
         """The order for a launch.
 
@@ -103,6 +106,7 @@ class Raster(Bundle):
             parts: split-K parts of a tile that clusters take one by one.
             cut: whether tiles are cut along k as it comes, so that clusters without a tile of their own have work too.
             interleaved: whether a part is every so many stages, and not a run of them.
+            by_part: whether all tiles' first parts come first, and not all parts of the first tile.
         """
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
@@ -121,11 +125,12 @@ class Raster(Bundle):
             cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
             parts,
             interleaved,
+            by_part,
         )
 
     @property
     def items(self) -> Int32:
-        """Cluster tiles, or split-K parts of them, those of a tile one after the other."""
+        """Cluster tiles, or split-K parts of them."""
         return self.tiles * self.parts if self.parts > 1 else self.tiles
 
     @cute.jit
@@ -203,8 +208,10 @@ def numbered(raster: Raster, index: Int32, k_first: Int32 | int, k_tiles: Int32)
     """The item of a number below :attr:`Raster.items`."""
     if raster.parts == 1:
         return Item(index, 0, k_first, k_tiles)
-    part = index % raster.parts
-    return Item(index // raster.parts, part, *stretch(part, raster.parts, k_tiles, raster.interleaved))
+    count = raster.tiles if raster.by_part else raster.parts
+    quotient, rest = index // count, index % count
+    tile, part = (rest, quotient) if raster.by_part else (quotient, rest)
+    return Item(tile, part, *stretch(part, raster.parts, k_tiles, raster.interleaved))
 
 
 def stretch(part: Int32, parts: int, k_tiles: Int32, interleaved: bool) -> tuple[Int32, Int32]:

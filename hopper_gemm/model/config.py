@@ -251,11 +251,20 @@ class GemmConfig:
         tier="ladder",
         since=2,
     )
+    part_order: Literal["tile", "part"] = _word(
+        "tile",
+        "which split-K parts follow one another in the order of the work, where they go through a workspace: those of a "
+        "tile, or of all tiles the first, then the second, so that CTAs side by side share operands",
+        "tile",
+        "part",
+        since=2,
+    )
     rotate_k: int = _integer(
         0,
         "stages by which clusters side by side begin apart in k, each going round to where it began: rows whose pitch "
         "is a power of two otherwise ask few slices of the L2 at a time",
         least=0,
+        tier="ladder",
         since=2,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import WIDE_CHUNK, Footprint, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles
+from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once
 from hopper_gemm.model.rules.rule import PairRule, ProblemRule
 
 LEAST_SPAN = 16
@@ -62,6 +62,9 @@ def _workspace(shares: Footprint, problem: GemmProblem) -> str | None:
     config = shares.config
     if config.work_items == 1:
         return None
+    at_once = clusters_at_once(config.cluster_size) * config.ctas_per_sm
+    if config.part_order == "part" and cluster_tiles(config, problem) * config.split_k > at_once:
+        return 'part_order "part" puts the parts of a tile too far apart to meet; take part_order tile, or lower split_k'
     crowded = config.consumers != 1 and shares.accumulators > WIDE_ACCUMULATORS and config.split_k > WIDE_PARTS
     if crowded and problem.out_bytes > ELEMENT_BYTES:
         return (

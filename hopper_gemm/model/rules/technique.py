@@ -125,6 +125,12 @@ def _interleave_k(shares: Footprint) -> str | None:
     return None
 
 
+def _part_order(shares: Footprint) -> str | None:
+    if shares.config.part_order == "part" and shares.config.work_items == 1:
+        return 'part_order "part" is for parts that clusters take one by one: take reduction workspace, raise split_k'
+    return None
+
+
 def _rotate_k(shares: Footprint) -> str | None:
     config = shares.config
     if config.rotate_k == 0:
@@ -347,6 +353,7 @@ TECHNIQUE_RULES = (
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
     Rule("reduction", "a workspace holds the sums of split-K parts", _reduction),
     Rule("interleave_k", "there are stages to deal out where k has parts", _interleave_k),
+    Rule("part_order", "there are parts to put in order", _part_order),
     Rule("rotate_k", "the one who loads a tile decides where in k it begins", _rotate_k),
     Rule("prefetch", "operands can be asked into the L2 before the kernel is set up", _prefetch),
     Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
