@@ -135,6 +135,7 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
         config.schedule,
         config.split_k > 1,
         config.reduction,
+        config.part_order,
         config.stream_k,
         config.swap_ab,
         config.ctas_per_sm,
@@ -154,6 +155,7 @@ def _offered() -> Iterator[GemmConfig]:
     yield from _tiles(in_turn, IN_TURN, CLUSTERS)
     yield from _tiles(cut, CUT, CLUSTERS, staggers=(0,))
     yield from _tiles(apart, APART, CLUSTERS, PARTS_APART, staggers=(0,), rasters=RASTERS[:1])
+    yield from _tiles(replace(apart, part_order="part"), APART, CLUSTERS[:1], PARTS_APART, staggers=(0,))
 
 
 def _tiles(

@@ -72,6 +72,7 @@ class Pace:
         l2_bytes: what an SM takes from the L2 each clock while all others do.
         off_lines, off_sectors: more of a load whose rows start at odd multiples of 32 bytes, so that three of four
             touch another line of the L2, and of 16, so that nearly all touch a sector more as well.
+        shared: of a load's time, what is left where CTAs of one GPC have the same part of k and share what they read.
         half, quarter: rate of loads whose rows span 64 and 32 bytes, against 128.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: of the memory's bandwidth, what a kernel can reach that reads each operand once.
@@ -105,6 +106,7 @@ class Pace:
     l2_bytes: float = 76.0
     off_lines: float = 0.33
     off_sectors: float = 0.8
+    shared: float = 0.5
     half: float = 0.73
     quarter: float = 0.305
     dram_share: float = 0.512
@@ -143,6 +145,7 @@ BEFORE = Pace(
     l2_bytes=71.6,
     off_lines=0.0,
     off_sectors=0.0,
+    shared=1.0,
     drift=0.0,
     half=0.752,
     quarter=0.342,
@@ -304,6 +307,7 @@ def _load(shares: Footprint, problem: GemmProblem, sms: int, resident: int, pace
     read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
     read *= 1.0 if config.serpentine else 1.0 + pace.straight
     rate /= 1.0 + _astray(problem, pace)
+    rate /= pace.shared if config.part_order == "part" and config.cluster_size == 1 else 1.0
     return l2_bytes_per_stage(config, problem) / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
 
 

@@ -45,6 +45,7 @@ INTEGERS: dict[str, tuple[int | str, ...]] = {
     "ctas_per_sm": (1, 2, 3, 4),
     "pace": (0, 1, 7, 16, 64),
     "skew": (0, 1, 2, 3),
+    "rotate_k": (0, 1, 3, 16),
 }
 """Values that are drawn of the parameters that are integers; of the others all."""
 

@@ -110,6 +110,8 @@ def test_what_never_wins_is_of_the_ladder():
         "full_barriers",
         "waits",
         "prefetch",
+        "interleave_k",
+        "rotate_k",
         "spills",
     }
 

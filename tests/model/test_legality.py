@@ -183,6 +183,17 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"scheduler": "dynamic", "arrivals": "thread"}, "scheduler"),  # it hung: found by `make verify`
         ({"scheduler": "dynamic", "arrivals": "producer"}, "scheduler"),
         ({"scheduler": "dynamic", "arrivals": "consumer"}, None),
+        ({"interleave_k": True, "split_k": 8, "reduction": "workspace"}, None),
+        ({"interleave_k": True, "split_k": 2, "tile_m": 64}, None),
+        ({"interleave_k": True}, "interleave_k"),
+        ({"rotate_k": 64, "split_k": 8, "reduction": "workspace", "scheduler": "dynamic"}, None),
+        ({"rotate_k": 1, "stream_k": True}, None),
+        ({"rotate_k": 65}, "rotate_k"),
+        ({"rotate_k": 1, "loads": "cp_async", "tile_m": 128}, "rotate_k"),
+        ({"rotate_k": 1, "schedule": "multistage", "tile_m": 128}, "rotate_k"),
+        ({"part_order": "part", "split_k": 8, "reduction": "workspace"}, None),
+        ({"part_order": "part", "split_k": 2, "tile_m": 64}, "part_order"),
+        ({"part_order": "part"}, "part_order"),
         ({"skew": 2, "scheduler": "dynamic"}, None),
         ({"skew": 3}, "skew"),
         ({"skew": 1, "tile_m": 192, "consumers": 3}, None),
@@ -239,6 +250,8 @@ def test_what_is_a_pitch_must_suit_tma_and_the_rest_may_be_anything(sizes, layou
         ({"tile_m": 128, "split_k": 8, "k_depth": 16, "stages": 1, "stagger": 0}, "kk", "split_k"),
         ({"split_k": 8, "reduction": "workspace"}, "kn", None),
         ({"split_k": 9, "reduction": "workspace"}, "kn", "split_k"),
+        ({"split_k": 8, "reduction": "workspace", "part_order": "part"}, "kk", None),
+        ({"split_k": 8, "reduction": "workspace", "part_order": "part", "tile_m": 64, "tile_n": 64}, "kk", "workspace"),
         ({"staging": "ring"}, "kk", None),
         ({"staging": "ring", "tile_m": 128, "tile_n": 256, "epi_n": 8}, "kk", None),
     ],
@@ -271,6 +284,22 @@ def test_an_fp32_output_needs_chunks_of_eight_of_its_own_columns(change, mend):
     found = reasons(config, GemmProblem(512, 512, 512, "bf16_fp32"))
     assert [reason.rule for reason in found] == (["output"] if mend else [])
     assert mend is None or mend in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "legal"),
+    [
+        ({"split_k": 8}, "bf16_fp32", False),
+        ({"split_k": 8}, "bf16", True),
+        ({"split_k": 7}, "bf16_fp32", True),
+        ({"split_k": 8, "tile_n": 208}, "bf16_fp32", True),
+        ({"split_k": 8, "tile_m": 64, "tile_n": 112}, "bf16_fp32", True),
+    ],
+)
+def test_an_fp32_output_in_a_workspace_has_registers_for_so_many_parts(change, dtype, legal):
+    config = GemmConfig(**({"tile_m": 128, "tile_n": 224, "reduction": "workspace"} | change))
+    found = reasons(config, GemmProblem(512, 512, 4096, dtype))
+    assert [reason.rule for reason in found] == ([] if legal else ["workspace"])
 
 
 def test_c_is_staged_only_in_slots_that_its_tile_fills():
