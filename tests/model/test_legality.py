@@ -78,6 +78,10 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"arrivals": "producer", "cluster_n": 2}, "arrivals"),
         ({"arrivals": "consumer"}, None),
         ({"waits": "relaxed", "cluster_m": 2}, None),
+        ({"waits": "relaxed", "scheduler": "dynamic"}, "waits"),  # it lost tiles: found by `make verify`
+        ({"waits": "relaxed", "loads": "mixed"}, "waits"),
+        ({"loads": "cp_async", "tile_n": 32, "k_depth": 16, "stagger": 0}, "loads"),
+        ({"loads": "cp_async", "tile_n": 32, "k_depth": 15, "stagger": 0}, None),
         ({"loads": "mixed"}, None),
         ({"loads": "mixed", "cluster_m": 2}, "loads"),
         ({"loads": "mixed", "schedule": "multistage"}, "loads"),

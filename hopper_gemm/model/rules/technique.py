@@ -17,7 +17,7 @@ PARTS_MAX = 64
 GATHERED_MOST = 144
 PREFETCH_MAX, ROTATE_MAX = 64, 64
 STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
-COPIED_ROWS = 384
+COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
 UNROLL_ACCUMULATORS = 160
 DIRECT_MOST = 184
 L2_PROMOTIONS = (0, 64, 128, 256)
@@ -36,6 +36,8 @@ def _loads(shares: Footprint) -> str | None:
     copied = config.tile_n + (config.tile_m if config.loads == "cp_async" else 0)
     if copied > COPIED_ROWS:
         return f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
+    if config.tile_m >= DEEP_COPIES[0] and config.k_depth >= DEEP_COPIES[1] and config.loads == "cp_async":
+        return f"{loads} of {config.tile_m} rows at k_depth {config.k_depth} spill; lower k_depth or tile_m"
     if config.full_barriers > 1:
         return f"{loads} land in order and need one full barrier; take full_barriers = 1"
     return None
@@ -229,6 +231,13 @@ def _arrivals(shares: Footprint) -> str | None:
     return f'arrivals "{config.arrivals}" reach only their own CTA; take cluster 1x1'
 
 
+def _waits(shares: Footprint) -> str | None:
+    config = shares.config
+    if config.waits == "acquire" or (config.loads == "tma" and config.scheduler == "static"):
+        return None
+    return 'waits "relaxed" do not show what threads wrote: take loads tma and scheduler static'
+
+
 def _ring(shares: Footprint) -> str | None:
     config = shares.config
     if config.ring == "own":
@@ -366,6 +375,7 @@ TECHNIQUE_RULES = (
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
     Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
     Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
+    Rule("waits", "what TMA writes comes with its bytes, what a thread writes with an acquire", _waits),
     Rule("ring", "the library keeps a plain ring, filled by TMA, whose producer is one elected thread", _ring),
     Rule("four consumers", "they have 48 registers beside 64 accumulators", _four),
     Rule("spills", "a study of what a spill costs needs no techniques", _spills),
