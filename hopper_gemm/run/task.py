@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
 from hopper_gemm.measure.device import GpuId, find_hopper
-from hopper_gemm.measure.protocol import Protocol
+from hopper_gemm.measure.protocol import Outcome, Protocol
 from hopper_gemm.measure.race import Look
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import HOST_FIELDS
@@ -98,7 +98,7 @@ def measuring(store: Path | None, seed: int) -> Handler:
         if ask.kind == "prepare":
             return bench().prepare(ask.point)
         if ask.kind == "host":
-            return bench().host_times(ask.point.problem)
+            return Outcome("ok", figures=bench().host_times(ask.point.problem))
         assert ask.protocol is not None
         told: dict[str, Any] = {"process": ask.process, "looks": ask.looks, "leader": ask.leader, "noise": ask.noise}
         return bench().measure(ask.point, ask.protocol, following=ask.following, **told)
