@@ -28,6 +28,9 @@ CONTEXT = multiprocessing.get_context("spawn")
 
 PR_SET_PDEATHSIG = 1
 
+START_SECONDS = 120.0
+"""Allowance on top of a time-out while the process starts."""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -52,7 +55,6 @@ class Child:
         arguments: picklable.
         environment: variables set in the child before anything is imported there.
         log: file that takes what the child prints, tracebacks too; None leaves it on the terminal.
-        start_seconds: allowance on top of the time-out while the process starts.
         holds: file descriptor that stays open as long as the process lives, such as that of a lock.
     """
 
@@ -62,14 +64,12 @@ class Child:
         *arguments: Any,
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
-        start_seconds: float = 120.0,
         holds: int | None = None,
     ) -> None:
         self._factory = factory
         self._arguments = arguments
         self._environment = dict(environment or {})
         self._log = log
-        self._start_seconds = start_seconds
         self._holds = holds
         self._process: Any = None
         self._connection: Connection | None = None
@@ -77,11 +77,6 @@ class Child:
         self._timeout = 0.0
         self.deadline: float | None = None
         """When the answer must have come, by :func:`time.monotonic`; None where nothing is asked."""
-
-    @property
-    def pid(self) -> int | None:
-        """The process's number; None where there is no process."""
-        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start the process ahead of its first request, so that what its factory imports is loaded meanwhile."""
@@ -105,7 +100,7 @@ class Child:
         self.start()
         assert self._connection is not None
         self._timeout = timeout
-        self.deadline = time.monotonic() + timeout + (self._start_seconds if self._fresh else 0.0)
+        self.deadline = time.monotonic() + timeout + (START_SECONDS if self._fresh else 0.0)
         self._fresh = False
         with contextlib.suppress(OSError):  # it died just now: poll tells
             self._connection.send(request)
@@ -129,9 +124,13 @@ class Child:
                 return Reply("timeout", error=f"no answer within {self._timeout:.0f} s; killed")
             kind, payload = connection.recv()
         except (EOFError, OSError):
-            code = self._exit_code()
+            process = self._process
+            if process is None:  # closed by another thread
+                return Reply("died", error="the process was closed")
+            process.join(5)
+            how = ending(process.exitcode)
             self.close()
-            return Reply("died", error=f"the process died with {code}")
+            return Reply("died", error=f"the process died with {how}")
         self.deadline = None
         if kind == "raised":
             self.close()
@@ -164,15 +163,13 @@ class Child:
             with contextlib.suppress(OSError):
                 connection.close()
 
-    def _exit_code(self) -> str:
-        if self._process is None:
-            return "an unknown exit code"
-        self._process.join(5)
-        code = self._process.exitcode
+
+def ending(code: int | None) -> str:
+    """How a process ended, from its exit code, in two or three words."""
+    with contextlib.suppress(ValueError):
         if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return f"signal {signal.Signals(-code).name}"
-        return f"exit code {code}"
+            return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
 
 
 class _Held:

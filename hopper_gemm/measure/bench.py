@@ -21,12 +21,12 @@ from hopper_gemm.measure.correctness import Correctness, check, poison, same_bit
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.protocol import Outcome, Protocol, protocol_dict
 from hopper_gemm.measure.race import Look, hopeless
-from hopper_gemm.measure.statistics import Ratio, Sample, speedup
+from hopper_gemm.measure.statistics import Ratio, speedup
 from hopper_gemm.measure.timing import Timer, Timing, host_times
 from hopper_gemm.measure.workload import Workload, make_workload
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 
@@ -135,14 +135,13 @@ class Bench:
 
         Returns:
             The outcome. Of a dropped config the figures are those of the look at which it was dropped, and ``pairs``
-            says how many were taken by then; samples of a look with a protocol of its own are in them only there.
+            says how many were taken by then.
 
         Raises:
-            ValueError: the protocol, or a look's, is not of the point's regime, or there is no such baseline.
+            ValueError: the protocol is not of the point's regime, or there is no such baseline.
         """
-        for one in (protocol, *(look.protocol for look in looks if look.protocol)):
-            if protocol_dict(one)["regime"] != point.regime:
-                raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {one}")
+        if protocol_dict(protocol)["regime"] != point.regime:
+            raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {protocol}")
         baseline_of(point)
         scene, self._following = self._at(point), following
         launch, seconds, found = None, 0.0, None
@@ -258,18 +257,16 @@ class Bench:
         kept: list[Round] = []
         spacer = scene.alone if point.context == "isolated" else None
         for look in (*looks, Look(protocol.pairs)):
-            own = look.protocol or protocol
-            wanted = look.pairs if look.protocol else min(look.pairs, protocol.pairs) - len(kept)
+            wanted = min(look.pairs, protocol.pairs) - len(kept)
             if wanted <= 0:
                 continue
-            rounds, harm = self._rounds(arms, spacer, own, wanted, len(kept))
+            rounds, harm = self._rounds(arms, spacer, protocol, wanted, len(kept))
             if harm is not None:
                 return rounds, harm
-            taken = rounds if look.protocol else kept + rounds
-            ratio = speedup([sample for one in taken for sample in one.samples(0)])
+            kept += rounds
+            ratio = speedup([sample for one in kept for sample in one.samples(0)])
             if leader is not None and hopeless(ratio, leader, noise + look.margin):
-                return taken, None
-            kept = kept if look.protocol else taken
+                break
         return kept, None
 
     def _rounds(

@@ -135,7 +135,7 @@ class Tick:
 
 
 class Telemetry:
-    """Reads NVML while work runs: energy, temperature, clock event reasons.
+    """Reads NVML while work runs: energy, clock event reasons.
 
     The energy counter moves in steps of about 100 ms, and reading it takes 3 ms: a side thread keeps each step with the
     moment at which it was seen, so that mean power over a window comes from whole steps. Work that is shorter than
@@ -155,7 +155,6 @@ class Telemetry:
         self._thread = threading.Thread(target=self._poll, daemon=True) if energy else None
         self.ticks: list[Tick] = []
         self.reasons = 0
-        self.celsius_max = 0
 
     def __enter__(self) -> Telemetry:
         if self._thread is not None:
@@ -182,10 +181,8 @@ class Telemetry:
         return next((text for bit, text in HARMFUL_REASONS.items() if self.reasons & bit), None)
 
     def look(self) -> None:
-        """Read temperature and clock event reasons, now."""
+        """Read clock event reasons, now."""
         self.reasons |= self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        celsius = self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU)
-        self.celsius_max = max(self.celsius_max, celsius)
 
     def _poll(self) -> None:
         last = None

@@ -143,7 +143,7 @@ def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp
 
 # Throughput ----------------------------------------------------------------------------------
 
-LOOKS = (Look(1, 0.08, Burst(rest=0.004, warm=0.003, timed=0.003)), Look(1, 0.015))
+LOOKS = (Look(1, 0.015),)
 
 
 def points(context: str) -> list[Point]:

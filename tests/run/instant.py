@@ -13,7 +13,7 @@ from hopper_gemm.run.executors.replay import Replay, about_record, recorded_poin
 from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.run.task import Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
 from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.row import Row, Sample
+from hopper_gemm.study.row import Row
 from hopper_gemm.study.spec import SweepSpec, read_spec
 from tests.run import fakes
 
@@ -148,11 +148,10 @@ class Instant:
             return Answer(number, index, "ok", figures=figures, twin=twin)
         self._twins.setdefault(key, str(point.config))
         found = self._outcome(Ask("measure", point, task.protocol, task.process, task.looks, task.leader))
-        samples = tuple(Sample(*one) for one in found.samples)
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
         if task.named and found.status == "ok":
             figures["baseline_kernel"] = "nvjet"
-        return Answer(number, index, found.status, found.reason, {**figures, **found.figures}, samples)
+        return Answer(number, index, found.status, found.reason, {**figures, **found.figures}, found.samples)
 
     def lose(self, worker: str, for_good: bool = False) -> None:
         """Let a worker die."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from hopper_gemm.compiler.child import CONTEXT
+from hopper_gemm.compiler.child import CONTEXT, ending
 from hopper_gemm.run.task import Answer, Event, Job, Left, Task
 from hopper_gemm.run.worker import shares, work
 
@@ -121,7 +121,7 @@ class _Member:
             self._deaths = 0
         if self.line is None and not self._over:
             self._deaths += 1
-            how = f"its worker died with {_death(self._code)}"
+            how = f"its worker died with {ending(self._code)}"
             self._over = self._deaths > RESPAWNS
             if self._over:
                 found.append(Left(f"{how}, {self._deaths} times in a row; run hopper-gemm doctor", for_good=True))
@@ -146,7 +146,3 @@ class _Member:
             process.kill()
             process.join()
         self._code = process.exitcode or 0
-
-
-def _death(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -374,7 +374,7 @@ class Sweep(Recording):
         return Task(
             (point,),
             protocol=self.protocol(point),
-            looks=tuple(Look(pairs, margin) for pairs, margin in looks),
+            looks=tuple(Look(*look) for look in looks),
             leader=None if leader is None else ratio_of(leader.figures),
             noise=self._noise.get((place, member.board)),
             known={code: str(row.point.config) for code, row in kin.items()},
