@@ -126,17 +126,16 @@ class Instant:
         events, self._events = self._events, []
         return events
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
-        for number, task in tasks:
-            self.tasks.append((worker, task))
-            for index, point in enumerate(task.points):
-                if self._stop is not None and len(self.measured) + len(self.finals) >= self._stop:
-                    raise KeyboardInterrupt
-                self._events += [(worker, Begun(number, index)), (worker, self.answer(number, index, task))]
-                if task.stage == "sweep":
-                    self.measured[str(point.config)] += 1
-                if task.stage == "final":
-                    self.finals.append((task.process, str(point.config)))
+    def send(self, worker: str, number: int, task: Task) -> None:
+        self.tasks.append((worker, task))
+        for index, point in enumerate(task.points):
+            if self._stop is not None and len(self.measured) + len(self.finals) >= self._stop:
+                raise KeyboardInterrupt
+            self._events += [(worker, Begun(number, index)), (worker, self.answer(number, index, task))]
+            if task.stage == "sweep":
+                self.measured[str(point.config)] += 1
+            if task.stage == "final":
+                self.finals.append((task.process, str(point.config)))
 
     def answer(self, number: int, index: int, task: Task) -> Answer:
         point = task.points[index]

@@ -239,10 +239,10 @@ def test_a_search_that_was_stopped_among_the_finals_does_not_search_again(tmp_pa
 def stopping_at_finals(executor):
     send = executor.send
 
-    def stop(worker, tasks):
-        if tasks[0][1].stage == "final":
+    def stop(worker, number, task):
+        if task.stage == "final":
             raise KeyboardInterrupt
-        send(worker, tasks)
+        send(worker, number, task)
 
     return stop
 

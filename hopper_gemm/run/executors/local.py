@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -26,19 +26,15 @@ class Executor(Protocol):
     @property
     def awaited(self) -> str:
         """What is waited for where no worker is there; empty where none will come."""
-        ...
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
         """What the workers told, by the name of each; waits at most so long for the first."""
-        ...
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
-        """Give a worker tasks, by number. What a worker that is gone was given is lost, and :class:`Left` tells so."""
-        ...
+    def send(self, worker: str, number: int, task: Task) -> None:
+        """Give a worker a task. What a worker that is gone was given is lost, and :class:`Left` tells so."""
 
     def close(self) -> None:
         """End all workers; may be called more than once."""
-        ...
 
 
 class Local:
@@ -72,9 +68,11 @@ class Local:
             found += [(name, event) for event in self._members[name].heard()]
         return found
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+    def send(self, worker: str, number: int, task: Task) -> None:
         """See :class:`Executor`."""
-        self._members[worker].send(tasks)
+        with suppress(OSError):  # it died just now: heard tells
+            if (line := self._members[worker].line) is not None:
+                line.send((number, task))
 
     def close(self) -> None:
         """See :class:`Executor`."""
@@ -97,12 +95,6 @@ class _Member:
         self._process = CONTEXT.Process(target=work, args=life, name=f"GPU {self._gpu}")
         self._process.start()
         far.close()
-
-    def send(self, tasks: Iterable[tuple[int, Task]]) -> None:
-        for task in tasks:
-            with suppress(OSError):  # it died just now: heard tells
-                if self.line is not None:
-                    self.line.send(task)
 
     def heard(self) -> list[Event]:
         """Everything it told up to now; where it died, that too, and another is started."""

@@ -138,16 +138,12 @@ class Comparison(Recording):
         """Record answers; a comparison notes the noise floor with each."""
         rows = []
         for one in answers:
-            answer, point, stage = one.answer, one.point, one.task.stage
-            figures = dict(answer.figures)
-            picked = self._picks[point.problem]
-            if stage == "compare":
-                figures |= {"how": picked.how, "tuned_on": picked.tuned_on}
-                figures["noise"] = self._noise.get((place_of(point), one.member.board))
-            told = (stage, one.task.process, figures, answer.samples, one.member.board)
-            row = self._row(point, answer.status, answer.reason, *told)
-            self._learn(row)
-            rows.append(row)
+            picked, more = self._picks[one.point.problem], {}
+            if one.task.stage == "compare":
+                noise = self._noise.get((place_of(one.point), one.member.board))
+                more = {"how": picked.how, "tuned_on": picked.tuned_on, "noise": noise}
+            rows.append(self._row(one, **more))
+            self._learn(rows[-1])
         self._folder.append(rows)
         for row in rows:
             if row.stage == "compare":
@@ -194,7 +190,7 @@ class Comparison(Recording):
             assert config is not None
             found = reasons(config, filled_up(key.point.problem))
             if found and key not in self._folder.rows:
-                rows.append(self._row(key.point, "illegal", "; ".join(map(str, found)), "compare", key.process))
+                rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
 
     def _keys(self) -> list[RowKey]:

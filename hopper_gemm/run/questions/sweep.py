@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -339,7 +339,7 @@ class Sweep(Recording):
         folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
         told = {row.point for row in folder.stage("sweep")}
         illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
-        folder.append([self._row(point, "illegal", why, "sweep") for point, why in illegal])
+        folder.append([self._refused(point, why, "sweep") for point, why in illegal])
         answered = self._answered()
         earlier = [row for name in spec.warm_start for row in earlier_rows(Path(name), self._about["gpu"]["name"])]
         there = Counter(place_of(point) for point in answered)
@@ -385,15 +385,12 @@ class Sweep(Recording):
         answer, point = one.answer, one.point
         if not answer.status:
             return None
-        status, reason, figures, samples = answer.status, answer.reason, dict(answer.figures), answer.samples
         if answer.twin:
-            twin = self._launches[launch_key(point)][figures["code"]]
-            status, reason, samples = twin.status, f"{TWIN} {answer.twin}; not measured again", ()
-            figures = dict(twin.figures)
-        if status == "ok":
-            figures.setdefault("baseline_kernel", self._baselines.get(place_of(point), ""))
-        board = str(figures.get("board", one.member.board))
-        return self._row(point, status, reason, one.task.stage, one.task.process, figures, samples, board)
+            twin = self._launches[launch_key(point)][answer.figures["code"]]
+            reason = f"{TWIN} {answer.twin}; not measured again"
+            answer = replace(answer, status=twin.status, reason=reason, figures=twin.figures, samples=())
+        more = {"baseline_kernel": self._baselines.get(place_of(point), "")} if answer.status == "ok" else {}
+        return self._row(one._replace(answer=answer), **more)
 
     def _remember(self, row: Row) -> None:
         """Compare later points with this row: it may be the best, and its machine code is known."""
