@@ -84,10 +84,13 @@ class Child:
             self.close()
             self._connection, far = CONTEXT.Pipe()
             by_main = threading.current_thread() is threading.main_thread()
-            life = (far, self._environment, self._log, by_main, _Held(self._holds), self._factory, self._arguments)
+            held = None if self._holds is None else Connection(os.dup(self._holds))  # a descriptor that can travel
+            life = (far, self._environment, self._log, by_main, held, self._factory, self._arguments)
             self._process = CONTEXT.Process(target=_serve, args=life, daemon=True)
             self._process.start()
-            far.close()
+            for end in (far, held):
+                if end is not None:
+                    end.close()
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
@@ -172,21 +175,6 @@ def ending(code: int | None) -> str:
     return f"exit code {code}"
 
 
-class _Held:
-    """A file descriptor on its way to a child; the child's copy is closed by its end alone."""
-
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-
-    def __getstate__(self) -> Any:
-        from multiprocessing import reduction
-
-        return None if self._descriptor is None else reduction.DupFd(self._descriptor)
-
-    def __setstate__(self, state: Any) -> None:
-        self._descriptor = None if state is None else state.detach()
-
-
 def settle_in(log: Path | None = None, by_main: bool = True) -> None:
     """Begin the life of a spawned process: it leaves Ctrl-C to its parent, ends with it, and takes along what it
     started itself.
@@ -225,11 +213,12 @@ def _serve(
     environment: dict[str, str],
     log: Path | None,
     by_main: bool,
-    held: _Held,
+    held: Connection | None,
     factory: Callable[..., Handler],
     arguments: tuple[Any, ...],
 ) -> None:
-    """The child's life: make the handler, answer until the pipe closes. A handler that raised is not trusted again."""
+    """The child's life: make the handler, answer until the pipe closes. A handler that raised is not trusted again.
+    What is held is closed by the end alone."""
     settle_in(log, by_main)
     os.environ.update(environment)
     try:

@@ -20,8 +20,8 @@ from hopper_gemm.measure.baselines.choose import Chosen, Stopwatch, choose
 from hopper_gemm.measure.correctness import Correctness, check, poison, same_bits
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.protocol import Outcome, Protocol, protocol_dict
-from hopper_gemm.measure.race import Look, hopeless
-from hopper_gemm.measure.statistics import Ratio, speedup
+from hopper_gemm.measure.race import ALONE, Look, Race, hopeless
+from hopper_gemm.measure.statistics import speedup
 from hopper_gemm.measure.timing import Timer, Timing, host_times
 from hopper_gemm.measure.workload import Workload, make_workload
 from hopper_gemm.model import hopper
@@ -111,15 +111,7 @@ class Bench:
             self._kernel(point.config, point.problem)
 
     def measure(
-        self,
-        point: Point,
-        protocol: Protocol,
-        *,
-        process: int = 0,
-        looks: Sequence[Look] = (),
-        leader: Ratio | None = None,
-        noise: float = 0.0,
-        following: Point | None = None,
+        self, point: Point, protocol: Protocol, *, process: int = 0, race: Race = ALONE, following: Point | None = None
     ) -> Outcome:
         """Measure a point.
 
@@ -127,9 +119,7 @@ class Bench:
             point: its config is legal; None for the baseline against itself.
             protocol: how to time; of the point's regime.
             process: number of this process, noted with each pair.
-            looks: when to drop the config, in this order, where it is hopeless beside the leader.
-            leader: the best so far, with all its pairs; without one nothing is dropped.
-            noise: the noise floor of the run, as a fraction.
+            race: when to drop the config, and beside whom.
             following: the point that is likely to be measured next, compiled: its kernel is loaded while the GPU is at
                 work on this one.
 
@@ -162,7 +152,7 @@ class Bench:
         poison(first.ours)
         self._timer.idle()
         ours = scene.arm(launch, seconds, point.context)
-        rounds, harm = self._raced((ours, baseline), scene, point, protocol, looks, leader, noise)
+        rounds, harm = self._raced((ours, baseline), scene, point, protocol, race)
         if harm is not None:
             return Outcome("unstable", f"{harm} in each of {TRIES} tries")
         if found is not None:
@@ -243,20 +233,13 @@ class Bench:
         return scene.baselines[key]
 
     def _raced(
-        self,
-        arms: tuple[Arm, Arm],
-        scene: Scene,
-        point: Point,
-        protocol: Protocol,
-        looks: Sequence[Look],
-        leader: Ratio | None,
-        noise: float,
+        self, arms: tuple[Arm, Arm], scene: Scene, point: Point, protocol: Protocol, race: Race
     ) -> tuple[list[Round], str | None]:
         """The rounds that count: all of them, or those up to the look at which the config was dropped; and what voided
         them, if anything did."""
         kept: list[Round] = []
         spacer = scene.alone if point.context == "isolated" else None
-        for look in (*looks, Look(protocol.pairs)):
+        for look in (*race.looks, Look(protocol.pairs)):
             wanted = min(look.pairs, protocol.pairs) - len(kept)
             if wanted <= 0:
                 continue
@@ -265,7 +248,7 @@ class Bench:
                 return rounds, harm
             kept += rounds
             ratio = speedup([sample for one in kept for sample in one.samples(0)])
-            if leader is not None and hopeless(ratio, leader, noise + look.margin):
+            if race.leader is not None and hopeless(ratio, race.leader, race.noise + look.margin):
                 break
         return kept, None
 

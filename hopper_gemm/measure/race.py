@@ -20,6 +20,24 @@ class Look(NamedTuple):
     margin: float = 0.0
 
 
+class Race(NamedTuple):
+    """What a config is up against.
+
+    Args:
+        looks: when to drop it, in this order, where it is hopeless beside the leader.
+        leader: the best so far, with all its pairs; without one nothing is dropped.
+        noise: the noise floor of the run, as a fraction.
+    """
+
+    looks: Sequence[Look] = ()
+    leader: Ratio | None = None
+    noise: float = 0.0
+
+
+ALONE = Race()
+"""Beside nobody: nothing is dropped."""
+
+
 def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
     """Whether more pairs of a candidate would be wasted: its whole interval lies below the best's by more than the
     noise floor.

@@ -6,7 +6,7 @@ Children alone hold a CUDA context, and may be killed at any moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
 from hopper_gemm.measure.device import GpuId, find_hopper
 from hopper_gemm.measure.protocol import Outcome, Protocol
-from hopper_gemm.measure.race import Look
+from hopper_gemm.measure.race import ALONE, Look, Race
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import HOST_FIELDS
 from hopper_gemm.model.footprint import footprint
@@ -65,7 +65,7 @@ class Ask:
     Args:
         kind: ``"describe"`` the GPU, ``"prepare"`` for a point, ``"measure"`` it, take its ``"host"`` time.
         point: what the kind needs of one.
-        protocol, process, looks, leader, noise, following: of :meth:`hopper_gemm.measure.bench.Bench.measure`.
+        protocol, process, race, following: of :meth:`hopper_gemm.measure.bench.Bench.measure`.
         against: baselines to look for.
     """
 
@@ -73,9 +73,7 @@ class Ask:
     point: Point | None = None
     protocol: Protocol | None = None
     process: int = 0
-    looks: tuple[Look, ...] = ()
-    leader: Ratio | None = None
-    noise: float = 0.0
+    race: Race = ALONE
     following: Point | None = None
     against: tuple[str, ...] = ()
 
@@ -92,15 +90,14 @@ def measuring(store: Path | None, seed: int) -> Handler:
 
     def handle(ask: Ask) -> Any:
         if ask.kind == "describe":
-            return bench().device.as_dict(), missing(ask.against)
+            return asdict(bench().device), missing(ask.against)
         assert ask.point is not None
         if ask.kind == "prepare":
             return bench().prepare(ask.point)
         if ask.kind == "host":
             return Outcome("ok", figures=bench().host_times(ask.point.problem))
         assert ask.protocol is not None
-        told: dict[str, Any] = {"process": ask.process, "looks": ask.looks, "leader": ask.leader, "noise": ask.noise}
-        return bench().measure(ask.point, ask.protocol, following=ask.following, **told)
+        return bench().measure(ask.point, ask.protocol, process=ask.process, race=ask.race, following=ask.following)
 
     return handle
 

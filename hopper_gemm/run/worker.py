@@ -21,6 +21,7 @@ from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.measure.protocol import Outcome, seconds_of
+from hopper_gemm.measure.race import Race
 from hopper_gemm.measure.statistics import Ratio, noise_floor
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.point import Point
@@ -245,8 +246,8 @@ class Worker:
             leaders = [ratio for ratio in (task.leader, self._leaders.get(place)) if ratio is not None]
             leader = max(leaders, key=lambda ratio: ratio.median, default=None)
             noise = self._noise.get(place, 0.0) if task.noise is None else task.noise
-            told = (task.protocol, task.process, task.looks, leader, noise, self._following(one, index))
-            ask = Ask("measure", point, *told)
+            race = Race(task.looks, leader, noise)
+            ask = Ask("measure", point, task.protocol, task.process, race, self._following(one, index))
             seconds = RUN_SECONDS + 3 * task.protocol.pairs * seconds_of(task.protocol, point.context) * 1.5
             seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
         for attempt in range(TRIES):

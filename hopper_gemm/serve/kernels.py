@@ -58,13 +58,10 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
         IllegalConfigError: the config cannot run the problem.
     """
     key = config, problem, MODE.context, device
-    found = _loaded.get(key)
-    if found is None:
-        with LOADING:
-            found = _loaded.get(key)
-            if found is None:
-                found = _loaded[key] = load(config or default_config(problem), problem)
-    return found
+    with LOADING:
+        if key not in _loaded:
+            _loaded[key] = load(config or default_config(problem), problem)
+        return _loaded[key]
 
 
 def default_config(problem: GemmProblem) -> GemmConfig:

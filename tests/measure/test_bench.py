@@ -22,7 +22,7 @@ from hopper_gemm.measure.bench import ENERGY_US, KEPT, TRIES, Bench
 from hopper_gemm.measure.correctness import Correctness, check
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.protocol import Burst, Steady, protocol_dict, seconds_of
-from hopper_gemm.measure.race import Look
+from hopper_gemm.measure.race import Look, Race
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.measure.timing import Timer, Timing
 from hopper_gemm.measure.workload import Operands, Workload, filled, fp32_product
@@ -237,7 +237,7 @@ def test_a_burst_has_no_energy_and_slices_of_steady_state_are_pairs(world):
 
 def looked(world, ours, looks, pairs=5, leader=LEADER, noise=0.0):
     world.us["ours"] = ours
-    outcome = world.bench().measure(point(), Burst(pairs=pairs), looks=looks, leader=leader, noise=noise)
+    outcome = world.bench().measure(point(), Burst(pairs=pairs), race=Race(looks, leader, noise))
     return outcome, [seconds for who, seconds in world.timed if who == "ours"]
 
 

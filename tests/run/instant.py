@@ -146,7 +146,7 @@ class Instant:
         if code and twin and task.stage == "sweep":
             return Answer(number, index, "ok", figures=figures, twin=twin)
         self._twins.setdefault(key, str(point.config))
-        found = self._outcome(Ask("measure", point, task.protocol, task.process, task.looks, task.leader))
+        found = self._outcome(Ask("measure", point, task.protocol, task.process))
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
         if task.named and found.status == "ok":
             figures["baseline_kernel"] = "nvjet"

@@ -220,9 +220,9 @@ def test_the_noise_floor_the_leader_and_what_follows_are_known_to_the_child(benc
     monkeypatch.setattr(Worker, "_ask", spy)
     worker.ask(timed(BARE, stage="control"), timed(POINTS[5]), *map(timed, POINTS[:3]))
     asked = [one for one in sent if getattr(one, "kind", "") == "measure" and one.point.config is not None]
-    assert all(one.noise == pytest.approx(0.001, abs=1e-3) and one.noise > 0 for one in asked)
-    assert asked[0].leader is None
-    assert asked[-1].leader is not None
+    assert all(one.race.noise == pytest.approx(0.001, abs=1e-3) and one.race.noise > 0 for one in asked)
+    assert asked[0].race.leader is None
+    assert asked[-1].race.leader is not None
     again = [Point(CUBE, replace(point.config, swizzle=4)) for point in POINTS[:3]]
     worker.ask(*map(timed, again), first=9)  # compiled already
     asked = [one for one in sent if getattr(one, "kind", "") == "measure"][-3:]

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -64,9 +64,7 @@ class Cluster:
         dask.config.set(CONFIG)
         security = Security.temporary()
         self._job = job
-        self._heard: SimpleQueue[tuple[str, Event]] = SimpleQueue()
-        self._addresses: dict[str, str] = {}
-        """Addresses of the connected Dask workers, by name."""
+        self._watch = _Watch(self._submit)
         self._deaths: Counter[str] = Counter()
         self._pending: dict[str, list[tuple[int, Task]]] = {}
         """Tasks by name of the worker, until the next poll sends them together."""
@@ -83,7 +81,7 @@ class Cluster:
         )
         self._client = Client(self._cluster, set_as_default=False)
         scheduler = self._cluster.scheduler
-        self._cluster.loop.add_callback(scheduler.add_plugin, _Watch(self), name=TOPIC)
+        self._cluster.loop.add_callback(scheduler.add_plugin, self._watch, name=TOPIC)
         self.address: str = self._cluster.scheduler_address
         self.pem = private_folder("cluster") / f"{self.address.rpartition(':')[2]}.pem"
         handle = os.open(self.pem, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -102,14 +100,14 @@ class Cluster:
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
         """See :class:`hopper_gemm.run.executors.local.Executor`."""
-        for name, address in list(self._addresses.items()):
+        for name, address in list(self._watch.addresses.items()):
             if tasks := self._pending.pop(name, ()):
                 self._submit(name, address, tasks)
-        found = []
+        found, heard = [], self._watch.heard
         with contextlib.suppress(Empty):
-            found.append(self._heard.get(timeout=seconds) if seconds else self._heard.get_nowait())
+            found.append(heard.get(timeout=seconds) if seconds else heard.get_nowait())
             while True:
-                found.append(self._heard.get_nowait())
+                found.append(heard.get_nowait())
         if self._client.status not in ("running", "connecting") and not self._lost:
             self._lost = True
             found.append(("", Left(LOST, for_good=True)))
@@ -152,49 +150,46 @@ class Cluster:
     def _returned(self, name: str, address: str, future: Any) -> None:
         """Tasks were handed over; where that failed, the worker could not be opened."""
         self._futures.discard(future)
-        if future.status == "error" and self._addresses.get(name) == address:
+        if future.status == "error" and self._watch.addresses.get(name) == address:
             with contextlib.suppress(Exception):
                 error = future.exception()
                 if not type(error).__name__.startswith("Killed"):
-                    self._heard.put((name, Left(f"{type(error).__name__}: {error}".splitlines()[0], for_good=True)))
+                    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                    self._watch.heard.put((name, Left(reason, for_good=True)))
         future.release()
-
-    def came(self, address: str, name: str) -> None:
-        """A Dask worker is here; it opens its GPU."""
-        self._addresses[name] = address
-        opening = threading.Thread(target=self._submit, args=(name, address, []), daemon=True)
-        opening.start()  # not from the scheduler's own loop
-
-    def went(self, address: str) -> None:
-        """A Dask worker is gone."""
-        for name in [name for name, at in self._addresses.items() if at == address]:
-            del self._addresses[name]
-            self._heard.put((name, Left("its worker is gone")))
-
-    def told(self, message: bytes) -> None:
-        """Events of a worker."""
-        name, events = pickle.loads(message)
-        for event in events:
-            self._heard.put((name, event))
 
 
 class _Watch(SchedulerPlugin):
-    """Tells a cluster who comes and goes, and what they say."""
+    """Who comes and goes, and what they say.
+
+    Args:
+        opening: given name, address and no tasks, has the GPU of a new Dask worker opened.
+    """
 
     name = TOPIC
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, opening: Callable[..., None]) -> None:
+        self._opening = opening
+        self.heard: SimpleQueue[tuple[str, Event]] = SimpleQueue()
+        self.addresses: dict[str, str] = {}
+        """Addresses of the connected Dask workers, by name."""
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        self._cluster.came(worker, str(scheduler.workers[worker].name))
+        name = str(scheduler.workers[worker].name)
+        self.addresses[name] = worker
+        opening = threading.Thread(target=self._opening, args=(name, worker, []), daemon=True)
+        opening.start()  # not from the scheduler's own loop
 
     def remove_worker(self, scheduler: Any, worker: str, **more: Any) -> None:
-        self._cluster.went(worker)
+        for name in [name for name, address in self.addresses.items() if address == worker]:
+            del self.addresses[name]
+            self.heard.put((name, Left("its worker is gone")))
 
     def log_event(self, topic: str, msg: Any) -> None:
         if topic == TOPIC:
-            self._cluster.told(msg)
+            name, events = pickle.loads(msg)
+            for event in events:
+                self.heard.put((name, event))
 
 
 class _Desk:

@@ -46,13 +46,8 @@ class Local:
     """
 
     def __init__(self, job: Job, gpus: Sequence[int]) -> None:
-        self._job = job
-        cores = sorted(os.sched_getaffinity(0))
-        self._members = {
-            f"GPU {gpu}": _Member(job, gpu, own) for gpu, own in zip(gpus, shares(cores, len(gpus)), strict=True)
-        }
-        for member in self._members.values():
-            member.start()
+        cores = shares(sorted(os.sched_getaffinity(0)), len(gpus))
+        self._members = {f"GPU {gpu}": _Member(job, gpu, own) for gpu, own in zip(gpus, cores, strict=True)}
 
     @property
     def awaited(self) -> str:
@@ -88,6 +83,7 @@ class _Member:
         self._process: Any = None
         self._deaths, self._code, self._over = 0, 0, False
         self.line: Connection | None = None
+        self.start()
 
     def start(self) -> None:
         self.line, far = CONTEXT.Pipe()
@@ -106,10 +102,8 @@ class _Member:
         except (EOFError, OSError):
             self.hang_up()
             self.end()
-        kinds = {type(event) for event in found}
-        if Left in kinds:
-            self._over = True
-        if Answer in kinds:
+        self._over = self._over or any(isinstance(event, Left) for event in found)
+        if any(isinstance(event, Answer) for event in found):
             self._deaths = 0
         if self.line is None and not self._over:
             self._deaths += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -157,7 +157,8 @@ class Sweep(Recording):
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
         self._finals: Finals | None = None
-        self._waiting: deque[Point] = deque()
+        self._waiting: Point | None = None
+        """Proposed, and waiting for its noise floor to be handed out."""
         self._boards: set[str] = set()
         self._ended: float | None = None
         self._done = 0
@@ -229,20 +230,15 @@ class Sweep(Recording):
 
     def next(self, member: Member) -> Task | None:
         """A noise floor, a point, or finals."""
-        lost = next((point for point, board in self._lost_controls if board == member.board), None)
-        if lost is not None:
-            self._lost_controls.discard((lost, member.board))
-            control = self._control(lost, member, self.protocol(lost))
-            if control is not None:
+        for lost, board in self._lost_controls:
+            if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
                 return control
         if self._finals is None:
-            point = self._waiting.popleft() if self._waiting else self._search.propose()
+            point = self._waiting or self._search.propose()
             if point is not None:
                 control = self._control(point, member, self.protocol(point))
-                if control is None:
-                    return self._timed(point, member)
-                self._waiting.appendleft(point)
-                return control
+                self._waiting = None if control is None else point
+                return control or self._timed(point, member)
             if not self._search.finished:
                 return None
             self._ended = time.monotonic()
