@@ -66,11 +66,8 @@ class Child:
         log: Path | None = None,
         holds: int | None = None,
     ) -> None:
-        self._factory = factory
-        self._arguments = arguments
-        self._environment = dict(environment or {})
-        self._log = log
-        self._holds = holds
+        self._factory, self._arguments = factory, arguments
+        self._environment, self._log, self._holds = dict(environment or {}), log, holds
         self._process: Any = None
         self._connection: Connection | None = None
         self._fresh = False
@@ -82,15 +79,12 @@ class Child:
         """Start the process ahead of its first request, so that what its factory imports is loaded meanwhile."""
         if self._process is None or not self._process.is_alive() or self._connection is None:
             self.close()
-            self._connection, far = CONTEXT.Pipe()
             by_main = threading.current_thread() is threading.main_thread()
             held = None if self._holds is None else Connection(os.dup(self._holds))  # a descriptor that can travel
-            life = (far, self._environment, self._log, by_main, held, self._factory, self._arguments)
-            self._process = CONTEXT.Process(target=_serve, args=life, daemon=True)
-            self._process.start()
-            for end in (far, held):
-                if end is not None:
-                    end.close()
+            life = (self._environment, self._log, by_main, held, self._factory, self._arguments)
+            self._process, self._connection = spawn(_serve, *life, daemon=True)
+            if held is not None:
+                held.close()
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
@@ -165,6 +159,21 @@ class Child:
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.close()
+
+
+def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
+    """A process, started, and our end of its pipe.
+
+    Args:
+        target: a module-level function; it is called with its end of the pipe, then the arguments.
+        arguments: picklable.
+        about: name of the process, and whether it is a daemon.
+    """
+    line, far = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=target, args=(far, *arguments), **about)
+    process.start()
+    far.close()
+    return process, line
 
 
 def ending(code: int | None) -> str:

@@ -77,10 +77,14 @@ class LoadedKernel:
                 (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.
         """
         sums = words = None
-        if self.config.has_workspace:
+        if self._meets:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
         self.launcher(a, b, out, *self._order, sums, words, readings)
+
+    @cached_property
+    def _meets(self) -> bool:
+        return self.config.has_workspace
 
     @cached_property
     def _order(self) -> tuple[int, bool, int, bool]:

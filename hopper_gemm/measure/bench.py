@@ -307,11 +307,10 @@ class Bench:
         if point.context == "isolated":
             figures["spacer_us"] = median(spacers)
         if point.context == "chained" or time_us >= ENERGY_US:
-            powers = {"": [one.ours.watts for one in rounds], "baseline_": [one.baseline.watts for one in rounds]}
             us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
-            for side, watts in powers.items():
-                known = [one for one in watts if one is not None]
-                if len(known) == len(watts):
+            for side, timings in (("", [one.ours for one in rounds]), ("baseline_", [one.baseline for one in rounds])):
+                known = [one.watts for one in timings if one.watts is not None]
+                if len(known) == len(timings):
                     mean = sum(known) / len(known)
                     figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
         return figures

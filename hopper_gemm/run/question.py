@@ -149,7 +149,7 @@ class Recording(Question):
         if key in self._controls or self._source != "measured":
             return None
         self._controls.add(key)
-        return Task((bare(point),), stage="control", protocol=protocol, named=True, pinned=True)
+        return Task((bare(point),), stage="control", protocol=protocol, pinned=True)
 
     def _learn(self, row: Row) -> None:
         """Note what a row says of the noise floor."""

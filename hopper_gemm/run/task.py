@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from hopper_gemm.measure.counters import Counted
 
 
+NAMED = ("control", "compare")
+"""Stages whose rows name the kernel that the baseline ran."""
+
+
 @dataclass(frozen=True)
 class Task:
     """Points for one worker, measured one after the other.
@@ -40,7 +44,6 @@ class Task:
         leader: the best so far.
         noise: noise floor of the place on the worker's board, where it is known.
         known: machine code that was measured with the same launch, by digest, with the config that ran it.
-        named: whether the baseline's kernel is named.
         pinned: whether it is for the board of the worker that it was made for, and no other.
     """
 
@@ -54,7 +57,6 @@ class Task:
     leader: Ratio | None = None
     noise: float | None = None
     known: Mapping[str, str] = field(default_factory=dict)
-    named: bool = False
     pinned: bool = False
 
 

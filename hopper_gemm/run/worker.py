@@ -26,7 +26,7 @@ from hopper_gemm.measure.statistics import Ratio, noise_floor
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.run.task import Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
+from hopper_gemm.run.task import NAMED, Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
 from hopper_gemm.study.files import FileLock
 from hopper_gemm.study.space import place_of
 
@@ -43,15 +43,15 @@ TRIES = 2
 """Processes that a point may take along before it counts as a crash."""
 
 
-def work(job: Job, gpu: int, cores: Sequence[int], by_main: bool, line: Connection) -> None:
+def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bool) -> None:
     """The life of a worker's process: until its coordinator hangs up, or its GPU cannot be used.
 
     Args:
+        line: takes tasks as (number, task), and gives each :data:`hopper_gemm.run.task.Event`.
         job: of the run.
         gpu: index, as nvidia-smi lists it.
         cores: to keep to, compilers and all.
         by_main: see :func:`hopper_gemm.compiler.child.settle_in`.
-        line: takes tasks as (number, task), and gives each :data:`hopper_gemm.run.task.Event`.
     """
     worker = None
     try:
@@ -230,7 +230,7 @@ class Worker:
         self._tell(Begun(one.number, index))
         outcome = self._measured(one, index, point)
         figures = {**figures, **outcome.figures}
-        if outcome.status == "ok" and task.named:
+        if outcome.status == "ok" and task.stage in NAMED:
             figures["baseline_kernel"] = self._named(point, outcome.recipe)
         self._learn(task, point, outcome, key)
         reason = outcome.reason or (serialised(point, built) if outcome.status == "ok" and built is not None else "")

@@ -58,10 +58,11 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
         IllegalConfigError: the config cannot run the problem.
     """
     key = config, problem, MODE.context, device
-    with LOADING:
-        if key not in _loaded:
-            _loaded[key] = load(config or default_config(problem), problem)
-        return _loaded[key]
+    if key not in _loaded:
+        with LOADING:
+            if key not in _loaded:
+                _loaded[key] = load(config or default_config(problem), problem)
+    return _loaded[key]
 
 
 def default_config(problem: GemmProblem) -> GemmConfig:

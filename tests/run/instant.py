@@ -11,7 +11,7 @@ from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.executors.replay import Replay, about_record, recorded_points
 from hopper_gemm.run.questions.sweep import Sweep
-from hopper_gemm.run.task import Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
+from hopper_gemm.run.task import NAMED, Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.spec import SweepSpec, read_spec
@@ -148,7 +148,7 @@ class Instant:
         self._twins.setdefault(key, str(point.config))
         found = self._outcome(Ask("measure", point, task.protocol, task.process))
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
-        if task.named and found.status == "ok":
+        if task.stage in NAMED and found.status == "ok":
             figures["baseline_kernel"] = "nvjet"
         return Answer(number, index, found.status, found.reason, {**figures, **found.figures}, found.samples)
 

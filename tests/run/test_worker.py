@@ -103,7 +103,7 @@ def test_a_worker_describes_its_gpu_and_answers_with_figures_pairs_and_what_comp
     worker = bench()
     joined = worker.hear(Joined)[-1]
     assert joined.gpu["uuid"] == "GPU-fake-0"
-    answers = worker.ask(timed(BARE, stage="control", named=True), timed(POINTS[0]))
+    answers = worker.ask(timed(BARE, stage="control"), timed(POINTS[0]))
     control, ours = sorted(answers, key=lambda one: one.number)
     assert control.figures["baseline_kernel"] == "nvjet"
     assert (ours.status, len(ours.samples), ours.figures["registers"], ours.figures["wgmma"]) == ("ok", 3, 168, 8)
@@ -112,7 +112,7 @@ def test_a_worker_describes_its_gpu_and_answers_with_figures_pairs_and_what_comp
 
 def test_the_baseline_is_named_once_for_each_problem_in_a_process_of_its_own(bench):
     worker = bench()
-    worker.ask(*(timed(BARE, stage="control", named=True) for _ in range(3)))
+    worker.ask(*(timed(BARE, stage="control") for _ in range(3)))
     lines = [line.split() for line in worker.log.read_text().splitlines()]
     naming = {words[1] for words in lines if words[0] == "name"}
     assert len([words for words in lines if words[0] == "name"]) == 1

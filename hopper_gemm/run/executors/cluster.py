@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from hopper_gemm.compiler.child import CONTEXT
+from hopper_gemm.compiler.child import spawn
 from hopper_gemm.run.executors.local import RESPAWNS
 from hopper_gemm.run.task import Answer, Event, Job, Left, Task
 from hopper_gemm.run.worker import log_file, private_folder, shares, work
@@ -197,13 +197,10 @@ class _Desk:
 
     def __init__(self, job: Job, dask_worker: Any) -> None:
         self._dask = dask_worker
-        self._line, far = CONTEXT.Pipe()
         name, _, numbers = str(dask_worker.name).rpartition(" ")
         gpu, share, count = map(int, numbers.split("/"))
         cores = list(shares(sorted(os.sched_getaffinity(0)), count))[share]
-        self._process = CONTEXT.Process(target=work, args=(job, gpu, cores, False, far), name=name)
-        self._process.start()
-        far.close()
+        self._process, self._line = spawn(work, job, gpu, cores, False, name=name)
         Finalize(None, self._process.kill, exitpriority=1)  # else the end of this process would wait for it
         threading.Thread(target=self._listen, name="desk", daemon=True).start()
 

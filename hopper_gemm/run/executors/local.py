@@ -9,7 +9,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from hopper_gemm.compiler.child import CONTEXT, ending
+from hopper_gemm.compiler.child import ending, spawn
 from hopper_gemm.run.task import Answer, Event, Job, Left, Task
 from hopper_gemm.run.worker import shares, work
 
@@ -86,11 +86,8 @@ class _Member:
         self.start()
 
     def start(self) -> None:
-        self.line, far = CONTEXT.Pipe()
-        life = (self._job, self._gpu, self._cores, True, far)
-        self._process = CONTEXT.Process(target=work, args=life, name=f"GPU {self._gpu}")
-        self._process.start()
-        far.close()
+        name = f"GPU {self._gpu}"
+        self._process, self.line = spawn(work, self._job, self._gpu, self._cores, True, name=name)
 
     def heard(self) -> list[Event]:
         """Everything it told up to now; where it died, that too, and another is started."""

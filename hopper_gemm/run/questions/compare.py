@@ -130,7 +130,7 @@ class Comparison(Recording):
                 self._limit -= len(keys)
             self._given.update(keys)
             child = f"process {process}" if process else ""
-            told: dict[str, Any] = {"process": process, "child": child, "named": True, "pinned": bool(child)}
+            told: dict[str, Any] = {"process": process, "child": child, "pinned": bool(child)}
             return Task(tuple(key.point for key in keys), stage="compare", protocol=self._protocol, **told)
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -41,36 +41,26 @@ class Plan:
     """What a sweep would do, counted before anything is measured.
 
     Args:
-        total: points, refused ones included.
+        points: refused ones included.
+        legal: points that can run.
+        open: of these, points to be measured.
+        recorded: legal points that already have a row.
+        minutes: that timing the open points takes on the GPU by their protocols; compiling runs beside.
         refused: points that a rule refuses, by rule.
         skipped: how many of these get no row.
-        recorded: legal points that already have a row.
-        most: rows that the budget allows, or None where every legal point gets one.
-        each: seconds that a point takes on the GPU by its protocol, on average; compiling runs beside.
     """
 
-    total: int
+    points: int
+    legal: int
+    open: int
+    recorded: int
+    minutes: float
     refused: dict[str, int]
     skipped: int
-    recorded: int
-    most: int | None = None
-    each: float = 0.0
-
-    @property
-    def legal(self) -> int:
-        """Points that can run."""
-        return self.total - sum(self.refused.values())
-
-    @property
-    def open(self) -> int:
-        """Points to be measured."""
-        return max(0, min(self.legal, self.legal if self.most is None else self.most) - self.recorded)
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        counts = {name: getattr(self, name) for name in ("legal", "open", "recorded")}
-        minutes = round(self.open * self.each / 60, 2)
-        return {"points": self.total, **counts, "minutes": minutes, "refused": self.refused, "skipped": self.skipped}
+        return {**asdict(self), "minutes": round(self.minutes, 2)}
 
     def lines(self) -> list[str]:
         """For a person."""
@@ -79,8 +69,8 @@ class Plan:
         rows = self.open + self.recorded
         legal = f" of {self.legal} legal ones" if rows < self.legal else ""
         return [
-            f"{self.total} points: {self.open} to measure, {self.recorded} recorded, refused: {refused}{skipped}",
-            f"{rows}{legal} get a row; timing those that are left takes {self.open * self.each / 60:.1f} minutes",
+            f"{self.points} points: {self.open} to measure, {self.recorded} recorded, refused: {refused}{skipped}",
+            f"{rows}{legal} get a row; timing those that are left takes {self.minutes:.1f} minutes",
         ]
 
 
@@ -182,18 +172,15 @@ class Sweep(Recording):
 
     def plan(self) -> Plan:
         """What there is to do."""
-        counts = Counter(place_of(point) for point in self._legal)
-        trials = self.spec.budget.trials
-        used = [(self.protocol(point), point.context) for point in self._legal]
+        space, legal, trials = self._space, self._legal, self.spec.budget.trials
+        counts = Counter(place_of(point) for point in legal)
+        most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
+        used = [(self.protocol(point), point.context) for point in legal]
         seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
-        return Plan(
-            total=self._space.total,
-            refused=dict(self._space.refused),
-            skipped=self._space.total - len(self._space.points),
-            recorded=len(self._answered()),
-            most=None if trials is None else sum(min(count, trials) for count in counts.values()),
-            each=sum(seconds) / len(seconds) if seconds else 0.0,
-        )
+        recorded, skipped = len(self._answered()), space.total - len(space.points)
+        open_points = max(0, most - recorded)
+        minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
+        return Plan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
 
     @property
     def open(self) -> int:
