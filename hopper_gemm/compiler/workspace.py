@@ -26,7 +26,7 @@ class Workspaces:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[int, int, int], Pair] = {}
-        """By device, stream, and number of the capture; 0 where there is none."""
+        """Workspaces by device, stream, and number of the capture, 0 where there is none."""
 
     def get(self, device: int, sums: int, words: int) -> Pair:
         """A workspace for a launch on the current stream of a device.
