@@ -28,6 +28,9 @@ CONTEXT = multiprocessing.get_context("spawn")
 
 PR_SET_PDEATHSIG = 1
 
+START_SECONDS = 120.0
+"""Allowance on top of a time-out while the process starts."""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -52,7 +55,6 @@ class Child:
         arguments: picklable.
         environment: variables set in the child before anything is imported there.
         log: file that takes what the child prints, tracebacks too; None leaves it on the terminal.
-        start_seconds: allowance on top of the time-out while the process starts.
         holds: file descriptor that stays open as long as the process lives, such as that of a lock.
     """
 
@@ -62,15 +64,10 @@ class Child:
         *arguments: Any,
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
-        start_seconds: float = 120.0,
         holds: int | None = None,
     ) -> None:
-        self._factory = factory
-        self._arguments = arguments
-        self._environment = dict(environment or {})
-        self._log = log
-        self._start_seconds = start_seconds
-        self._holds = holds
+        self._factory, self._arguments = factory, arguments
+        self._environment, self._log, self._holds = dict(environment or {}), log, holds
         self._process: Any = None
         self._connection: Connection | None = None
         self._fresh = False
@@ -78,21 +75,16 @@ class Child:
         self.deadline: float | None = None
         """When the answer must have come, by :func:`time.monotonic`; None where nothing is asked."""
 
-    @property
-    def pid(self) -> int | None:
-        """The process's number; None where there is no process."""
-        return None if self._process is None else self._process.pid
-
     def start(self) -> None:
         """Start the process ahead of its first request, so that what its factory imports is loaded meanwhile."""
         if self._process is None or not self._process.is_alive() or self._connection is None:
             self.close()
-            self._connection, far = CONTEXT.Pipe()
             by_main = threading.current_thread() is threading.main_thread()
-            life = (far, self._environment, self._log, by_main, _Held(self._holds), self._factory, self._arguments)
-            self._process = CONTEXT.Process(target=_serve, args=life, daemon=True)
-            self._process.start()
-            far.close()
+            held = None if self._holds is None else Connection(os.dup(self._holds))  # a descriptor that can travel
+            life = (self._environment, self._log, by_main, held, self._factory, self._arguments)
+            self._process, self._connection = spawn(_serve, *life, daemon=True)
+            if held is not None:
+                held.close()
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
@@ -105,7 +97,7 @@ class Child:
         self.start()
         assert self._connection is not None
         self._timeout = timeout
-        self.deadline = time.monotonic() + timeout + (self._start_seconds if self._fresh else 0.0)
+        self.deadline = time.monotonic() + timeout + (START_SECONDS if self._fresh else 0.0)
         self._fresh = False
         with contextlib.suppress(OSError):  # it died just now: poll tells
             self._connection.send(request)
@@ -129,9 +121,13 @@ class Child:
                 return Reply("timeout", error=f"no answer within {self._timeout:.0f} s; killed")
             kind, payload = connection.recv()
         except (EOFError, OSError):
-            code = self._exit_code()
+            process = self._process
+            if process is None:  # closed by another thread
+                return Reply("died", error="the process was closed")
+            process.join(5)
+            how = ending(process.exitcode)
             self.close()
-            return Reply("died", error=f"the process died with {code}")
+            return Reply("died", error=f"the process died with {how}")
         self.deadline = None
         if kind == "raised":
             self.close()
@@ -164,30 +160,28 @@ class Child:
             with contextlib.suppress(OSError):
                 connection.close()
 
-    def _exit_code(self) -> str:
-        if self._process is None:
-            return "an unknown exit code"
-        self._process.join(5)
-        code = self._process.exitcode
+
+def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
+    """A process, started, and our end of its pipe.
+
+    Args:
+        target: a module-level function; it is called with its end of the pipe, then the arguments.
+        arguments: picklable.
+        about: name of the process, and whether it is a daemon.
+    """
+    line, far = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=target, args=(far, *arguments), **about)
+    process.start()
+    far.close()
+    return process, line
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, from its exit code, in two or three words."""
+    with contextlib.suppress(ValueError):
         if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return f"signal {signal.Signals(-code).name}"
-        return f"exit code {code}"
-
-
-class _Held:
-    """A file descriptor on its way to a child; the child's copy is closed by its end alone."""
-
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-
-    def __getstate__(self) -> Any:
-        from multiprocessing import reduction
-
-        return None if self._descriptor is None else reduction.DupFd(self._descriptor)
-
-    def __setstate__(self, state: Any) -> None:
-        self._descriptor = None if state is None else state.detach()
+            return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
 
 
 def settle_in(log: Path | None = None, by_main: bool = True) -> None:
@@ -228,11 +222,12 @@ def _serve(
     environment: dict[str, str],
     log: Path | None,
     by_main: bool,
-    held: _Held,
+    held: Connection | None,
     factory: Callable[..., Handler],
     arguments: tuple[Any, ...],
 ) -> None:
-    """The child's life: make the handler, answer until the pipe closes. A handler that raised is not trusted again."""
+    """The child's life: make the handler, answer until the pipe closes. A handler that raised is not trusted again.
+    What is held is closed by the end alone."""
     settle_in(log, by_main)
     os.environ.update(environment)
     try:

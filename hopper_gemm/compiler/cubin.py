@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 OPCODES = {
     "wgmma": (0x9F0,),  # HGMMA
@@ -58,10 +58,6 @@ class CubinReport:
     def spills(self) -> bool:
         """Whether anything lives in local memory that should live in registers."""
         return bool(self.stack_bytes or self.local_loads or self.local_stores)
-
-    def as_dict(self) -> dict[str, int | str]:
-        """All figures by name, for JSON."""
-        return asdict(self)
 
 
 def read_cubin(cubin: bytes) -> CubinReport:

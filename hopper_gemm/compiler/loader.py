@@ -52,6 +52,18 @@ class LoadedKernel:
     launcher: Any
     clusters: int
 
+    @staticmethod
+    def of(config: GemmConfig, report: CubinReport, object_file: Path) -> LoadedKernel:
+        """The kernel of an object file, loaded for the current device.
+
+        Args:
+            config: resolved.
+            report: of the file's kernel.
+            object_file: its launcher with its device code.
+        """
+        clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
+        return LoadedKernel(config, report, _launcher(object_file), clusters)
+
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None
     ) -> None:
@@ -121,11 +133,7 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
 
 
 def load(
-    config: GemmConfig,
-    problem: GemmProblem,
-    store: Path | None = None,
-    metered: bool = False,
-    traced: bool = False,
+    config: GemmConfig, problem: GemmProblem, store: Path | None = None, metered: bool = False, traced: bool = False
 ) -> LoadedKernel:
     """A kernel for a config and a problem, from the store or compiled now (about a second).
 
@@ -145,14 +153,9 @@ def load(
     found = reasons(config, problem)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
-    config = resolve(config)
-    clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
-    kernels = KernelStore(store or default_store())
-    kernel = KernelId.of(config, problem, metered, traced)
+    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, metered, traced)
     with LOADING:
-        report = compile_into(kernels, kernel)
-        launcher = _launcher(kernels.object_file(kernel))
-    return LoadedKernel(config, report, launcher, clusters)
+        return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), kernels.object_file(kernel))
 
 
 @cache

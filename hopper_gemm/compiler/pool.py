@@ -110,11 +110,6 @@ class CompilePool:
         """Handles for :func:`multiprocessing.connection.wait`; one is ready when :meth:`pump` has work."""
         return [one for child in self._busy.values() for one in child.waits]
 
-    @property
-    def deadline(self) -> float | None:
-        """When :meth:`pump` must be called at the latest, by :func:`time.monotonic`; None where nothing compiles."""
-        return min((child.deadline for child in self._busy.values() if child.deadline is not None), default=None)
-
     def built(self, kernel: KernelId) -> Built | None:
         """The result for a kernel, or None while it is pending."""
         return self._built.get(kernel)
@@ -127,14 +122,8 @@ class CompilePool:
             self.pump()
         return self._built[kernel]
 
-    def drop(self) -> None:
-        """Forget what is queued and not begun: nobody will ask for it, or else it is compiled then."""
-        self._asked.difference_update(self._queue)
-        self._queue.clear()
-
     def close(self) -> None:
-        """Drop what is queued and end the processes."""
-        self.drop()
+        """End the processes; what is queued is dropped."""
         for child in (*self._idle, *self._busy.values()):
             child.close()
 

@@ -14,12 +14,6 @@ from hopper_gemm.kernel.probes import SPACER_CYCLES, SPACER_THREADS, clock_probe
 from hopper_gemm.model import hopper
 
 
-@cache
-def load_clock_probe() -> Callable[[Any, int], None]:
-    """A launcher ``probe(readings, blocks)``; see :func:`hopper_gemm.kernel.probes.clock_probe`."""
-    return compile_clock_probe()
-
-
 def spacer_elements(blocks: int) -> int:
     """The most elements that a launch of the spacer rewrites."""
     return blocks * SPACER_THREADS
@@ -32,8 +26,9 @@ def load_spacer() -> Callable[[Any, int], None]:
     return lambda piece, blocks: compiled(piece, blocks, SPACER_CYCLES, 1)
 
 
+@cache
 def compile_clock_probe(options: str = "") -> Any:
-    """The clock probe's launcher.
+    """A launcher ``probe(readings, blocks)``; see :func:`hopper_gemm.kernel.probes.clock_probe`.
 
     Args:
         options: more options of the DSL's compiler.
@@ -43,13 +38,11 @@ def compile_clock_probe(options: str = "") -> Any:
 
 
 def compile_spacer(options: str = "") -> Any:
-    """The spacer's launcher, likewise."""
+    """A launcher ``spacer(piece, blocks, cycles, step)``, likewise."""
     piece = make_fake_tensor(cutlass.Int16, (cute.sym_int(),), (1,), assumed_align=2)
     return _compiled(options, spacer, piece, Int32(0), Int32(0), Int32(0))
 
 
 def _compiled(options: str, function: Any, *arguments: Any) -> Any:
-    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
-    return cute.compile(
-        function, *arguments, stream, options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} {options}".strip()
-    )
+    stream, options = make_fake_stream(use_tvm_ffi_env_stream=True), f"--gpu-arch {hopper.ARCH} {options}".strip()
+    return cute.compile(function, *arguments, stream, options=f"--enable-tvm-ffi {options}")

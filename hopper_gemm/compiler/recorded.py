@@ -13,7 +13,6 @@ from pathlib import Path
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
-from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
@@ -57,15 +56,9 @@ class RecordedBinary:
         Raises:
             RecordedBinaryError: the file is not what was recorded.
         """
-        from cutlass import cute
-
-        from hopper_gemm.compiler.compile import FUNCTION
-
         if not self.object_file.is_file() or hashlib.sha256(self.object_file.read_bytes()).hexdigest() != self.digest:
             raise RecordedBinaryError(f"{self.object_file} is not the binary that was recorded; restore it from git")
-        launcher = cute.runtime.load_module(str(self.object_file), enable_tvm_ffi=True)[FUNCTION]
-        clusters = resident_clusters(self.config.cluster_size) * self.config.ctas_per_sm
-        return LoadedKernel(self.config, self.report, launcher, clusters)
+        return LoadedKernel.of(self.config, self.report, self.object_file)
 
 
 def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> RecordedBinary:
@@ -84,7 +77,7 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
     folder.mkdir(parents=True, exist_ok=True)
     made = RecordedBinary(problem, resolve(config), report, folder / f"{digest[:16]}.o", digest)
     made.object_file.write_bytes(content)
-    about = {"problem": asdict(problem), "config": made.config.as_dict(), "object": digest, "report": report.as_dict()}
+    about = {"problem": asdict(problem), "config": made.config.as_dict(), "object": digest, "report": asdict(report)}
     made.about.write_text(json.dumps(about, indent=1) + "\n")
     return made
 

@@ -23,7 +23,6 @@ import os
 import stat
 import tempfile
 import tokenize
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -77,12 +76,7 @@ class KernelId:
     def digest(self) -> str:
         """Name of the entry in a store; ``metered`` and ``traced`` are no part of it where they are false."""
         kernel = {name: value for name, value in asdict(self).items() if value is not False}
-        parts = {
-            "sources": source_digest(),
-            "kernel": kernel,
-            "versions": dict(_versions()),
-            "arch": hopper.ARCH,
-        }
+        parts = {"sources": source_digest(), "kernel": kernel, "versions": dict(_versions()), "arch": hopper.ARCH}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -166,23 +160,18 @@ class KernelStore:
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         _trusted(os.stat(self.root), self.root)
-        with self._alone():
+        with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
+            # On a file system without locks two may meet: then an object file may stand beside another's report, which
+            # counts as damaged and is compiled again.
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if self.report(kernel) is None:
-                entry = {"kernel": kernel.digest, "object": hashlib.sha256(object_file).hexdigest(), **report.as_dict()}
+                entry = {"kernel": kernel.digest, "object": hashlib.sha256(object_file).hexdigest(), **asdict(report)}
                 self._write(self.object_file(kernel), object_file)
                 self._write(self._report_file(kernel), json.dumps(entry).encode())
 
     def _report_file(self, kernel: KernelId) -> Path:
         return self.root / f"{kernel.digest}.json"
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other writers out. On a file system without locks two may meet: then an object file may stand beside
-        another's report, which counts as damaged and is compiled again."""
-        with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def _write(self, path: Path, content: bytes) -> None:
         """Write a file so that it is there whole or not at all, also after a crash of the machine."""

@@ -25,8 +25,8 @@ class Workspaces:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of_streams: dict[tuple[int, int], Pair] = {}
-        self._of_captures: dict[tuple[int, int, int], Pair] = {}
+        self._known: dict[tuple[int, int, int], Pair] = {}
+        """Workspaces by device, stream, and number of the capture, 0 where there is none."""
 
     def get(self, device: int, sums: int, words: int) -> Pair:
         """A workspace for a launch on the current stream of a device.
@@ -42,23 +42,13 @@ class Workspaces:
         import torch
 
         stream = torch._C._cuda_getCurrentRawStream(device)
-        if torch.cuda.is_current_stream_capturing():
-            return self._captured(device, stream, sums, words)
-        found = self._of_streams.get((device, stream))
+        key = device, stream, capture_of(stream) if torch.cuda.is_current_stream_capturing() else 0
+        found = self._known.get(key)
         if found is None or found[0].numel() < sums or found[1].numel() < words:
             with self._lock:
-                found = self._of_streams[device, stream] = _made(device, sums, words, found)
-        return found
-
-    def _captured(self, device: int, stream: int, sums: int, words: int) -> Pair:
-        capture = capture_of(stream)
-        with self._lock:
-            for key in list(self._of_captures):
-                if capture_of(key[1]) != key[2]:  # that capture has ended: the graph's pool may use the memory again
-                    del self._of_captures[key]
-            found = self._of_captures.get((device, stream, capture))
-            if found is None or found[0].numel() < sums or found[1].numel() < words:
-                found = self._of_captures[device, stream, capture] = _made(device, sums, words, found)
+                for other in [other for other in self._known if other[2] and capture_of(other[1]) != other[2]]:
+                    del self._known[other]  # that capture has ended: the graph's pool may use the memory again
+                found = self._known[key] = _made(device, sums, words, found)
         return found
 
 

@@ -20,13 +20,13 @@ from hopper_gemm.measure.baselines.choose import Chosen, Stopwatch, choose
 from hopper_gemm.measure.correctness import Correctness, check, poison, same_bits
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.protocol import Outcome, Protocol, protocol_dict
-from hopper_gemm.measure.race import Look, hopeless
-from hopper_gemm.measure.statistics import Ratio, Sample, speedup
+from hopper_gemm.measure.race import ALONE, Look, Race, hopeless
+from hopper_gemm.measure.statistics import speedup
 from hopper_gemm.measure.timing import Timer, Timing, host_times
 from hopper_gemm.measure.workload import Workload, make_workload
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 
@@ -111,15 +111,7 @@ class Bench:
             self._kernel(point.config, point.problem)
 
     def measure(
-        self,
-        point: Point,
-        protocol: Protocol,
-        *,
-        process: int = 0,
-        looks: Sequence[Look] = (),
-        leader: Ratio | None = None,
-        noise: float = 0.0,
-        following: Point | None = None,
+        self, point: Point, protocol: Protocol, *, process: int = 0, race: Race = ALONE, following: Point | None = None
     ) -> Outcome:
         """Measure a point.
 
@@ -127,22 +119,19 @@ class Bench:
             point: its config is legal; None for the baseline against itself.
             protocol: how to time; of the point's regime.
             process: number of this process, noted with each pair.
-            looks: when to drop the config, in this order, where it is hopeless beside the leader.
-            leader: the best so far, with all its pairs; without one nothing is dropped.
-            noise: the noise floor of the run, as a fraction.
+            race: when to drop the config, and beside whom.
             following: the point that is likely to be measured next, compiled: its kernel is loaded while the GPU is at
                 work on this one.
 
         Returns:
             The outcome. Of a dropped config the figures are those of the look at which it was dropped, and ``pairs``
-            says how many were taken by then; samples of a look with a protocol of its own are in them only there.
+            says how many were taken by then.
 
         Raises:
-            ValueError: the protocol, or a look's, is not of the point's regime, or there is no such baseline.
+            ValueError: the protocol is not of the point's regime, or there is no such baseline.
         """
-        for one in (protocol, *(look.protocol for look in looks if look.protocol)):
-            if protocol_dict(one)["regime"] != point.regime:
-                raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {one}")
+        if protocol_dict(protocol)["regime"] != point.regime:
+            raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {protocol}")
         baseline_of(point)
         scene, self._following = self._at(point), following
         launch, seconds, found = None, 0.0, None
@@ -163,7 +152,7 @@ class Bench:
         poison(first.ours)
         self._timer.idle()
         ours = scene.arm(launch, seconds, point.context)
-        rounds, harm = self._raced((ours, baseline), scene, point, protocol, looks, leader, noise)
+        rounds, harm = self._raced((ours, baseline), scene, point, protocol, race)
         if harm is not None:
             return Outcome("unstable", f"{harm} in each of {TRIES} tries")
         if found is not None:
@@ -244,32 +233,23 @@ class Bench:
         return scene.baselines[key]
 
     def _raced(
-        self,
-        arms: tuple[Arm, Arm],
-        scene: Scene,
-        point: Point,
-        protocol: Protocol,
-        looks: Sequence[Look],
-        leader: Ratio | None,
-        noise: float,
+        self, arms: tuple[Arm, Arm], scene: Scene, point: Point, protocol: Protocol, race: Race
     ) -> tuple[list[Round], str | None]:
         """The rounds that count: all of them, or those up to the look at which the config was dropped; and what voided
         them, if anything did."""
         kept: list[Round] = []
         spacer = scene.alone if point.context == "isolated" else None
-        for look in (*looks, Look(protocol.pairs)):
-            own = look.protocol or protocol
-            wanted = look.pairs if look.protocol else min(look.pairs, protocol.pairs) - len(kept)
+        for look in (*race.looks, Look(protocol.pairs)):
+            wanted = min(look.pairs, protocol.pairs) - len(kept)
             if wanted <= 0:
                 continue
-            rounds, harm = self._rounds(arms, spacer, own, wanted, len(kept))
+            rounds, harm = self._rounds(arms, spacer, protocol, wanted, len(kept))
             if harm is not None:
                 return rounds, harm
-            taken = rounds if look.protocol else kept + rounds
-            ratio = speedup([sample for one in taken for sample in one.samples(0)])
-            if leader is not None and hopeless(ratio, leader, noise + look.margin):
-                return taken, None
-            kept = kept if look.protocol else taken
+            kept += rounds
+            ratio = speedup([sample for one in kept for sample in one.samples(0)])
+            if race.leader is not None and hopeless(ratio, race.leader, race.noise + look.margin):
+                break
         return kept, None
 
     def _rounds(
@@ -327,11 +307,10 @@ class Bench:
         if point.context == "isolated":
             figures["spacer_us"] = median(spacers)
         if point.context == "chained" or time_us >= ENERGY_US:
-            powers = {"": [one.ours.watts for one in rounds], "baseline_": [one.baseline.watts for one in rounds]}
             us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
-            for side, watts in powers.items():
-                known = [one for one in watts if one is not None]
-                if len(known) == len(watts):
+            for side, timings in (("", [one.ours for one in rounds]), ("baseline_", [one.baseline for one in rounds])):
+                known = [one.watts for one in timings if one.watts is not None]
+                if len(known) == len(timings):
                     mean = sum(known) / len(known)
                     figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
         return figures

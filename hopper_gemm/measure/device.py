@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 from typing import Any
+
+import pynvml
 
 from hopper_gemm.model import hopper
 
@@ -42,10 +43,6 @@ class DeviceInfo:
     power_limit_watts: float
     sm_mhz_max: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Every field by name, for provenance."""
-        return asdict(self)
-
 
 def slug(name: str) -> str:
     """A folder name for a GPU: ``"NVIDIA H100 80GB HBM3"`` gives ``"h100"``."""
@@ -71,8 +68,6 @@ def find_hopper(index: int = 0) -> GpuId:
     Raises:
         NoHopperError: no driver, no such device, or not a Hopper one.
     """
-    import pynvml
-
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -95,13 +90,11 @@ def find_hopper(index: int = 0) -> GpuId:
 
 def describe_current() -> DeviceInfo:
     """Describe the current CUDA device, which must be one that :func:`find_hopper` found."""
-    import pynvml
     import torch
 
-    pynvml.nvmlInit()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     uuid = f"GPU-{properties.uuid}"
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    handle = _handle(uuid)
     return DeviceInfo(
         name=properties.name,
         slug=slug(properties.name),
@@ -135,7 +128,7 @@ class Tick:
 
 
 class Telemetry:
-    """Reads NVML while work runs: energy, temperature, clock event reasons.
+    """Reads NVML while work runs: energy, clock event reasons.
 
     The energy counter moves in steps of about 100 ms, and reading it takes 3 ms: a side thread keeps each step with the
     moment at which it was seen, so that mean power over a window comes from whole steps. Work that is shorter than
@@ -147,24 +140,18 @@ class Telemetry:
     """
 
     def __init__(self, uuid: str, energy: bool = True) -> None:
-        import pynvml
-
-        self._nvml = pynvml
         self._handle = _handle(uuid)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True) if energy else None
         self.ticks: list[Tick] = []
         self.reasons = 0
-        self.celsius_max = 0
 
     def __enter__(self) -> Telemetry:
         if self._thread is not None:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -182,15 +169,13 @@ class Telemetry:
         return next((text for bit, text in HARMFUL_REASONS.items() if self.reasons & bit), None)
 
     def look(self) -> None:
-        """Read temperature and clock event reasons, now."""
-        self.reasons |= self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        celsius = self._nvml.nvmlDeviceGetTemperature(self._handle, self._nvml.NVML_TEMPERATURE_GPU)
-        self.celsius_max = max(self.celsius_max, celsius)
+        """Read clock event reasons, now."""
+        self.reasons |= pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
 
     def _poll(self) -> None:
         last = None
         while not self._stop.is_set():
-            millijoules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+            millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
             if millijoules != last:
                 self.ticks.append(Tick(time.perf_counter(), millijoules / 1000))
                 last = millijoules
@@ -200,7 +185,5 @@ class Telemetry:
 
 @cache
 def _handle(uuid: str) -> Any:
-    import pynvml
-
     pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)

@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.measure.arms import Launch
 from hopper_gemm.measure.baselines import BASELINES
-from hopper_gemm.measure.workload import Operands, make_workload
+from hopper_gemm.measure.workload import make_workload
 from hopper_gemm.model.point import Point
 
 UNKNOWN = "unknown"
 
 
 def baseline_kernel(point: Point, recipe: Any = None) -> str:
-    """Name of the kernel (or kernels, joined by ``+``) that a point's baseline runs.
+    """Name of the kernel (or kernels, joined by ``+``) that a point's baseline runs, else :data:`UNKNOWN`.
 
     Args:
         point: names problem and baseline.
@@ -23,11 +22,7 @@ def baseline_kernel(point: Point, recipe: Any = None) -> str:
     """
     torch.cuda.empty_cache()
     workload = make_workload(point.problem, l2_bytes=0)
-    return kernel_of(BASELINES[point.against].restore(workload, recipe).launch, workload.sets[0])
-
-
-def kernel_of(launch: Launch, operands: Operands) -> str:
-    """Name of the kernel (or kernels, joined by ``+``) that a launch runs; :data:`UNKNOWN` where none is seen."""
+    launch, operands = BASELINES[point.against].restore(workload, recipe).launch, workload.sets[0]
     launch(operands)
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:

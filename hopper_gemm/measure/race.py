@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from hopper_gemm.measure.protocol import Protocol
 from hopper_gemm.measure.statistics import Ratio
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """A point of a measurement at which a config may be dropped.
 
     Args:
-        pairs: taken by then. A look by the measurement's own protocol counts its pairs from the first; one by a
-            protocol of its own takes these pairs beside them.
+        pairs: taken by then, from the first.
         margin: fraction by which a config must be behind the leader, beside the noise, to be dropped.
-        protocol: shorter than the measurement's own and of the same regime, for a first look; its samples are
-            forgotten if the config survives, so that no ratio mixes short timings with long ones. None for the
-            measurement's own.
-
-    Example: one pair of 3 ms after rests of 4 ms, then one pair of the measurement's own.
-
-        >>> from hopper_gemm.measure.protocol import Burst
-        >>> looks = (Look(1, 0.08, Burst(rest=0.004, warm=0.003, timed=0.003)), Look(1, 0.015))
     """
 
     pairs: int
     margin: float = 0.0
-    protocol: Protocol | None = None
+
+
+class Race(NamedTuple):
+    """What a config is up against.
+
+    Args:
+        looks: when to drop it, in this order, where it is hopeless beside the leader.
+        leader: the best so far, with all its pairs; without one nothing is dropped.
+        noise: the noise floor of the run, as a fraction.
+    """
+
+    looks: Sequence[Look] = ()
+    leader: Ratio | None = None
+    noise: float = 0.0
+
+
+ALONE = Race()
+"""Beside nobody: nothing is dropped."""
 
 
 def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from hopper_gemm.compiler.probe import load_clock_probe
+from hopper_gemm.compiler.probe import compile_clock_probe
 from hopper_gemm.measure.arms import Arm
 from hopper_gemm.measure.device import DeviceInfo, Telemetry
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady
@@ -52,7 +52,7 @@ class Clock:
 
     def __init__(self, sms: int) -> None:
         self._sms = sms
-        self._probe = load_clock_probe()
+        self._probe = compile_clock_probe()
         self._readings = torch.zeros(2, sms, 2, dtype=torch.int64, device="cuda")
         self._marks = self._readings[0], self._readings[1]
 

@@ -83,8 +83,7 @@ class Measured(NamedTuple):
 
 def component_of(duration_us: float, components: Sequence[Component] = COMPONENTS) -> Component:
     """The component of a duration's class; that of the longest class where none reaches so far."""
-    ordered = sorted(components, key=lambda one: one.most_us)
-    return next((one for one in ordered if duration_us <= one.most_us), ordered[-1])
+    return next((one for one in components if duration_us <= one.most_us), components[-1])
 
 
 def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:

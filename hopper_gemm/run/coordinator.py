@@ -7,11 +7,13 @@ had only queued costs nothing. Answers that arrive together are recorded togethe
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from hopper_gemm.measure.device import NoHopperError
+from hopper_gemm.model.point import Point
 from hopper_gemm.run.executors.local import Executor
 from hopper_gemm.run.question import Member, Question, RefusedError, Taken
 from hopper_gemm.run.task import Answer, Begun, Event, Joined, Left, Said, Task
@@ -34,25 +36,27 @@ class RunError(ValueError):
     """The run cannot go on; the message says why, and what to do."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sent:
     """A task that is out.
 
     Args:
+        number: by which the worker answers.
         task: as the question gave it.
         board: where it was sent first.
-        left: points without an answer, by index.
+        left: points without an answer.
         sent: of these, in the order in which the worker has them.
         begun: points that the worker has begun.
         deaths: workers that died over each point.
     """
 
+    number: int
     task: Task
     board: str
-    left: list[int]
-    sent: list[int] = field(default_factory=list)
-    begun: set[int] = field(default_factory=set)
-    deaths: dict[int, int] = field(default_factory=dict)
+    left: list[Point]
+    sent: tuple[Point, ...] = ()
+    begun: set[Point] = field(default_factory=set)
+    deaths: Counter[Point] = field(default_factory=Counter)
 
 
 class Coordinator:
@@ -70,8 +74,8 @@ class Coordinator:
         self._away: dict[str, tuple[str, float]] = {}
         """Boards of workers that died and may come back, by name, with when they died."""
         self._out: dict[str, dict[int, _Sent]] = {}
-        self._again: deque[tuple[int, _Sent]] = deque()
-        self._numbers = 0
+        self._again: deque[_Sent] = deque()
+        self._numbers = count(1)
         self._held: list[Taken] | None = []
         self._reason = ""
         self._ever = False
@@ -84,7 +88,6 @@ class Coordinator:
             RunError: all workers are gone, or nothing but crashes came.
         """
         waited, told = time.monotonic(), 0.0
-        since = time.strftime("%H:%M:%S", time.localtime())
         while True:
             full = self._hand_out()
             busy = any(self._out.values()) or self._again
@@ -105,9 +108,9 @@ class Coordinator:
             now = time.monotonic()
             if self._members:
                 waited, told = now, 0.0
-                since = time.strftime("%H:%M:%S", time.localtime())
             elif now - waited > PATIENCE_SECONDS and (not told or now - told > 3 * PATIENCE_SECONDS):
                 told = now
+                since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - waited)))
                 self._say(f"waiting since {since} for {self._executor.awaited} to be ready")
 
     # -----------------------------------------------------------------------------------------
@@ -119,31 +122,26 @@ class Coordinator:
         while hungry:
             for member in list(hungry):
                 out = self._out[member.name]
-                number_and_sent = self._open(member) if len(out) < room else None
-                if number_and_sent is None:
+                sent = self._open(member) if len(out) < room else None
+                if sent is None:
                     hungry.remove(member)
                     continue
-                number, sent = number_and_sent
-                sent.sent, sent.begun = list(sent.left), set()
-                out[number] = sent
-                points = tuple(sent.task.points[index] for index in sent.left)
-                self._executor.send(member.name, [(number, replace(sent.task, points=points))])
+                sent.sent, sent.begun = tuple(sent.left), set()
+                out[sent.number] = sent
+                self._executor.send(member.name, sent.number, replace(sent.task, points=sent.sent))
                 given += 1
                 if given == BATCH:
                     return True
         return False
 
-    def _open(self, member: Member) -> tuple[int, _Sent] | None:
+    def _open(self, member: Member) -> _Sent | None:
         """A task for a worker: one that another died over, or the question's next."""
-        for at, (number, sent) in enumerate(self._again):
+        for sent in self._again:
             if not sent.task.pinned or sent.board == member.board:
-                del self._again[at]
-                return number, sent
+                self._again.remove(sent)
+                return sent
         task = self._question.next(member)
-        if task is None:
-            return None
-        self._numbers += 1
-        return self._numbers, _Sent(task, member.board, list(range(len(task.points))))
+        return None if task is None else _Sent(next(self._numbers), task, member.board, list(task.points))
 
     def _hear(self, events: Sequence[tuple[str, Event]]) -> None:
         taken: list[Taken] = []
@@ -191,9 +189,9 @@ class Coordinator:
             del self._away[name]
             self._question.left(name)
         boards = {*(board for board, _ in self._away.values()), *(member.board for member in self._members.values())}
-        for number, sent in list(self._again):
+        for sent in list(self._again):
             if sent.task.pinned and sent.board not in boards:
-                self._again.remove((number, sent))
+                self._again.remove(sent)
                 self._question.dropped(sent.task, sent.board)
 
     def _deliver(self) -> None:
@@ -204,13 +202,12 @@ class Coordinator:
 
     def _answered(self, name: str, answer: Answer) -> list[Taken]:
         sent = self._out.get(name, {}).get(answer.number)
-        index = -1 if sent is None else sent.sent[answer.index]
-        if sent is None or index not in sent.left:
+        if sent is None or (point := sent.sent[answer.index]) not in sent.left:
             return []  # of a worker that was taken for dead: another has answered, or will
-        sent.left.remove(index)
+        sent.left.remove(point)
         if not sent.left:
             del self._out[name][answer.number]
-        return [Taken(self._members[name], sent.task, sent.task.points[index], answer)]
+        return [Taken(self._members[name], sent.task, point, answer)]
 
     def _lost(self, name: str, left: Left) -> list[Taken]:
         """A worker is gone: what it had goes to others, and what it was measuring counts a death."""
@@ -223,16 +220,16 @@ class Coordinator:
             self._away.pop(name, None)
             self._question.left(name)
         taken = []
-        for number, sent in self._out.pop(name, {}).items():
-            for index in [index for index in sent.left if index in sent.begun]:
-                sent.deaths[index] = sent.deaths.get(index, 0) + 1
-                if sent.deaths[index] > 1:
-                    sent.left.remove(index)
-                    answer = Answer(number, index, "crash", f"two workers died over it; {left.reason}")
-                    assert member is not None
-                    taken.append(Taken(member, sent.task, sent.task.points[index], answer))
+        for sent in self._out.pop(name, {}).values():
+            hit = [point for point in sent.left if point in sent.begun]
+            sent.deaths.update(hit)
+            for point in hit:
+                if member is not None and sent.deaths[point] > 1:
+                    sent.left.remove(point)
+                    index, reason = sent.sent.index(point), f"two workers died over it; {left.reason}"
+                    taken.append(Taken(member, sent.task, point, Answer(sent.number, index, "crash", reason)))
             if sent.left:
-                self._again.append((number, sent))
+                self._again.append(sent)
         return taken
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from hopper_gemm.measure.statistics import noise_floor
 from hopper_gemm.model.point import Point
 from hopper_gemm.run.task import Answer, Task, ratio_of
 from hopper_gemm.study.folder import StudyFolder
-from hopper_gemm.study.row import Row, Sample, figures_of
+from hopper_gemm.study.row import Row, figures_of
 from hopper_gemm.study.space import place_of
 
 
@@ -149,7 +149,7 @@ class Recording(Question):
         if key in self._controls or self._source != "measured":
             return None
         self._controls.add(key)
-        return Task((bare(point),), stage="control", protocol=protocol, named=True, pinned=True)
+        return Task((bare(point),), stage="control", protocol=protocol, pinned=True)
 
     def _learn(self, row: Row) -> None:
         """Note what a row says of the noise floor."""
@@ -159,20 +159,21 @@ class Recording(Question):
             if row.ok:
                 self._noise[key] = round(noise_floor(ratio_of(row.figures)), 6)
 
-    def _row(
-        self,
-        point: Point,
-        status: str,
-        reason: str,
-        stage: str,
-        process: int = 0,
-        figures: Mapping[str, Any] | None = None,
-        samples: tuple[Sample, ...] = (),
-        board: str = "unknown",
-    ) -> Row:
-        """A row of this study; of the figures those that its status may carry."""
-        carried, gpu = figures_of(status, figures or {}), self._about["gpu"]["name"]
-        return Row(point, status, reason, carried, samples, stage, process, self._study, self._source, gpu, board)
+    def _row(self, one: Taken, **more: Any) -> Row:
+        """The row of an answer; of its figures, and of more that it may lack, those that its status may carry."""
+        answer, task = one.answer, one.task
+        figures = figures_of(answer.status, {**more, **answer.figures})
+        known = (answer.status, answer.reason, figures, answer.samples, task.stage, task.process, *self._origin)
+        return Row(one.point, *known, str(answer.figures.get("board", one.member.board)))
+
+    def _refused(self, point: Point, why: str, stage: str, process: int = 0) -> Row:
+        """The row of a point that some rule refuses."""
+        return Row(point, "illegal", why, {}, (), stage, process, *self._origin)
+
+    @property
+    def _origin(self) -> tuple[str, str, str]:
+        """Study, source and GPU of a row."""
+        return self._study, self._source, self._about["gpu"]["name"]
 
 
 def bare(point: Point) -> Point:

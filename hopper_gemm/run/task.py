@@ -6,7 +6,7 @@ Children alone hold a CUDA context, and may be killed at any moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
 from hopper_gemm.measure.device import GpuId, find_hopper
-from hopper_gemm.measure.protocol import Protocol
-from hopper_gemm.measure.race import Look
+from hopper_gemm.measure.protocol import Outcome, Protocol
+from hopper_gemm.measure.race import ALONE, Look, Race
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import HOST_FIELDS
 from hopper_gemm.model.footprint import footprint
-from hopper_gemm.model.point import Point
-from hopper_gemm.study.row import Sample
+from hopper_gemm.model.point import Point, Sample
 
 if TYPE_CHECKING:
     from hopper_gemm.measure.counters import Counted
+
+
+NAMED = ("control", "compare")
+"""Stages whose rows name the kernel that the baseline ran."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,6 @@ class Task:
         leader: the best so far.
         noise: noise floor of the place on the worker's board, where it is known.
         known: machine code that was measured with the same launch, by digest, with the config that ran it.
-        named: whether the baseline's kernel is named.
         pinned: whether it is for the board of the worker that it was made for, and no other.
     """
 
@@ -55,7 +57,6 @@ class Task:
     leader: Ratio | None = None
     noise: float | None = None
     known: Mapping[str, str] = field(default_factory=dict)
-    named: bool = False
     pinned: bool = False
 
 
@@ -66,7 +67,7 @@ class Ask:
     Args:
         kind: ``"describe"`` the GPU, ``"prepare"`` for a point, ``"measure"`` it, take its ``"host"`` time.
         point: what the kind needs of one.
-        protocol, process, looks, leader, noise, following: of :meth:`hopper_gemm.measure.bench.Bench.measure`.
+        protocol, process, race, following: of :meth:`hopper_gemm.measure.bench.Bench.measure`.
         against: baselines to look for.
     """
 
@@ -74,9 +75,7 @@ class Ask:
     point: Point | None = None
     protocol: Protocol | None = None
     process: int = 0
-    looks: tuple[Look, ...] = ()
-    leader: Ratio | None = None
-    noise: float = 0.0
+    race: Race = ALONE
     following: Point | None = None
     against: tuple[str, ...] = ()
 
@@ -93,15 +92,14 @@ def measuring(store: Path | None, seed: int) -> Handler:
 
     def handle(ask: Ask) -> Any:
         if ask.kind == "describe":
-            return bench().device.as_dict(), missing(ask.against)
+            return asdict(bench().device), missing(ask.against)
         assert ask.point is not None
         if ask.kind == "prepare":
             return bench().prepare(ask.point)
         if ask.kind == "host":
-            return bench().host_times(ask.point.problem)
+            return Outcome("ok", figures=bench().host_times(ask.point.problem))
         assert ask.protocol is not None
-        told: dict[str, Any] = {"process": ask.process, "looks": ask.looks, "leader": ask.leader, "noise": ask.noise}
-        return bench().measure(ask.point, ask.protocol, following=ask.following, **told)
+        return bench().measure(ask.point, ask.protocol, process=ask.process, race=ask.race, following=ask.following)
 
     return handle
 

@@ -1,7 +1,7 @@
 """A worker: one GPU, the compilers that serve it, and the measuring child that alone touches it.
 
-It has no threads. One loop listens to the coordinator, lets the compilers work ahead, and takes the next step of the
-measurement under way; the measurement itself reads from top to bottom, as a generator that yields where it waits.
+It has no threads. Wherever it waits, it listens to the coordinator and lets the compilers work ahead; the measurement
+itself reads from top to bottom.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -21,13 +21,13 @@ from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.measure.protocol import Outcome, seconds_of
+from hopper_gemm.measure.race import Race
 from hopper_gemm.measure.statistics import Ratio, noise_floor
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.run.task import Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
+from hopper_gemm.run.task import NAMED, Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
 from hopper_gemm.study.files import FileLock
-from hopper_gemm.study.row import Sample
 from hopper_gemm.study.space import place_of
 
 RUN_SECONDS = 60.0
@@ -42,19 +42,16 @@ GPU_SECONDS = 60.0
 TRIES = 2
 """Processes that a point may take along before it counts as a crash."""
 
-Steps = Generator[None, None, Any]
-"""A measurement under way: it yields where it waits."""
 
-
-def work(job: Job, gpu: int, cores: Sequence[int], by_main: bool, line: Connection) -> None:
+def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bool) -> None:
     """The life of a worker's process: until its coordinator hangs up, or its GPU cannot be used.
 
     Args:
+        line: takes tasks as (number, task), and gives each :data:`hopper_gemm.run.task.Event`.
         job: of the run.
         gpu: index, as nvidia-smi lists it.
         cores: to keep to, compilers and all.
         by_main: see :func:`hopper_gemm.compiler.child.settle_in`.
-        line: takes tasks as (number, task), and gives each :data:`hopper_gemm.run.task.Event`.
     """
     worker = None
     try:
@@ -115,7 +112,6 @@ class Worker:
         self._pool = CompilePool(self._store, max(1, cores - 1), job.rig.compiling, log)
         self._lock = FileLock(private_folder("gpus") / f"{gpu.uuid}.lock")
         self._queue: deque[_Open] = deque()
-        self._asked: list[Child] = []
         self._spares: list[Child] = []
         self._child: Child | None = None
         self._name = ""
@@ -133,15 +129,21 @@ class Worker:
             EOFError: it did.
             NoHopperError: the GPU cannot be used.
         """
-        life = self._life()
-        next(life)
+        self._open_gpu()
         while True:
-            waits = [self._line, *self._pool.waits, *(one for child in self._asked for one in child.waits)]
-            wait(waits, 1.0)
-            while self._line.poll(0):
-                self._take(*self._line.recv())
-            self._pool.pump()
-            next(life)
+            one = next((one for one in self._queue if self._compiled(one)), None)
+            if one is None:
+                self._wait()
+                continue
+            self._queue.remove(one)
+            if one.task.kind in ("profile", "meter"):
+                self._count(one)
+                continue
+            for index, point in enumerate(one.task.points):
+                self._tell(self._answer(one, index, point))
+            while len(self._spares) < self._job.fresh:  # they load their modules while the study is measured
+                self._spares.append(self._new_child())
+                self._spares[-1].start()
 
     def close(self) -> None:
         """End all processes, then give the GPU free."""
@@ -153,6 +155,13 @@ class Worker:
 
     # -----------------------------------------------------------------------------------------
 
+    def _wait(self, *asked: Child) -> None:
+        """Wait a second at most for a task, a compiler or one of the children that were asked; take what has come."""
+        wait([self._line, *self._pool.waits, *(one for child in asked for one in child.waits)], 1.0)
+        while self._line.poll(0):
+            self._take(*self._line.recv())
+        self._pool.pump()
+
     def _take(self, number: int, task: Task) -> None:
         """Queue a task; its kernels compile while others are measured."""
         metered = task.kind == "meter"
@@ -163,29 +172,10 @@ class Worker:
         self._queue.append(_Open(number, task, kernels))
         self._pool.submit(kernel for kernel in kernels if kernel is not None)
 
-    def _life(self) -> Steps:
-        """Open the GPU, then task after task, the first that is compiled first."""
-        yield from self._open_gpu()
-        while True:
-            at = next((i for i, one in enumerate(self._queue) if self._compiled(one)), None)
-            if at is None:
-                yield
-                continue
-            one = self._queue[at]
-            del self._queue[at]
-            if one.task.kind in ("profile", "meter"):
-                self._count(one)
-                continue
-            for index, point in enumerate(one.task.points):
-                yield from self._answered(one, index, point)
-            while len(self._spares) < self._job.fresh:  # they load their modules while the study is measured
-                self._spares.append(self._new_child())
-                self._spares[-1].start()
-
     def _compiled(self, one: _Open) -> bool:
         return all(kernel is None or self._pool.built(kernel) is not None for kernel in one.kernels)
 
-    def _open_gpu(self) -> Steps:
+    def _open_gpu(self) -> None:
         """Hold the GPU, and describe it.
 
         Raises:
@@ -201,14 +191,14 @@ class Worker:
             if not told:
                 self._tell(Said(f"waiting since {since} for {name}, held by {holder}; for at most {GPU_SECONDS:.0f} s"))
                 told = True
-            yield
+            self._wait()
         self._child = self._new_child()
         self._child.start()
         self._namer = self._process(self._job.rig.naming)
         self._namer.start()
-        self._tell(Joined(*(yield from self._described())))
+        self._tell(self._described())
 
-    def _described(self) -> Generator[None, None, tuple[dict[str, Any], Mapping[str, str]]]:
+    def _described(self) -> Joined:
         """What the measuring child says of the GPU and of baselines.
 
         Raises:
@@ -216,42 +206,37 @@ class Worker:
         """
         assert self._child is not None
         for _ in range(TRIES):
-            reply = yield from self._ask(self._child, Ask("describe", against=self._job.against), RUN_SECONDS)
+            reply = self._ask(self._child, Ask("describe", against=self._job.against), RUN_SECONDS)
             if reply.kind == "answer":
-                return reply.value
+                return Joined(*reply.value)
         raise NoHopperError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
 
-    def _answered(self, one: _Open, index: int, point: Point) -> Steps:
-        """Answer a point of a task."""
-        task, built, twin = one.task, None, ""
-        kernel = one.kernels[index]
+    def _answer(self, one: _Open, index: int, point: Point) -> Answer:
+        """The answer to a point of a task."""
+        task, kernel, built = one.task, one.kernels[index], None
         if task.stage == "final" and point in self._failed:
-            self._tell(Answer(one.number, index, ""))
-            return
+            return Answer(one.number, index, "")
         figures: dict[str, Any] = {}
         key: tuple[Any, ...] = ()
         if kernel is not None:
             built = self._pool.result(kernel)
             figures = compiled_figures(point, built)
             if built.status != "ok":
-                self._tell(Answer(one.number, index, built.status, built.reason, figures))
-                return
+                return Answer(one.number, index, built.status, built.reason, figures)
             key = (*launch_key(point), figures["code"])
             twin = task.known.get(figures["code"], "") or self._twins.get(key, "")
             if twin and task.stage == "sweep":
-                self._tell(Answer(one.number, index, "ok", figures=figures, twin=twin))
-                return
+                return Answer(one.number, index, "ok", figures=figures, twin=twin)
         self._tell(Begun(one.number, index))
-        outcome = yield from self._measured(one, index, point)
+        outcome = self._measured(one, index, point)
         figures = {**figures, **outcome.figures}
-        if outcome.status == "ok" and task.named:
-            figures["baseline_kernel"] = yield from self._named(point, outcome.recipe)
-        samples = tuple(Sample(*sample) for sample in outcome.samples)
+        if outcome.status == "ok" and task.stage in NAMED:
+            figures["baseline_kernel"] = self._named(point, outcome.recipe)
         self._learn(task, point, outcome, key)
         reason = outcome.reason or (serialised(point, built) if outcome.status == "ok" and built is not None else "")
-        self._tell(Answer(one.number, index, outcome.status, reason, figures, samples))
+        return Answer(one.number, index, outcome.status, reason, figures, outcome.samples)
 
-    def _measured(self, one: _Open, index: int, point: Point) -> Generator[None, None, Outcome]:
+    def _measured(self, one: _Open, index: int, point: Point) -> Outcome:
         """Measure a point; one that takes its process along gets another try in a new one."""
         task, place = one.task, place_of(point)
         if task.kind == "host":
@@ -261,17 +246,17 @@ class Worker:
             leaders = [ratio for ratio in (task.leader, self._leaders.get(place)) if ratio is not None]
             leader = max(leaders, key=lambda ratio: ratio.median, default=None)
             noise = self._noise.get(place, 0.0) if task.noise is None else task.noise
-            told = (task.protocol, task.process, task.looks, leader, noise, self._following(one, index))
-            ask = Ask("measure", point, *told)
+            race = Race(task.looks, leader, noise)
+            ask = Ask("measure", point, task.protocol, task.process, race, self._following(one, index))
             seconds = RUN_SECONDS + 3 * task.protocol.pairs * seconds_of(task.protocol, point.context) * 1.5
             seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
         for attempt in range(TRIES):
-            child = yield from self._child_for(task)
+            child = self._child_for(task)
             if attempt:  # a process that dies while it starts is not the point's fault
-                yield from self._described()
-            reply = yield from self._ask(child, ask, seconds)
+                self._described()
+            reply = self._ask(child, ask, seconds)
             if reply.kind == "answer":
-                return Outcome("ok", figures=reply.value) if task.kind == "host" else reply.value
+                return reply.value
         if task.stage == "final":
             self._failed.add(point)
         return Outcome("timeout" if reply.kind == "timeout" else "crash", reply.error)
@@ -281,26 +266,20 @@ class Worker:
         if index + 1 < len(one.task.points):
             return one.task.points[index + 1]
         later = (other for other in self._queue if other.task.child == one.task.child and self._compiled(other))
-        point = next((other.task.points[0] for other in later), None)
-        return None if point is None or self._pool_status(point) != "ok" else point
+        point, kernel = next(((other.task.points[0], other.kernels[0]) for other in later), (None, None))
+        return point if kernel is not None and self._pool.result(kernel).status == "ok" else None
 
-    def _pool_status(self, point: Point) -> str:
-        if point.config is None:
-            return ""
-        built = self._pool.built(KernelId.of(point.config, filled_up(point.problem)))
-        return "" if built is None else built.status
-
-    def _child_for(self, task: Task) -> Generator[None, None, Child]:
+    def _child_for(self, task: Task) -> Child:
         """The process that measures a task; a new one where its name is another's."""
         assert self._child is not None
         if task.child and task.child != self._name:
             self._child.close()
             if not self._spares or task.process == 0:
-                yield from self._prepare(task)
+                self._prepare(task)
             self._child, self._name = self._spares.pop(0) if self._spares else self._new_child(), task.child
         return self._child
 
-    def _prepare(self, task: Task) -> Steps:
+    def _prepare(self, task: Task) -> None:
         """Let the processes that come next make their contexts and matrices at the same time, before any is timed."""
         later = [one.task.child for one in self._queue if one.task.points[0].problem == task.points[0].problem]
         count = len(dict.fromkeys(child for child in (task.child, *later) if child))
@@ -308,23 +287,18 @@ class Worker:
             self._spares.append(self._new_child())
         for child in self._spares[:count]:
             child.send(Ask("prepare", task.points[0]), RUN_SECONDS)
-        self._asked = self._spares[:count]
-        while waiting := [child for child in self._asked if child.deadline is not None and child.poll() is None]:
-            self._asked = waiting
-            yield
-        self._asked = []
+        waiting = self._spares[:count]
+        while waiting := [child for child in waiting if child.poll() is None]:
+            self._wait(*waiting)
 
-    def _named(self, point: Point, recipe: Any) -> Generator[None, None, str]:
+    def _named(self, point: Point, recipe: Any) -> str:
         """The kernel that a point's baseline runs, learnt once for each way to run it."""
         key = point.problem, point.against, repr(recipe)
         if key not in self._names:
             assert self._namer is not None
             seconds = RUN_SECONDS + (0.0 if point.against == "cublas" else BASELINE_SECONDS)
-            for _ in range(TRIES):
-                reply = yield from self._ask(self._namer, (point, recipe), seconds)
-                self._names[key] = reply.value if reply.kind == "answer" else "unknown"
-                if reply.kind == "answer":
-                    break
+            replies = (self._ask(self._namer, (point, recipe), seconds) for _ in range(TRIES))
+            self._names[key] = next((reply.value for reply in replies if reply.kind == "answer"), "unknown")
         return self._names[key]
 
     def _learn(self, task: Task, point: Point, outcome: Outcome, key: tuple[Any, ...]) -> None:
@@ -346,32 +320,28 @@ class Worker:
         self._child.close()
         self._tell(Begun(one.number, 0))
         count = self._job.rig.profile if one.task.kind == "profile" else self._job.rig.meter
-        able, found = [], {}
+        able: dict[int, dict[str, Any]] = {}
         for index, (point, kernel) in enumerate(zip(one.task.points, one.kernels, strict=True)):
             built = None if kernel is None else self._pool.result(kernel)
-            if built is not None and built.status != "ok":
-                found[index] = Answer(one.number, index, built.status, built.reason)
+            if built is None or built.report is None or built.status == "ok":
+                able[index] = {} if built is None else {"code": compiled_figures(point, built)["code"]}
             else:
-                able.append((index, point, {} if built is None else compiled_figures(point, built)))
+                self._tell(Answer(one.number, index, built.status, built.reason))
         try:
-            counted = count([point for _, point, _ in able], self._gpu, self._store) if able else []
+            counted = count([one.task.points[index] for index in able], self._gpu, self._store) if able else []
         except ValueError as error:  # such as a profiler that is missing, or may not count here
-            found |= {index: Answer(one.number, index, "crash", str(error)) for index, *_ in able}
-            counted = []
-        for (index, _, figures), got in zip(able, counted, strict=False):
-            known = {**{name: figures[name] for name in ("code",) if name in figures}, **got.figures}
-            known |= {"baseline_kernel": got.kernel} if got.kernel else {}
+            for index in able:
+                self._tell(Answer(one.number, index, "crash", str(error)))
+            return
+        for (index, figures), got in zip(able.items(), counted, strict=False):
+            named = {"baseline_kernel": got.kernel} if got.kernel else {}
             status = "ok" if got.figures else "crash"
-            found[index] = Answer(one.number, index, status, got.reason or got.note, known)
-        for index in sorted(found):
-            self._tell(found[index])
+            self._tell(Answer(one.number, index, status, got.reason or got.note, {**figures, **got.figures, **named}))
 
-    def _ask(self, child: Child, request: Any, seconds: float) -> Generator[None, None, Reply]:
+    def _ask(self, child: Child, request: Any, seconds: float) -> Reply:
         child.send(request, seconds)
-        self._asked = [child]
         while (reply := child.poll()) is None:
-            yield
-        self._asked = []
+            self._wait(child)
         return reply
 
     def _new_child(self) -> Child:

@@ -58,13 +58,11 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
         IllegalConfigError: the config cannot run the problem.
     """
     key = config, problem, MODE.context, device
-    found = _loaded.get(key)
-    if found is None:
+    if key not in _loaded:
         with LOADING:
-            found = _loaded.get(key)
-            if found is None:
-                found = _loaded[key] = load(config or default_config(problem), problem)
-    return found
+            if key not in _loaded:
+                _loaded[key] = load(config or default_config(problem), problem)
+    return _loaded[key]
 
 
 def default_config(problem: GemmProblem) -> GemmConfig:

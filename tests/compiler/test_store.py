@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -134,7 +134,7 @@ def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
 DAMAGE = {
     "report cut off": lambda report, object_file: report.write_text('{"registers": 1'),
     "report of another form": lambda report, object_file: report.write_text("[1, 2]"),
-    "report of an earlier version": lambda report, object_file: report.write_text(json.dumps(REPORT.as_dict())),
+    "report of an earlier version": lambda report, object_file: report.write_text(json.dumps(asdict(REPORT))),
     "report is no text": lambda report, object_file: report.write_bytes(b"\xff\xfe"),
     "report missing": lambda report, object_file: report.unlink(),
     "object missing": lambda report, object_file: object_file.unlink(),

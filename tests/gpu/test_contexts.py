@@ -17,7 +17,7 @@ from hopper_gemm.measure.baselines.recorded import Recorded
 from hopper_gemm.measure.bench import Bench
 from hopper_gemm.measure.device import describe_current
 from hopper_gemm.measure.protocol import Burst, Steady
-from hopper_gemm.measure.race import Look
+from hopper_gemm.measure.race import Look, Race
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.measure.verdict import paired_verdict
 from hopper_gemm.measure.workload import make_workload
@@ -143,7 +143,7 @@ def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp
 
 # Throughput ----------------------------------------------------------------------------------
 
-LOOKS = (Look(1, 0.08, Burst(rest=0.004, warm=0.003, timed=0.003)), Look(1, 0.015))
+LOOKS = (Look(1, 0.015),)
 
 
 def points(context: str) -> list[Point]:
@@ -174,7 +174,7 @@ def test_a_sweep_at_4096_measures_15_points_a_second(bench, kernel_store, contex
     leader: Ratio | None = None
     pairs, begun = [], time.perf_counter()
     for point, following in zip(asked, [*asked[1:], None], strict=True):
-        outcome = bench.measure(point, protocol, looks=LOOKS, leader=leader, noise=0.002, following=following)
+        outcome = bench.measure(point, protocol, race=Race(LOOKS, leader, 0.002), following=following)
         assert outcome.status == "ok", outcome.reason
         figures = outcome.figures
         pairs.append(figures["pairs"])

@@ -22,7 +22,7 @@ from hopper_gemm.measure.bench import ENERGY_US, KEPT, TRIES, Bench
 from hopper_gemm.measure.correctness import Correctness, check
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.protocol import Burst, Steady, protocol_dict, seconds_of
-from hopper_gemm.measure.race import Look
+from hopper_gemm.measure.race import Look, Race
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.measure.timing import Timer, Timing
 from hopper_gemm.measure.workload import Operands, Workload, filled, fp32_product
@@ -33,7 +33,6 @@ from hopper_gemm.study.schema import CARRIED
 from tests.measure.fake_cuda import FakeCuda
 
 PROBLEM = GemmProblem(64, 64, 64)
-SHORT = Burst(rest=0.004, warm=0.003, timed=0.003)
 LEADER = Ratio(1.0, 0.999, 1.001, 30)
 
 
@@ -150,11 +149,9 @@ class World:
         self.timed.append((who, protocol.timed if isinstance(protocol, Burst) else protocol.window))
         self.data.append(arm._sets[0].a)
         meanwhile()
-        us = self.us[who]
-        us = next(us) if not isinstance(us, float) else us
         within = self.us["spacer"] if self.log[0] == "spacer" and who != "spacer" else 0.0
         slices = 1 if who == "spacer" else self.slices
-        return Timing((us + within,) * slices, 1700.0, self.watts)
+        return Timing((self.us[who] + within,) * slices, 1700.0, self.watts)
 
 
 _NONE = {"candidates": lambda workload: (_ for _ in ()).throw(BaselineError("none runs an fp32 output"))}
@@ -239,31 +236,22 @@ def test_a_burst_has_no_energy_and_slices_of_steady_state_are_pairs(world):
 
 
 def looked(world, ours, looks, pairs=5, leader=LEADER, noise=0.0):
-    world.us["ours"] = iter(ours) if isinstance(ours, list) else ours
-    outcome = world.bench().measure(point(), Burst(pairs=pairs), looks=looks, leader=leader, noise=noise)
+    world.us["ours"] = ours
+    outcome = world.bench().measure(point(), Burst(pairs=pairs), race=Race(looks, leader, noise))
     return outcome, [seconds for who, seconds in world.timed if who == "ours"]
 
 
-LOOKS = (Look(1, 0.08, SHORT), Look(1, 0.015), Look(3, 0.0))
+LOOKS = (Look(1, 0.015), Look(3, 0.0))
 
 
 @pytest.mark.parametrize(
-    ("ours", "short", "full"),
-    [(120.0, 1, 0), (104.0, 1, 1), (101.2, 1, 3), (100.0, 1, 5)],
-    ids=["at the short look", "after a pair", "after three", "never"],
+    ("ours", "pairs"), [(104.0, 1), (101.2, 3), (100.0, 5)], ids=["after a pair", "after three", "never"]
 )
-def test_a_config_is_dropped_at_the_first_look_at_which_it_is_hopeless(world, ours, short, full):
+def test_a_config_is_dropped_at_the_first_look_at_which_it_is_hopeless(world, ours, pairs):
     outcome, timed = looked(world, ours, LOOKS)
-    assert timed == [SHORT.timed] * short + [0.008] * full
+    assert timed == [0.008] * pairs
     assert outcome.status == "ok"
-    assert outcome.figures["pairs"] == (full or short)
-
-
-def test_samples_of_a_short_look_are_forgotten_when_the_config_survives_it(world):
-    """Its first pair was lucky: that does not show in the figures."""
-    outcome, _ = looked(world, [50.0] + [100.0] * 5, LOOKS)
-    assert [sample.ours_us for sample in outcome.samples] == [100.0] * 5
-    assert (outcome.figures["speedup"], outcome.figures["pairs"]) == (1.0, 5)
+    assert outcome.figures["pairs"] == pairs
 
 
 def test_without_a_leader_nothing_is_dropped(world):
@@ -287,9 +275,8 @@ def test_the_order_of_sides_goes_on_from_look_to_look(world):
 
 
 def test_a_protocol_of_another_regime_is_refused(world):
-    for protocol, looks in ((Steady(), ()), (Burst(), (Look(1, protocol=Steady()),))):
-        with pytest.raises(ValueError, match="a burst point must be timed by a burst protocol but got Steady"):
-            world.bench().measure(point(), protocol, looks=looks)
+    with pytest.raises(ValueError, match="a burst point must be timed by a burst protocol but got Steady"):
+        world.bench().measure(point(), Steady())
 
 
 def test_the_next_kernel_is_loaded_while_this_one_is_timed(world):

@@ -18,8 +18,9 @@ from typing import Any
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.measure.protocol import Outcome
-from hopper_gemm.measure.statistics import Ratio, Sample
+from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import LAUNCH_FIELDS
+from hopper_gemm.model.point import Sample
 from hopper_gemm.run.task import Ask, Job, Rig
 
 SPEC = """
@@ -116,7 +117,7 @@ def measuring(store: Any, seed: int) -> Any:
         if ask.kind == "prepare":
             return note(f"prepare {os.getpid()} {uuid} {ask.point}")
         if ask.kind == "host":
-            return {"torch.mm": 5.0, "kernel": 3.0}
+            return Outcome("ok", figures={"torch.mm": 5.0, "kernel": 3.0})
         assert ask.point is not None
         label = str(ask.point.config)
         note(f"measure {os.getpid()} {uuid} {ask.point.against} {ask.process} {ask.point.problem} {label}")

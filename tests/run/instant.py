@@ -11,9 +11,9 @@ from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.executors.replay import Replay, about_record, recorded_points
 from hopper_gemm.run.questions.sweep import Sweep
-from hopper_gemm.run.task import Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
+from hopper_gemm.run.task import NAMED, Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
 from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.row import Row, Sample
+from hopper_gemm.study.row import Row
 from hopper_gemm.study.spec import SweepSpec, read_spec
 from tests.run import fakes
 
@@ -126,17 +126,16 @@ class Instant:
         events, self._events = self._events, []
         return events
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
-        for number, task in tasks:
-            self.tasks.append((worker, task))
-            for index, point in enumerate(task.points):
-                if self._stop is not None and len(self.measured) + len(self.finals) >= self._stop:
-                    raise KeyboardInterrupt
-                self._events += [(worker, Begun(number, index)), (worker, self.answer(number, index, task))]
-                if task.stage == "sweep":
-                    self.measured[str(point.config)] += 1
-                if task.stage == "final":
-                    self.finals.append((task.process, str(point.config)))
+    def send(self, worker: str, number: int, task: Task) -> None:
+        self.tasks.append((worker, task))
+        for index, point in enumerate(task.points):
+            if self._stop is not None and len(self.measured) + len(self.finals) >= self._stop:
+                raise KeyboardInterrupt
+            self._events += [(worker, Begun(number, index)), (worker, self.answer(number, index, task))]
+            if task.stage == "sweep":
+                self.measured[str(point.config)] += 1
+            if task.stage == "final":
+                self.finals.append((task.process, str(point.config)))
 
     def answer(self, number: int, index: int, task: Task) -> Answer:
         point = task.points[index]
@@ -147,12 +146,11 @@ class Instant:
         if code and twin and task.stage == "sweep":
             return Answer(number, index, "ok", figures=figures, twin=twin)
         self._twins.setdefault(key, str(point.config))
-        found = self._outcome(Ask("measure", point, task.protocol, task.process, task.looks, task.leader))
-        samples = tuple(Sample(*one) for one in found.samples)
+        found = self._outcome(Ask("measure", point, task.protocol, task.process))
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
-        if task.named and found.status == "ok":
+        if task.stage in NAMED and found.status == "ok":
             figures["baseline_kernel"] = "nvjet"
-        return Answer(number, index, found.status, found.reason, {**figures, **found.figures}, samples)
+        return Answer(number, index, found.status, found.reason, {**figures, **found.figures}, found.samples)
 
     def lose(self, worker: str, for_good: bool = False) -> None:
         """Let a worker die."""

@@ -62,10 +62,9 @@ class Script:
         events, self.events = self.events, []
         return events
 
-    def send(self, worker, tasks):
-        for number, task in tasks:
-            self.sent.append((worker, number, task))
-            self.events += [(worker, event) for event in self.act(worker, number, task)]
+    def send(self, worker, number, task):
+        self.sent.append((worker, number, task))
+        self.events += [(worker, event) for event in self.act(worker, number, task)]
 
     def close(self):
         pass

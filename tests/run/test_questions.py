@@ -294,8 +294,8 @@ def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
     executor = Instant(workers=2)
     send = executor.send
 
-    def losing(worker, tasks):
-        send(worker, tasks)
+    def losing(worker, number, task):
+        send(worker, number, task)
         if worker == "w1" and sum(name == "w1" for name, _ in executor.tasks) == 3:
             executor._events = [event for event in executor._events if event[0] != "w1"]
             executor.lose("w1", for_good=True)

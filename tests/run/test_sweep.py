@@ -89,7 +89,7 @@ def test_points_that_crash_and_nothing_else_are_rows_where_there_are_few(tmp_pat
 def test_a_sweep_that_skips_illegal_points_counts_them_and_gives_them_no_row(tmp_path, out):
     spec = spec_of(tmp_path, SPEC, ("[[prob", "skip_illegal = true\n[[prob"))
     plan = Sweep(spec, out, ABOUT).plan()
-    assert (plan.total, plan.open, plan.skipped) == (6, 5, 1)
+    assert (plan.points, plan.open, plan.skipped) == (6, 5, 1)
     swept(spec, out)
     assert status(out) == {"ok": 5}
     assert about(out)["skipped"] == {"stages": 1}
@@ -239,10 +239,10 @@ def test_a_search_that_was_stopped_among_the_finals_does_not_search_again(tmp_pa
 def stopping_at_finals(executor):
     send = executor.send
 
-    def stop(worker, tasks):
-        if tasks[0][1].stage == "final":
+    def stop(worker, number, task):
+        if task.stage == "final":
             raise KeyboardInterrupt
-        send(worker, tasks)
+        send(worker, number, task)
 
     return stop
 

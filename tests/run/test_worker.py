@@ -103,7 +103,7 @@ def test_a_worker_describes_its_gpu_and_answers_with_figures_pairs_and_what_comp
     worker = bench()
     joined = worker.hear(Joined)[-1]
     assert joined.gpu["uuid"] == "GPU-fake-0"
-    answers = worker.ask(timed(BARE, stage="control", named=True), timed(POINTS[0]))
+    answers = worker.ask(timed(BARE, stage="control"), timed(POINTS[0]))
     control, ours = sorted(answers, key=lambda one: one.number)
     assert control.figures["baseline_kernel"] == "nvjet"
     assert (ours.status, len(ours.samples), ours.figures["registers"], ours.figures["wgmma"]) == ("ok", 3, 168, 8)
@@ -112,7 +112,7 @@ def test_a_worker_describes_its_gpu_and_answers_with_figures_pairs_and_what_comp
 
 def test_the_baseline_is_named_once_for_each_problem_in_a_process_of_its_own(bench):
     worker = bench()
-    worker.ask(*(timed(BARE, stage="control", named=True) for _ in range(3)))
+    worker.ask(*(timed(BARE, stage="control") for _ in range(3)))
     lines = [line.split() for line in worker.log.read_text().splitlines()]
     naming = {words[1] for words in lines if words[0] == "name"}
     assert len([words for words in lines if words[0] == "name"]) == 1
@@ -220,9 +220,9 @@ def test_the_noise_floor_the_leader_and_what_follows_are_known_to_the_child(benc
     monkeypatch.setattr(Worker, "_ask", spy)
     worker.ask(timed(BARE, stage="control"), timed(POINTS[5]), *map(timed, POINTS[:3]))
     asked = [one for one in sent if getattr(one, "kind", "") == "measure" and one.point.config is not None]
-    assert all(one.noise == pytest.approx(0.001, abs=1e-3) and one.noise > 0 for one in asked)
-    assert asked[0].leader is None
-    assert asked[-1].leader is not None
+    assert all(one.race.noise == pytest.approx(0.001, abs=1e-3) and one.race.noise > 0 for one in asked)
+    assert asked[0].race.leader is None
+    assert asked[-1].race.leader is not None
     again = [Point(CUBE, replace(point.config, swizzle=4)) for point in POINTS[:3]]
     worker.ask(*map(timed, again), first=9)  # compiled already
     asked = [one for one in sent if getattr(one, "kind", "") == "measure"][-3:]

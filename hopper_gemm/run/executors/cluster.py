@@ -2,10 +2,9 @@
 sent again or done is the coordinator's alone.
 
 The scheduler lives in the coordinator's process. Hosts join by ``hopper-gemm worker``: a nanny for each GPU, and in
-each Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask is a
-batch of ours, for one Dask worker and never retried by Dask; answers stream back as events, never as its result, which
-could be lost with the worker. Connections are encrypted by a certificate that is made at the start and thrown away at
-the end: an open scheduler would run anybody's code.
+each Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask hands
+some of ours to one desk and ends with that; answers stream back as events. Connections are encrypted by a certificate
+that is made at the start and thrown away at the end: an open scheduler would run anybody's code.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from hopper_gemm.compiler.child import CONTEXT
+from hopper_gemm.compiler.child import spawn
 from hopper_gemm.run.executors.local import RESPAWNS
 from hopper_gemm.run.task import Answer, Event, Job, Left, Task
 from hopper_gemm.run.worker import log_file, private_folder, shares, work
@@ -40,12 +39,6 @@ except ImportError:
     raise ValueError("a cluster needs Dask; pip install 'hopper-gemm[cluster]'") from None
 
 TOPIC = "hopper-gemm"
-BATCH = 8
-"""Tasks that go to a worker together, as long as it has others."""
-
-THREADS = 16
-"""Batches that a worker may hold: a thread of each waits for its answers."""
-
 CONFIG = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.worker-ttl": "15s",
@@ -71,13 +64,10 @@ class Cluster:
         dask.config.set(CONFIG)
         security = Security.temporary()
         self._job = job
-        self._heard: SimpleQueue[tuple[str, Event]] = SimpleQueue()
-        self._names: dict[str, str] = {}
-        """Names of the connected Dask workers, by address."""
-        self._addresses: dict[str, str] = {}
+        self._watch = _Watch(self._submit)
         self._deaths: Counter[str] = Counter()
         self._pending: dict[str, list[tuple[int, Task]]] = {}
-        self._out: dict[str, set[int]] = {}
+        """Tasks by name of the worker, until the next poll sends them together."""
         self._futures: set[Any] = set()
         self._lost = False
         self._cluster = LocalCluster(
@@ -91,7 +81,7 @@ class Cluster:
         )
         self._client = Client(self._cluster, set_as_default=False)
         scheduler = self._cluster.scheduler
-        self._cluster.loop.add_callback(scheduler.add_plugin, _Watch(self), name=TOPIC)
+        self._cluster.loop.add_callback(scheduler.add_plugin, self._watch, name=TOPIC)
         self.address: str = self._cluster.scheduler_address
         self.pem = private_folder("cluster") / f"{self.address.rpartition(':')[2]}.pem"
         handle = os.open(self.pem, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -110,21 +100,22 @@ class Cluster:
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
         """See :class:`hopper_gemm.run.executors.local.Executor`."""
-        for name in list(self._pending):
-            self._flush(name)
-        found = []
+        for name, address in list(self._watch.addresses.items()):
+            if tasks := self._pending.pop(name, ()):
+                self._submit(name, address, tasks)
+        found, heard = [], self._watch.heard
         with contextlib.suppress(Empty):
-            found.append(self._heard.get(timeout=seconds) if seconds else self._heard.get_nowait())
+            found.append(heard.get(timeout=seconds) if seconds else heard.get_nowait())
             while True:
-                found.append(self._heard.get_nowait())
+                found.append(heard.get_nowait())
         if self._client.status not in ("running", "connecting") and not self._lost:
             self._lost = True
             found.append(("", Left(LOST, for_good=True)))
-        return [one for name, event in found for one in self._noted(name, event)]
+        return [(name, self._noted(name, event)) for name, event in found]
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+    def send(self, worker: str, number: int, task: Task) -> None:
         """See :class:`hopper_gemm.run.executors.local.Executor`."""
-        self._pending.setdefault(worker, []).extend(tasks)
+        self._pending.setdefault(worker, []).append((number, task))
 
     def close(self) -> None:
         """See :class:`hopper_gemm.run.executors.local.Executor`."""
@@ -135,28 +126,16 @@ class Cluster:
 
     # -----------------------------------------------------------------------------------------
 
-    def _noted(self, name: str, event: Event) -> list[tuple[str, Event]]:
+    def _noted(self, name: str, event: Event) -> Event:
         """An event for the coordinator, with what it means for the worker's account."""
         if isinstance(event, Answer):
             self._deaths[name] = 0
-            self._out.get(name, set()).discard(event.number)
         elif isinstance(event, Left) and name:
-            self._out.pop(name, None)
             self._pending.pop(name, None)
             self._deaths[name] += 1
             if self._deaths[name] > RESPAWNS:
-                event = Left(f"{event.reason}, {self._deaths[name]} times in a row", for_good=True)
-        return [(name, event)]
-
-    def _flush(self, name: str) -> None:
-        """Send what waits for a worker, unless it has enough and a larger batch costs less."""
-        tasks, out = self._pending[name], self._out.setdefault(name, set())
-        address = self._addresses.get(name)
-        if address is None or not tasks or (len(tasks) < BATCH <= len(out)):
-            return
-        del self._pending[name]
-        out.update(number for number, _ in tasks)
-        self._submit(name, address, tasks)
+                return Left(f"{event.reason}, {self._deaths[name]} times in a row", for_good=True)
+        return event
 
     def _submit(self, name: str, address: str, tasks: Sequence[tuple[int, Task]]) -> None:
         batch = pickle.dumps((self._job, tasks))
@@ -169,54 +148,48 @@ class Cluster:
         future.add_done_callback(lambda done: self._returned(name, address, done))
 
     def _returned(self, name: str, address: str, future: Any) -> None:
-        """A batch has ended. Its answers came as events, before this; its result would be lost with its worker. One
-        that failed tells of a worker that could not be opened."""
+        """Tasks were handed over; where that failed, the worker could not be opened."""
         self._futures.discard(future)
-        if future.status == "error" and self._addresses.get(name) == address:
+        if future.status == "error" and self._watch.addresses.get(name) == address:
             with contextlib.suppress(Exception):
                 error = future.exception()
                 if not type(error).__name__.startswith("Killed"):
-                    self._heard.put((name, Left(f"{type(error).__name__}: {error}".splitlines()[0], for_good=True)))
+                    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                    self._watch.heard.put((name, Left(reason, for_good=True)))
         future.release()
-
-    def came(self, address: str, name: str) -> None:
-        """A Dask worker is here; it opens its GPU."""
-        self._names[address], self._addresses[name] = name, address
-        threading.Thread(
-            target=self._submit, args=(name, address, []), daemon=True
-        ).start()  # not from the scheduler's own loop
-
-    def went(self, address: str) -> None:
-        """A Dask worker is gone."""
-        name = self._names.pop(address, None)
-        if name is not None and self._addresses.get(name) == address:
-            del self._addresses[name]
-            self._heard.put((name, Left("its worker is gone")))
-
-    def told(self, message: bytes) -> None:
-        """Events of a worker."""
-        name, events = pickle.loads(message)
-        for event in events:
-            self._heard.put((name, event))
 
 
 class _Watch(SchedulerPlugin):
-    """Tells a cluster who comes and goes, and what they say."""
+    """Who comes and goes, and what they say.
+
+    Args:
+        opening: given name, address and no tasks, has the GPU of a new Dask worker opened.
+    """
 
     name = TOPIC
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, opening: Callable[..., None]) -> None:
+        self._opening = opening
+        self.heard: SimpleQueue[tuple[str, Event]] = SimpleQueue()
+        self.addresses: dict[str, str] = {}
+        """Addresses of the connected Dask workers, by name."""
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        self._cluster.came(worker, str(scheduler.workers[worker].name))
+        name = str(scheduler.workers[worker].name)
+        self.addresses[name] = worker
+        opening = threading.Thread(target=self._opening, args=(name, worker, []), daemon=True)
+        opening.start()  # not from the scheduler's own loop
 
     def remove_worker(self, scheduler: Any, worker: str, **more: Any) -> None:
-        self._cluster.went(worker)
+        for name in [name for name, address in self.addresses.items() if address == worker]:
+            del self.addresses[name]
+            self.heard.put((name, Left("its worker is gone")))
 
     def log_event(self, topic: str, msg: Any) -> None:
         if topic == TOPIC:
-            self._cluster.told(msg)
+            name, events = pickle.loads(msg)
+            for event in events:
+                self.heard.put((name, event))
 
 
 class _Desk:
@@ -224,29 +197,18 @@ class _Desk:
 
     def __init__(self, job: Job, dask_worker: Any) -> None:
         self._dask = dask_worker
-        self._line, far = CONTEXT.Pipe()
-        name, gpu, share, count = str(dask_worker.name).rsplit(" ", 3)[0], *_numbers(dask_worker.name)
+        name, _, numbers = str(dask_worker.name).rpartition(" ")
+        gpu, share, count = map(int, numbers.split("/"))
         cores = list(shares(sorted(os.sched_getaffinity(0)), count))[share]
-        self._process = CONTEXT.Process(target=work, args=(job, gpu, cores, False, far), name=name)
-        self._process.start()
-        far.close()
+        self._process, self._line = spawn(work, job, gpu, cores, False, name=name)
         Finalize(None, self._process.kill, exitpriority=1)  # else the end of this process would wait for it
-        self._left: dict[int, int] = {}
-        self._sending = threading.Lock()
-        self._changed = threading.Condition()
         threading.Thread(target=self._listen, name="desk", daemon=True).start()
 
     def relay(self, tasks: Sequence[tuple[int, Task]]) -> None:
-        """Pass tasks on, and wait until they are answered."""
-        numbers = [number for number, _ in tasks]
-        with self._changed:
-            for number, task in tasks:
-                self._left[number] = len(task.points)
-        with self._sending:
+        """Pass tasks on."""
+        with contextlib.suppress(OSError):  # it died just now: the listener tells
             for one in tasks:
                 self._line.send(one)
-        with self._changed:
-            self._changed.wait_for(lambda: not any(self._left[number] for number in numbers))
 
     def _listen(self) -> None:
         """Pass events on, those that come together in one message; the death of the worker process is that of Dask's
@@ -264,36 +226,19 @@ class _Desk:
                         os._exit(1)
                     return
             self._dask.log_event(TOPIC, pickle.dumps((str(self._dask.name), events)))
-            with self._changed:
-                for event in events:
-                    if isinstance(event, Answer):
-                        self._left[event.number] -= 1
-                    over = over or isinstance(event, Left)
-                self._changed.notify_all()
+            over = over or any(isinstance(event, Left) for event in events)
 
 
 _desks: dict[str, _Desk] = {}
 """The one of this process, by the study it serves."""
-_opening = threading.Lock()
-
-
-def _desk(job: Job) -> _Desk:
-    with _opening:
-        if job.study not in _desks:
-            _desks[job.study] = _Desk(job, get_worker())
-        return _desks[job.study]
 
 
 def _relay(batch: bytes) -> None:
-    """In a Dask worker: open its GPU if need be, and have a batch answered."""
+    """In a Dask worker, which runs one at a time: open its GPU if need be, and pass tasks on."""
     job, tasks = pickle.loads(batch)
-    _desk(job).relay(tasks)
-
-
-def _numbers(name: Any) -> tuple[int, int, int]:
-    """Index of a Dask worker's GPU, index of its share of the host's cores, and number of shares."""
-    gpu, share, count = map(int, str(name).rsplit(" ", 1)[1].split("/"))
-    return gpu, share, count
+    if job.study not in _desks:
+        _desks[job.study] = _Desk(job, get_worker())
+    _desks[job.study].relay(tasks)
 
 
 def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
@@ -336,7 +281,7 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
             Nanny(
                 address,
                 name=f"{host} GPU {gpu} {gpu}/{share}/{len(gpus)}",
-                nthreads=THREADS,
+                nthreads=1,
                 memory_limit=0,
                 security=security,
                 local_directory=str(private_folder("dask")),

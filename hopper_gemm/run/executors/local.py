@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from hopper_gemm.compiler.child import CONTEXT
+from hopper_gemm.compiler.child import ending, spawn
 from hopper_gemm.run.task import Answer, Event, Job, Left, Task
 from hopper_gemm.run.worker import shares, work
 
@@ -26,19 +26,15 @@ class Executor(Protocol):
     @property
     def awaited(self) -> str:
         """What is waited for where no worker is there; empty where none will come."""
-        ...
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
         """What the workers told, by the name of each; waits at most so long for the first."""
-        ...
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
-        """Give a worker tasks, by number. What a worker that is gone was given is lost, and :class:`Left` tells so."""
-        ...
+    def send(self, worker: str, number: int, task: Task) -> None:
+        """Give a worker a task. What a worker that is gone was given is lost, and :class:`Left` tells so."""
 
     def close(self) -> None:
         """End all workers; may be called more than once."""
-        ...
 
 
 class Local:
@@ -50,13 +46,8 @@ class Local:
     """
 
     def __init__(self, job: Job, gpus: Sequence[int]) -> None:
-        self._job = job
-        cores = sorted(os.sched_getaffinity(0))
-        self._members = {
-            f"GPU {gpu}": _Member(job, gpu, own) for gpu, own in zip(gpus, shares(cores, len(gpus)), strict=True)
-        }
-        for member in self._members.values():
-            member.start()
+        cores = shares(sorted(os.sched_getaffinity(0)), len(gpus))
+        self._members = {f"GPU {gpu}": _Member(job, gpu, own) for gpu, own in zip(gpus, cores, strict=True)}
 
     @property
     def awaited(self) -> str:
@@ -72,9 +63,11 @@ class Local:
             found += [(name, event) for event in self._members[name].heard()]
         return found
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+    def send(self, worker: str, number: int, task: Task) -> None:
         """See :class:`Executor`."""
-        self._members[worker].send(tasks)
+        with suppress(OSError):  # it died just now: heard tells
+            if (line := self._members[worker].line) is not None:
+                line.send((number, task))
 
     def close(self) -> None:
         """See :class:`Executor`."""
@@ -90,19 +83,11 @@ class _Member:
         self._process: Any = None
         self._deaths, self._code, self._over = 0, 0, False
         self.line: Connection | None = None
+        self.start()
 
     def start(self) -> None:
-        self.line, far = CONTEXT.Pipe()
-        life = (self._job, self._gpu, self._cores, True, far)
-        self._process = CONTEXT.Process(target=work, args=life, name=f"GPU {self._gpu}")
-        self._process.start()
-        far.close()
-
-    def send(self, tasks: Iterable[tuple[int, Task]]) -> None:
-        for task in tasks:
-            with suppress(OSError):  # it died just now: heard tells
-                if self.line is not None:
-                    self.line.send(task)
+        name = f"GPU {self._gpu}"
+        self._process, self.line = spawn(work, self._job, self._gpu, self._cores, True, name=name)
 
     def heard(self) -> list[Event]:
         """Everything it told up to now; where it died, that too, and another is started."""
@@ -114,14 +99,12 @@ class _Member:
         except (EOFError, OSError):
             self.hang_up()
             self.end()
-        kinds = {type(event) for event in found}
-        if Left in kinds:
-            self._over = True
-        if Answer in kinds:
+        self._over = self._over or any(isinstance(event, Left) for event in found)
+        if any(isinstance(event, Answer) for event in found):
             self._deaths = 0
         if self.line is None and not self._over:
             self._deaths += 1
-            how = f"its worker died with {_death(self._code)}"
+            how = f"its worker died with {ending(self._code)}"
             self._over = self._deaths > RESPAWNS
             if self._over:
                 found.append(Left(f"{how}, {self._deaths} times in a row; run hopper-gemm doctor", for_good=True))
@@ -146,7 +129,3 @@ class _Member:
             process.kill()
             process.join()
         self._code = process.exitcode or 0
-
-
-def _death(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -10,7 +10,7 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.run.task import Answer, Event, Joined, Task
 from hopper_gemm.study.files import shown
 from hopper_gemm.study.reader import Study
-from hopper_gemm.study.row import RowKey
+from hopper_gemm.study.row import Row, RowKey
 
 WORKER = "record"
 
@@ -36,16 +36,12 @@ class Replay:
         events, self._events = self._events, []
         return events
 
-    def send(self, worker: str, tasks: Sequence[tuple[int, Task]]) -> None:
+    def send(self, worker: str, number: int, task: Task) -> None:
         """See :class:`hopper_gemm.run.executors.local.Executor`."""
-        for number, task in tasks:
-            for index, point in enumerate(task.points):
-                row = self._rows.get(RowKey(task.stage, point, task.process))
-                answer = Answer(number, index, "")
-                if row is not None:
-                    figures = {**row.figures, "board": row.board}
-                    answer = Answer(number, index, row.status, row.reason, figures, row.samples)
-                self._events.append((WORKER, answer))
+        for index, point in enumerate(task.points):
+            row = self._rows.get(RowKey(task.stage, point, task.process), Row(point, ""))
+            figures = {**row.figures, "board": row.board}
+            self._events.append((WORKER, Answer(number, index, row.status, row.reason, figures, row.samples)))
 
     def close(self) -> None:
         """See :class:`hopper_gemm.run.executors.local.Executor`."""

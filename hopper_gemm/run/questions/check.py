@@ -133,17 +133,12 @@ class Check(Question):
             for one in again.points:
                 del self._found[one]
             return
-        beside = found.get(replace(point, against="cublas"))
-        warning = _warning(guarded.entry, beside)
-        self.checked.append(Checked(point, found[point].member.board, verdict, warning, figures))
-
-
-def _warning(entry: TunedEntry | None, now: Taken | None) -> str:
-    if entry is None or now is None or now.answer.status != "ok":
-        return ""
-    recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
-    component = component_of(float(now.answer.figures["time_us"]))
-    return record_verdict(recorded, ratio_of(now.answer.figures), component) or ""
+        beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
+        if entry is not None and beside is not None and beside.answer.status == "ok":
+            recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
+            component = component_of(float(beside.answer.figures["time_us"]))
+            warning = record_verdict(recorded, ratio_of(beside.answer.figures), component)
+        self.checked.append(Checked(point, found[point].member.board, verdict, warning or "", figures))
 
 
 def guarded_of(table: Path) -> list[Guarded]:

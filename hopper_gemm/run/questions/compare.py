@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ class Comparison(Recording):
     @property
     def open(self) -> int:
         """Rows that are still to be measured."""
-        return sum(key not in self._folder.rows for key in self._keys())
+        return len(self._left())
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, and note what each brings."""
@@ -116,38 +117,33 @@ class Comparison(Recording):
 
     def next(self, member: Member) -> Task | None:
         """The duels of a problem in a process; before the first the noise floor of its place."""
-        if self._limit is not None and self._limit <= 0:
+        if self._limit == 0:
             return None
-        for process in range(self._processes):
-            for problem, points in self._points.items():
-                open_points = [point for point in points if self._is_open(point, process)]
-                if not open_points or self._home.setdefault(problem, member.board) != member.board:
-                    continue
-                if control := self._control(points[0], member, self._protocol):
-                    return control
-                some = open_points if self._limit is None else open_points[: self._limit]
-                if self._limit is not None:
-                    self._limit -= len(some)
-                self._given |= {RowKey("compare", point, process) for point in some}
-                child = f"process {process}" if process else ""
-                told: dict[str, Any] = {"process": process, "child": child, "named": True, "pinned": bool(child)}
-                return Task(tuple(some), stage="compare", protocol=self._protocol, **told)
+        left = [key for key in self._left() if key not in self._given]
+        for (process, problem), group in groupby(left, lambda key: (key.process, key.point.problem)):
+            if self._home.setdefault(problem, member.board) != member.board:
+                continue
+            keys = list(group)[: self._limit]
+            if control := self._control(keys[0].point, member, self._protocol):
+                return control
+            if self._limit is not None:
+                self._limit -= len(keys)
+            self._given.update(keys)
+            child = f"process {process}" if process else ""
+            told: dict[str, Any] = {"process": process, "child": child, "pinned": bool(child)}
+            return Task(tuple(key.point for key in keys), stage="compare", protocol=self._protocol, **told)
         return None
 
     def take(self, answers: Sequence[Taken]) -> None:
         """Record answers; a comparison notes the noise floor with each."""
         rows = []
         for one in answers:
-            answer, point, stage = one.answer, one.point, one.task.stage
-            figures = dict(answer.figures)
-            picked = self._picks[point.problem]
-            if stage == "compare":
-                figures |= {"how": picked.how, "tuned_on": picked.tuned_on}
-                figures["noise"] = self._noise.get((place_of(point), one.member.board))
-            told = (stage, one.task.process, figures, answer.samples, one.member.board)
-            row = self._row(point, answer.status, answer.reason, *told)
-            self._learn(row)
-            rows.append(row)
+            picked, more = self._picks[one.point.problem], {}
+            if one.task.stage == "compare":
+                noise = self._noise.get((place_of(one.point), one.member.board))
+                more = {"how": picked.how, "tuned_on": picked.tuned_on, "noise": noise}
+            rows.append(self._row(one, **more))
+            self._learn(rows[-1])
         self._folder.append(rows)
         for row in rows:
             if row.stage == "compare":
@@ -194,7 +190,7 @@ class Comparison(Recording):
             assert config is not None
             found = reasons(config, filled_up(key.point.problem))
             if found and key not in self._folder.rows:
-                rows.append(self._row(key.point, "illegal", "; ".join(map(str, found)), "compare", key.process))
+                rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
 
     def _keys(self) -> list[RowKey]:
@@ -207,9 +203,9 @@ class Comparison(Recording):
             if point.against not in self.missing
         ]
 
-    def _is_open(self, point: Point, process: int) -> bool:
-        key = RowKey("compare", point, process)
-        return key not in self._folder.rows and key not in self._given and point.against not in self.missing
+    def _left(self) -> list[RowKey]:
+        """Those that are still to come."""
+        return [key for key in self._keys() if key not in self._folder.rows]
 
 
 def choose(entries: Sequence[TunedEntry], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
@@ -248,7 +244,7 @@ def entries_of(recorded: Path | None, kind: str) -> list[TunedEntry]:
     if recorded is not None:
         return read_tuned(recorded)
     tables = recorded_tables()
-    paths = [tables[kind]] if kind in tables else list(tables.values())
+    paths = [tables[kind]] if kind in tables else tables.values()
     return [entry for path in paths for entry in read_tuned(path)]
 
 

@@ -107,8 +107,7 @@ class Counting(Recording):
             if answer.status != "ok":
                 self.failed.append((point, f"{answer.status.replace('_', ' ')}: {answer.reason}"))
                 continue
-            told = ("counters", one.task.process, answer.figures)
-            rows.append(self._row(point, "ok", answer.reason, *told, board=one.member.board))
+            rows.append(self._row(one))
         self._folder.append(rows)
         self.written += len(rows)
 

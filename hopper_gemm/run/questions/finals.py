@@ -73,23 +73,21 @@ class Finals:
         """A point of a place whose finals are for this board, or for any."""
         for place, points in self._chosen.items():
             home = self._home.get(points[0].problem)
-            if (home in (None, board) or home not in self._boards) and any(
-                (place, process) not in self._given and self._missing(place, process) for process in self._processes
-            ):
+            if (home in (None, board) or home not in self._boards) and self._next_process(place) is not None:
                 self._home[points[0].problem] = board
                 return points[0]
         return None
 
     def next(self, place: str) -> Task:
         """The next process's task of a place that was claimed."""
-        process = next(p for p in self._processes if (place, p) not in self._given and self._missing(place, p))
+        process = self._next_process(place)
+        assert process is not None
         self._given.add((place, process))
         missing = self._missing(place, process)
         start = process * len(missing) // self._spec.final.processes
         points = (*missing[start:], *missing[:start])  # each process begins elsewhere, so that none always comes first
-        protocol = self._protocol(points[0])
-        child = f"{place} {process}"
-        return Task(points, stage="final", protocol=protocol, process=process, child=child, pinned=True)
+        about: dict[str, Any] = {"process": process, "child": f"{place} {process}", "pinned": True}
+        return Task(points, stage="final", protocol=self._protocol(points[0]), **about)
 
     def dropped(self, task: Task) -> None:
         """Its board is gone for good: what it lacks is measured on another."""
@@ -149,6 +147,9 @@ class Finals:
     @property
     def _processes(self) -> range:
         return range(self._spec.final.processes)
+
+    def _next_process(self, place: str) -> int | None:
+        return next((p for p in self._processes if (place, p) not in self._given and self._missing(place, p)), None)
 
     def _missing(self, place: str, process: int) -> list[Point]:
         return [point for point in self._chosen[place] if (point, process) not in self._settled]

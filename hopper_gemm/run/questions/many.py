@@ -152,16 +152,14 @@ class Many(Question):
         except ValueError as error:
             if one.sweep is not None and one.worker is not None:
                 raise
-            self._fail(one, str(error))
+            self._settle(one, str(error).splitlines()[0])
             return None
 
-    def _settle(self, one: _One) -> None:
-        assert one.sweep is not None
+    def _settle(self, one: _One, failure: str = "") -> None:
         one.settled, one.worker = True, None
-        one.sweep.close()
-        self._done(one.sweep.out)
-        self._watch(one.problem, "")
-
-    def _fail(self, one: _One, reason: str) -> None:
-        one.settled, self.failures[one.problem] = True, reason.splitlines()[0]
-        self._watch(one.problem, self.failures[one.problem])
+        if failure:
+            self.failures[one.problem] = failure
+        elif one.sweep is not None:
+            one.sweep.close()
+            self._done(one.sweep.out)
+        self._watch(one.problem, failure)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -41,36 +41,26 @@ class Plan:
     """What a sweep would do, counted before anything is measured.
 
     Args:
-        total: points, refused ones included.
+        points: refused ones included.
+        legal: points that can run.
+        open: of these, points to be measured.
+        recorded: legal points that already have a row.
+        minutes: that timing the open points takes on the GPU by their protocols; compiling runs beside.
         refused: points that a rule refuses, by rule.
         skipped: how many of these get no row.
-        recorded: legal points that already have a row.
-        most: rows that the budget allows, or None where every legal point gets one.
-        each: seconds that a point takes on the GPU by its protocol, on average; compiling runs beside.
     """
 
-    total: int
+    points: int
+    legal: int
+    open: int
+    recorded: int
+    minutes: float
     refused: dict[str, int]
     skipped: int
-    recorded: int
-    most: int | None = None
-    each: float = 0.0
-
-    @property
-    def legal(self) -> int:
-        """Points that can run."""
-        return self.total - sum(self.refused.values())
-
-    @property
-    def open(self) -> int:
-        """Points to be measured."""
-        return max(0, min(self.legal, self.legal if self.most is None else self.most) - self.recorded)
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        counts = {name: getattr(self, name) for name in ("legal", "open", "recorded")}
-        minutes = round(self.open * self.each / 60, 2)
-        return {"points": self.total, **counts, "minutes": minutes, "refused": self.refused, "skipped": self.skipped}
+        return {**asdict(self), "minutes": round(self.minutes, 2)}
 
     def lines(self) -> list[str]:
         """For a person."""
@@ -79,8 +69,8 @@ class Plan:
         rows = self.open + self.recorded
         legal = f" of {self.legal} legal ones" if rows < self.legal else ""
         return [
-            f"{self.total} points: {self.open} to measure, {self.recorded} recorded, refused: {refused}{skipped}",
-            f"{rows}{legal} get a row; timing those that are left takes {self.open * self.each / 60:.1f} minutes",
+            f"{self.points} points: {self.open} to measure, {self.recorded} recorded, refused: {refused}{skipped}",
+            f"{rows}{legal} get a row; timing those that are left takes {self.minutes:.1f} minutes",
         ]
 
 
@@ -157,7 +147,8 @@ class Sweep(Recording):
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
         self._finals: Finals | None = None
-        self._waiting: deque[Point] = deque()
+        self._waiting: Point | None = None
+        """Proposed, and waiting for its noise floor to be handed out."""
         self._boards: set[str] = set()
         self._ended: float | None = None
         self._done = 0
@@ -181,18 +172,15 @@ class Sweep(Recording):
 
     def plan(self) -> Plan:
         """What there is to do."""
-        counts = Counter(place_of(point) for point in self._legal)
-        trials = self.spec.budget.trials
-        used = [(self.protocol(point), point.context) for point in self._legal]
+        space, legal, trials = self._space, self._legal, self.spec.budget.trials
+        counts = Counter(place_of(point) for point in legal)
+        most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
+        used = [(self.protocol(point), point.context) for point in legal]
         seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
-        return Plan(
-            total=self._space.total,
-            refused=dict(self._space.refused),
-            skipped=self._space.total - len(self._space.points),
-            recorded=len(self._answered()),
-            most=None if trials is None else sum(min(count, trials) for count in counts.values()),
-            each=sum(seconds) / len(seconds) if seconds else 0.0,
-        )
+        recorded, skipped = len(self._answered()), space.total - len(space.points)
+        open_points = max(0, most - recorded)
+        minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
+        return Plan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
 
     @property
     def open(self) -> int:
@@ -229,20 +217,15 @@ class Sweep(Recording):
 
     def next(self, member: Member) -> Task | None:
         """A noise floor, a point, or finals."""
-        lost = next((point for point, board in self._lost_controls if board == member.board), None)
-        if lost is not None:
-            self._lost_controls.discard((lost, member.board))
-            control = self._control(lost, member, self.protocol(lost))
-            if control is not None:
+        for lost, board in self._lost_controls:
+            if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
                 return control
         if self._finals is None:
-            point = self._waiting.popleft() if self._waiting else self._search.propose()
+            point = self._waiting or self._search.propose()
             if point is not None:
                 control = self._control(point, member, self.protocol(point))
-                if control is None:
-                    return self._timed(point, member)
-                self._waiting.appendleft(point)
-                return control
+                self._waiting = None if control is None else point
+                return control or self._timed(point, member)
             if not self._search.finished:
                 return None
             self._ended = time.monotonic()
@@ -339,7 +322,7 @@ class Sweep(Recording):
         folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
         told = {row.point for row in folder.stage("sweep")}
         illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
-        folder.append([self._row(point, "illegal", why, "sweep") for point, why in illegal])
+        folder.append([self._refused(point, why, "sweep") for point, why in illegal])
         answered = self._answered()
         earlier = [row for name in spec.warm_start for row in earlier_rows(Path(name), self._about["gpu"]["name"])]
         there = Counter(place_of(point) for point in answered)
@@ -374,7 +357,7 @@ class Sweep(Recording):
         return Task(
             (point,),
             protocol=self.protocol(point),
-            looks=tuple(Look(pairs, margin) for pairs, margin in looks),
+            looks=tuple(Look(*look) for look in looks),
             leader=None if leader is None else ratio_of(leader.figures),
             noise=self._noise.get((place, member.board)),
             known={code: str(row.point.config) for code, row in kin.items()},
@@ -385,15 +368,12 @@ class Sweep(Recording):
         answer, point = one.answer, one.point
         if not answer.status:
             return None
-        status, reason, figures, samples = answer.status, answer.reason, dict(answer.figures), answer.samples
         if answer.twin:
-            twin = self._launches[launch_key(point)][figures["code"]]
-            status, reason, samples = twin.status, f"{TWIN} {answer.twin}; not measured again", ()
-            figures = dict(twin.figures)
-        if status == "ok":
-            figures.setdefault("baseline_kernel", self._baselines.get(place_of(point), ""))
-        board = str(figures.get("board", one.member.board))
-        return self._row(point, status, reason, one.task.stage, one.task.process, figures, samples, board)
+            twin = self._launches[launch_key(point)][answer.figures["code"]]
+            reason = f"{TWIN} {answer.twin}; not measured again"
+            answer = replace(answer, status=twin.status, reason=reason, figures=twin.figures, samples=())
+        more = {"baseline_kernel": self._baselines.get(place_of(point), "")} if answer.status == "ok" else {}
+        return self._row(one._replace(answer=answer), **more)
 
     def _remember(self, row: Row) -> None:
         """Compare later points with this row: it may be the best, and its machine code is known."""
