@@ -22,13 +22,21 @@ MOST = 2_000_000
 """Choices of a grid, and points of a study, that are enumerated; a point takes about a kilobyte."""
 
 
+def problem_label(problem: GemmProblem) -> str:
+    """The sizes of a problem, with its type and layouts where they are not bf16 and kk.
+
+    Example:
+        >>> problem_label(GemmProblem(16, 6144, 4096, "fp16"))
+        '16x6144x4096 fp16'
+    """
+    others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
+    return " ".join([str(problem), *others])
+
+
 def place_of(point: Point) -> str:
     """Problem, regime, context and data in a few words: figures of two places are never compared."""
-    problem = point.problem
-    usual = (("dtype", "bf16"), ("layouts", "kk"))
-    unusual = [value for name, word in usual if (value := getattr(problem, name)) != word]
     data = [] if point.data == "normal" else [point.data]
-    return " ".join([str(problem), *unusual, point.regime, point.context, *data])
+    return " ".join([problem_label(point.problem), point.regime, point.context, *data])
 
 
 @dataclass(frozen=True)
