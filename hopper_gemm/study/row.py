@@ -42,10 +42,16 @@ class Sample(NamedTuple):
     spacer_us: float | None = None
 
     @property
+    def bare_us(self) -> tuple[float, float]:
+        """Our time and the baseline's, microseconds, the spacer taken off both."""
+        spacer = self.spacer_us or 0.0
+        return self.ours_us - spacer, self.baseline_us - spacer
+
+    @property
     def ratio(self) -> float:
         """Speedup: baseline time over ours, the spacer taken off both."""
-        spacer = self.spacer_us or 0.0
-        return (self.baseline_us - spacer) / (self.ours_us - spacer)
+        ours, theirs = self.bare_us
+        return theirs / ours
 
 
 @dataclass(frozen=True)

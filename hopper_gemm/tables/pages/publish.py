@@ -89,7 +89,7 @@ def _pictures(study: Study) -> None:
         def facets(group: Group, part: pd.DataFrame, path: Path) -> None:
             title = f"{about['study']}, {group.title}: speedup over cuBLAS. {source}"
             down, across, x, y = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
-            small_multiples(part, down, across, x, y, "speedup", path, title)
+            small_multiples(part, down, across, x, y, path, title)
 
         _each(study.path, "heatmap", rows, facets)
     elif len(rows) > sum(1 for _ in groups(rows)):  # a map of one cell shows nothing
