@@ -21,12 +21,12 @@ from hopper_gemm.measure.correctness import Correctness, check, poison, same_bit
 from hopper_gemm.measure.device import DeviceInfo
 from hopper_gemm.measure.protocol import Outcome, Protocol, protocol_dict
 from hopper_gemm.measure.race import Look, hopeless
-from hopper_gemm.measure.statistics import Ratio, Sample, speedup
+from hopper_gemm.measure.statistics import Ratio, speedup
 from hopper_gemm.measure.timing import Timer, Timing, host_times
 from hopper_gemm.measure.workload import Workload, make_workload
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hopper_gemm.measure.statistics import Sample
+from hopper_gemm.model.point import Sample
 
 
 @dataclass(frozen=True)

@@ -4,48 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from hopper_gemm.model.point import Sample
+
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-
-
-class Sample(NamedTuple):
-    """Times measured next to each other, microseconds per launch.
-
-    Args:
-        process: which process took them; fresh processes see different memory and different luck.
-        ours_us: our kernel, with the spacer where there is one.
-        baseline_us: the baseline, likewise.
-        spacer_us: the spacer alone, in the same round; None where launches are chained.
-    """
-
-    process: int
-    ours_us: float
-    baseline_us: float
-    spacer_us: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """Speedup: baseline time over ours, the spacer taken off both; above 1 we are faster."""
-        spacer = self.spacer_us or 0.0
-        return (self.baseline_us - spacer) / (self.ours_us - spacer)
-
-
-class Paired(Protocol):
-    """What :func:`speedup` reads of a sample."""
-
-    @property
-    def process(self) -> int:
-        """The process that took it."""
-        ...
-
-    @property
-    def ratio(self) -> float:
-        """Baseline time over ours."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +23,7 @@ class Ratio:
     pairs: int
 
 
-def speedup(samples: Sequence[Paired], seed: int = 0) -> Ratio:
+def speedup(samples: Sequence[Sample], seed: int = 0) -> Ratio:
     """The median ratio with its 95 % percentile-bootstrap interval.
 
     Samples of one process share its luck, so with several processes the processes are drawn first and the samples

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from hopper_gemm.measure.protocol import Protocol
 from hopper_gemm.measure.statistics import noise_floor
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.run.task import Answer, Task, ratio_of
 from hopper_gemm.study.folder import StudyFolder
-from hopper_gemm.study.row import Row, Sample, figures_of
+from hopper_gemm.study.row import Row, figures_of
 from hopper_gemm.study.space import place_of
 
 

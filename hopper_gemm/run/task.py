@@ -19,8 +19,7 @@ from hopper_gemm.measure.race import Look
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import HOST_FIELDS
 from hopper_gemm.model.footprint import footprint
-from hopper_gemm.model.point import Point
-from hopper_gemm.study.row import Sample
+from hopper_gemm.model.point import Point, Sample
 
 if TYPE_CHECKING:
     from hopper_gemm.measure.counters import Counted

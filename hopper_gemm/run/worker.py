@@ -27,7 +27,6 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.run.task import Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
 from hopper_gemm.study.files import FileLock
-from hopper_gemm.study.row import Sample
 from hopper_gemm.study.space import place_of
 
 RUN_SECONDS = 60.0
@@ -246,10 +245,9 @@ class Worker:
         figures = {**figures, **outcome.figures}
         if outcome.status == "ok" and task.named:
             figures["baseline_kernel"] = yield from self._named(point, outcome.recipe)
-        samples = tuple(Sample(*sample) for sample in outcome.samples)
         self._learn(task, point, outcome, key)
         reason = outcome.reason or (serialised(point, built) if outcome.status == "ok" and built is not None else "")
-        self._tell(Answer(one.number, index, outcome.status, reason, figures, samples))
+        self._tell(Answer(one.number, index, outcome.status, reason, figures, outcome.samples))
 
     def _measured(self, one: _Open, index: int, point: Point) -> Generator[None, None, Outcome]:
         """Measure a point; one that takes its process along gets another try in a new one."""

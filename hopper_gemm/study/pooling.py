@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hopper_gemm.study.row import Row, Sample
+from hopper_gemm.model.point import Sample
+from hopper_gemm.study.row import Row
 from hopper_gemm.study.schema import BY_NAME, FIGURES
 
 RESAMPLES, CONFIDENCE = 2000, 0.95

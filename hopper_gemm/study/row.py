@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from hopper_gemm.model.config import FIELDS, PARAMETERS, GemmConfig
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.schema import ALIASES, BY_NAME, CARRIED, FIGURES, NAMES, STAGES, STATUSES
 
@@ -25,33 +25,6 @@ KINDS = {"integer": "an integer", "number": "a finite number"}
 
 class ResultsError(ValueError):
     """A results folder or file is not what it should be; the message says which, where in it, and what to do."""
-
-
-class Sample(NamedTuple):
-    """A pair of times, microseconds per launch.
-
-    Args:
-        process: which process took it.
-        ours_us, baseline_us: as measured; isolated with the spacer in them.
-        spacer_us: of the spacer alone, in the same round; None where launches are chained.
-    """
-
-    process: int
-    ours_us: float
-    baseline_us: float
-    spacer_us: float | None = None
-
-    @property
-    def bare_us(self) -> tuple[float, float]:
-        """Our time and the baseline's, microseconds, the spacer taken off both."""
-        spacer = self.spacer_us or 0.0
-        return self.ours_us - spacer, self.baseline_us - spacer
-
-    @property
-    def ratio(self) -> float:
-        """Speedup: baseline time over ours, the spacer taken off both."""
-        ours, theirs = self.bare_us
-        return theirs / ours
 
 
 @dataclass(frozen=True)

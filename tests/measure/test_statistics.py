@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopper_gemm.measure.statistics import Ratio, Sample, noise_floor, speedup
+from hopper_gemm.measure.statistics import Ratio, noise_floor, speedup
+from hopper_gemm.model.point import Sample
 
 
 def drifting_pairs(rng, truth: float, count: int, process: int = 0, bias: float = 0.0) -> list[Sample]:

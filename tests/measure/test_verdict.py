@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hopper_gemm.measure.statistics import Ratio, Sample, speedup
+from hopper_gemm.measure.statistics import Ratio, speedup
 from hopper_gemm.measure.verdict import (
     COMPONENTS,
     Component,
@@ -18,6 +18,7 @@ from hopper_gemm.measure.verdict import (
     published,
     record_verdict,
 )
+from hopper_gemm.model.point import Sample
 
 BETWEEN, WITHIN = 0.0058, 0.0016
 BOARDS, ENTRIES = 8, 50

@@ -18,8 +18,9 @@ from typing import Any
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.measure.protocol import Outcome
-from hopper_gemm.measure.statistics import Ratio, Sample
+from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import LAUNCH_FIELDS
+from hopper_gemm.model.point import Sample
 from hopper_gemm.run.task import Ask, Job, Rig
 
 SPEC = """

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.measure.protocol import Outcome
+from hopper_gemm.model.point import Sample
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.executors.replay import Replay, about_record, recorded_points
 from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.run.task import Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
 from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.row import Row, Sample
+from hopper_gemm.study.row import Row
 from hopper_gemm.study.spec import SweepSpec, read_spec
 from tests.run import fakes
 
