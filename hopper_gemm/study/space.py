@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -110,7 +111,7 @@ class Space:
 
     Args:
         points: that get a row, with the reasons why they cannot run; none where they can.
-        refused: points that each rule refuses.
+        refused: points that each rule refuses; one that several refuse counts for the first.
         total: points, those that get no row included.
     """
 
@@ -138,12 +139,7 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
     if only is not None:
         found = {point: why for point, why in found.items() if point in only}
     kept = {point: why for point, why in found.items() if not (spec.skips and why)}
-    return Space(kept, refused_by_rule(found), len(found))
-
-
-def refused_by_rule(found: Mapping[Point, str]) -> dict[str, int]:
-    """How many points each rule refuses; a point that several refuse counts for the first."""
-    return dict(Counter(why.split(":", 1)[0] for why in found.values() if why))
+    return Space(kept, dict(Counter(why.split(":", 1)[0] for why in found.values() if why)), len(found))
 
 
 def _of_problem(
@@ -194,18 +190,13 @@ def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
 def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
     """Every config of one grid with the rules that refuse it, the last parameter fastest."""
     axes = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
-    at_launch = [name for name in axes if name in LAUNCH_FIELDS]
-    ordered = [name for name in axes if name in _ORDER_FIELDS]
-    resolved: dict[tuple[Any, ...], GemmConfig] = {}
+    resolved = cache(lambda compiled: _config(spec, _fields(dict(compiled))))
     checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
     for values in product(*axes.values()):
-        choice = dict(zip(axes, values, strict=True))
-        compiled = tuple((name, value) for name, value in choice.items() if name not in at_launch)
-        if compiled not in resolved:
-            resolved[compiled] = _config(spec, _fields(dict(compiled)))
-        base = resolved[compiled]
-        config = base.but(**{name: choice[name] for name in at_launch})
-        ruled = (compiled, *((name, choice[name]) for name in at_launch if name not in ordered))
+        choice = list(zip(axes, values, strict=True))
+        base = resolved(tuple(one for one in choice if one[0] not in LAUNCH_FIELDS))
+        config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS})
+        ruled = tuple(one for one in choice if one[0] not in _ORDER_FIELDS)
         if ruled not in checked:
             checked[ruled] = _why(config)
         yield config, checked[ruled]
@@ -225,9 +216,7 @@ def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config(spec: SweepSpec, fields: dict[str, Any]) -> GemmConfig:
     config = resolve(GemmConfig(**fields))
-    return _lowered(config) if "stagger" in spec.lower_to_fit else config
-
-
-def _lowered(config: GemmConfig) -> GemmConfig:
+    if "stagger" not in spec.lower_to_fit:
+        return config
     assert isinstance(config.stages, int)
     return replace(config, stagger=max(0, min(config.stagger, config.stages - 1, STAGGER_MAX)))
