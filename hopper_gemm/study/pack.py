@@ -6,7 +6,6 @@ take either, so that nobody else need know.
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -64,30 +63,26 @@ def pack(folder: Path) -> dict[str, tuple[int, int]]:
 
 def _write(target: Path, texts: Mapping[Path, str]) -> None:
     """One Parquet of one or several CSV files, whole at every moment, equal to each of them."""
+    import pandas as pd
+
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise ResultsError("packing needs pyarrow; pip install pyarrow") from None
-    columns: dict[str, list[str]] = {}
-    headers, count, several = {}, 0, target.name.startswith(SHARED)
+    several, frames = target.name.startswith(SHARED), {}
     for path, text in texts.items():
-        names, *lines = csv.reader(text.splitlines())
-        headers[path] = names
-        for name, values in zip(names, zip(*lines, strict=True) if lines else [()] * len(names), strict=True):
-            column = columns.setdefault(name, [])
-            column += [""] * (count - len(column)) + list(values)
-        if several:
-            columns["study"] = columns.get("study", [])[:count] + [path.parent.name] * len(lines)
-        count += len(lines)
-    padded = {name: values + [""] * (count - len(values)) for name, values in columns.items()}
-    table = pyarrow.table({name: _typed(name, values) for name, values in padded.items()})
+        frames[path] = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    joined = pd.concat([frame.assign(study=path.parent.name) if several else frame for path, frame in frames.items()])
+    table = pyarrow.table({name: _typed(name, of.tolist()) for name, of in joined.fillna("").items()})
     part = target.with_name(target.name + ".part")
     parquet.write_table(
         table, part, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
     )
     for path, text in texts.items():
-        if _as_csv(read_parquet(part, path.parent.name if several else None), headers[path]) != text:
+        columns = read_parquet(part, path.parent.name if several else None)
+        back = pd.DataFrame({name: [as_text(value) for value in columns[name]] for name in frames[path]})
+        if back.to_csv(index=False, lineterminator="\n") != text:
             part.unlink()
             raise ResultsError(
                 f"{path} holds what Parquet would not give back to the letter, such as a torn last line; run the study "
@@ -113,12 +108,3 @@ def _typed(name: str, texts: Sequence[str]) -> Any:
     except (ValueError, OverflowError):
         pass
     return pyarrow.array([text or None for text in texts], pyarrow.string())
-
-
-def _as_csv(columns: Mapping[str, list[Any]], names: Sequence[str]) -> str:
-    """The text as it stood before it was packed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(zip(*([as_text(value) for value in columns[name]] for name in names), strict=True))
-    return text.getvalue()

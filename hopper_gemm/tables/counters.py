@@ -15,6 +15,7 @@ from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.schema import COUNTED
 from hopper_gemm.tables.pivot import config_of, markdown, problem_of
+from hopper_gemm.tables.sources import unique_panels
 
 COUNTERS = tuple(column.name for column in COUNTED)
 PROFILED = COUNTERS[: COUNTERS.index("producer_hit_pct")]
@@ -65,18 +66,16 @@ def with_counters(frame: pd.DataFrame, counted: Iterable[Row]) -> pd.DataFrame:
         ``baseline_`` before each; empty where nothing was counted, or other machine code than the row ran was profiled.
     """
     by_config = {(row.point.problem, row.point.config): row.figures for row in counted}
-    added: dict[str, list[Any]] = {name: [] for name in (*COUNTERS, *(f"baseline_{name}" for name in PROFILED))}
+    added: list[list[float | None]] = []
     for record in frame.to_dict("records"):
         problem = problem_of(record)
         ours, theirs = by_config.get((problem, config_of(record)), {}), by_config.get((problem, None), {})
         profiled = any(name in ours for name in PROFILED)  # a kernel that counts its own waits has code of its own
         if profiled and record["code"] and ours.get("code") and record["code"] != ours["code"]:
             ours = {}
-        for name in COUNTERS:
-            added[name].append(ours.get(name))
-        for name in PROFILED:
-            added[f"baseline_{name}"].append(theirs.get(name))
-    return frame.assign(**{name: pd.array(values, dtype="Float64") for name, values in added.items()})
+        added.append([*map(ours.get, COUNTERS), *map(theirs.get, PROFILED)])
+    names = [*COUNTERS, *(f"baseline_{name}" for name in PROFILED)]
+    return frame.assign(**pd.DataFrame(added, frame.index, names, dtype="Float64"))
 
 
 def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> tuple[float, float]:
@@ -88,8 +87,7 @@ def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT)
     height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     tiles = roofline.tile_order(ceil(m / height), ceil(n / width), config.raster, config.swizzle, config.serpentine)
     at_once = sms // (config.cluster_m * config.cluster_n)
-    cut = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
-    sides = sum(height * len({m for m, _ in wave}) + width * len({n for _, n in wave}) for wave in cut)
+    sides = sum(height * rows + width * columns for rows, columns in unique_panels(tiles, at_once))
     return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
 
 

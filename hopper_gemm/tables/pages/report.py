@@ -26,8 +26,8 @@ CONFIGS = f"Configs: {LEGEND}."
 def report(study: Study) -> str:
     """The Markdown page of a sweep, a search or a ladder."""
     about, rows, finals = study.provenance, pivot.rows_of(study, "sweep"), pivot.rows_of(study, "final")
-    lines = [f"# {about['study']}", "", *source_lines(study), about.get("question", "").strip(), ""]
-    lines += [*_protocol_lines(about), ""]
+    lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", scope_line(study), ""]
+    lines += [about.get("question", "").strip(), "", *_protocol_lines(about), ""]
     if about.get("rungs"):
         lines += [pivot.markdown_table(ladder_table(ladder(rows, about["rungs"])), "rung"), "", LADDER_LEGEND, ""]
     elif about["spec"].get("across", "each") != "each":
@@ -42,11 +42,6 @@ def report(study: Study) -> str:
         lines += _best_lines(study, group, part, finals)
     cells = "" if about.get("rungs") else "Cells: speedup over cuBLAS (stages). "
     return "\n".join([*lines, cells + _coverage(about, rows) + _pace(about, rows), "", CONFIGS, ""])
-
-
-def source_lines(study: Study) -> list[str]:
-    """The GPU, driver and date of a study's figures; then regimes, contexts, baseline and boards, as Markdown."""
-    return [f"**{source_line(study.provenance)}**", "", scope_line(study), ""]
 
 
 def source_line(about: Mapping[str, Any]) -> str:
@@ -71,7 +66,7 @@ def scope(study: Study) -> dict[str, str]:
 
 
 def scope_line(study: Study) -> str:
-    """The same in one sentence."""
+    """Regimes, contexts and boards of a study's timings in one sentence."""
     told = "; ".join(f"{name}: {values}" for name, values in scope(study).items())
     return f"{told[0].upper()}{told[1:]}."
 
