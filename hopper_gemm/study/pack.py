@@ -7,12 +7,15 @@ take either, so that nobody else need know.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.study.files import read_text
+import pandas as pd
+import pyarrow
+from pyarrow import parquet
+
+from hopper_gemm.study.files import read_text, write_whole
 from hopper_gemm.study.reader import ROWS, SHARED, has_rows, packed, read_parquet, read_provenance, read_rows, shared
 from hopper_gemm.study.row import ResultsError, as_text
 from hopper_gemm.study.schema import ALIASES, BY_NAME
@@ -63,40 +66,28 @@ def pack(folder: Path) -> dict[str, tuple[int, int]]:
 
 def _write(target: Path, texts: Mapping[Path, str]) -> None:
     """One Parquet of one or several CSV files, whole at every moment, equal to each of them."""
-    import pandas as pd
-
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ResultsError("packing needs pyarrow; pip install pyarrow") from None
     several, frames = target.name.startswith(SHARED), {}
     for path, text in texts.items():
         frames[path] = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     joined = pd.concat([frame.assign(study=path.parent.name) if several else frame for path, frame in frames.items()])
     table = pyarrow.table({name: _typed(name, of.tolist()) for name, of in joined.fillna("").items()})
-    part = target.with_name(target.name + ".part")
+    made = io.BytesIO()
     parquet.write_table(
-        table, part, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
+        table, made, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
     )
     for path, text in texts.items():
-        columns = read_parquet(part, path.parent.name if several else None)
+        columns = read_parquet(made, path.parent.name if several else None)
         back = pd.DataFrame({name: [as_text(value) for value in columns[name]] for name in frames[path]})
         if back.to_csv(index=False, lineterminator="\n") != text:
-            part.unlink()
             raise ResultsError(
                 f"{path} holds what Parquet would not give back to the letter, such as a torn last line; run the study "
                 "again to complete it, or leave it as CSV"
             )
-    with part.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(part, target)
+    write_whole(target, made.getvalue())
 
 
 def _typed(name: str, texts: Sequence[str]) -> Any:
     """A column in its kind where that gives its texts back, else as text; nothing where the text is empty."""
-    import pyarrow
-
     column = BY_NAME.get(ALIASES.get(name, name))
     make, kind = {"integer": (int, pyarrow.int64()), "number": (float, pyarrow.float64())}.get(
         column.kind if column else "number" if name.endswith("_us") else "text", (str, pyarrow.string())

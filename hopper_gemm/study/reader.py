@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def records(path: Path) -> Iterator[tuple[str, list[str]]]:
     if path.is_file():
         yield from _lines(path)
         return
-    found = read_parquet(*_parquet(path))
+    whole = packed(path).is_file()
+    found = read_parquet(packed(path) if whole else shared(path), None if whole else path.parent.name)
     names = list(found)
     yield "row 0", _checked_names(packed(path), "row 0", names)
     columns = [[as_text(value) for value in values] for values in found.values()]
@@ -182,21 +184,14 @@ def there(path: Path) -> bool:
     return shared(path).is_file() and bool(read_parquet(shared(path), path.parent.name)["study"])
 
 
-def _parquet(path: Path) -> tuple[Path, str | None]:
-    """The Parquet that holds a file's rows, and the study to choose where it is shared."""
-    return (packed(path), None) if packed(path).is_file() else (shared(path), path.parent.name)
-
-
-def read_parquet(path: Path, study: str | None = None) -> dict[str, list[Any]]:
+def read_parquet(path: Path | BytesIO, study: str | None = None) -> dict[str, list[Any]]:
     """The columns of a packed file; of a shared one the rows of one study.
 
     Raises:
-        ResultsError: it is not Parquet, or there is nothing to read it with.
+        ResultsError: it is not Parquet.
     """
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ResultsError(f"{path} needs pyarrow to be read; pip install pyarrow") from None
+    from pyarrow import parquet
+
     try:
         table = parquet.read_table(path, filters=None if study is None else [("study", "==", study)])
         return {name: table.column(name).to_pylist() for name in table.column_names}
