@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,7 +114,7 @@ def tune(
     source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
     folder = swept(question(problem, how, source.recorded), source, out, "Tuning", say)
     told = verdict(folder)
-    print(json.dumps({**told.as_dict(), "out": str(folder)}) if as_json else "\n".join(told.lines()))
+    print(json.dumps({**asdict(told), "out": str(folder)}) if as_json else "\n".join(told.lines()))
 
 
 @command
@@ -200,7 +201,7 @@ def compare(
     if as_json:
         records = cells(study.stage("compare"))
         about = {"out": str(folder), "missing": comparison.missing, "rows": records}
-        print(json.dumps({**about, "means": [mean.as_dict() for mean in means(records)]}))
+        print(json.dumps({**about, "means": [asdict(mean) for mean in means(records)]}))
     else:
         print(f"\n{(folder / 'compare.md').read_text()}\nWritten to {shown(folder)}")
 

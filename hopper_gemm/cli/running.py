@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path 
     page = campaign_page(title, where, found, rates)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PAGE, page)
-    about = {"problems": [one.as_dict() for one in found], "rates": [rate.as_dict() for rate in rates]}
+    about = {"problems": [asdict(one) for one in found], "rates": [rate.as_dict() for rate in rates]}
     print(json.dumps({"out": str(folder), **about}) if as_json else f"\n{page}\nWritten to {shown(folder)}")
     if left := [one for one in found if one.state != "tuned"]:
         first = f"the first is {left[0].problem}: {left[0].reason or 'not finished'}"

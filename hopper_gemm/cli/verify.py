@@ -13,6 +13,9 @@ import typer
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, saying
+from hopper_gemm.study.files import write_whole
+
+OUT = Path("results/verification")
 
 PROOFS = "verify-cpu.csv"
 """Table of damaged and killed runs; the page beside it sums it up."""
@@ -24,9 +27,7 @@ def verify(
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
     gpus: options.Gpus = "0",
-    out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = Path(
-        "results/verification"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = OUT,
     report: Annotated[Path | None, typer.Option(help="Page to write. Default: report.md in the folder.")] = None,
     store: Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")] = None,
     load: Annotated[bool, typer.Option(help="Also every kind of kernel under load.")] = True,
@@ -63,9 +64,7 @@ def verify(
         failed = harness.failed
     rows, proofs = read_rows(out), path.with_name(PROOFS)
     told = list(csv.DictReader(proofs.read_text().splitlines())) if proofs.exists() else []
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page(rows, [*(job.row() for job in (*alone, *loads)), *wanted()], told))
-    os.replace(part, path)
+    write_whole(path, page(rows, [*(job.row() for job in (*alone, *loads)), *wanted()], told))
     rows = list(latest(rows).values())
     if as_json:
         print(json.dumps({"rows": len(rows), "failed": failed, "by_status": Counter(row.status for row in rows)}))

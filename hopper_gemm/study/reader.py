@@ -89,11 +89,9 @@ def read_rows(folder: Path) -> list[Row]:
         )
     found: dict[RowKey, str] = {}
     rows: list[Row] = []
-    parser: RowParser | None = None
-    for place, values in records(path):
-        if parser is None:
-            parser = RowParser(values)
-            continue
+    lines = records(path)
+    parser = RowParser(next(lines, ("", []))[1])
+    for place, values in lines:
         try:
             row = parser.row(values)
         except ValueError as error:

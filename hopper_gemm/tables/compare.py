@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import exp, log
 from statistics import median
 from typing import Any
@@ -58,10 +58,6 @@ class Mean:
     worst: float
     worst_on: str
     behind: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         over = self.problems if self.problems == self.asked else f"{self.problems} of {self.asked}"

@@ -21,12 +21,8 @@ from hopper_gemm.study.space import place_of, problem_label
 EXCEEDS = "exceeds smem"
 FORMATS = {
     "speedup": "{:.2f}x",
-    "tflops": "{:.0f}",
-    "time_us": "{:.1f}",
-    "baseline_us": "{:.1f}",
-    "sm_mhz": "{:.0f}",
-    "watts": "{:.0f}",
-    "tensor_active": "{:.1f}",
+    **dict.fromkeys(("time_us", "baseline_us", "tensor_active"), "{:.1f}"),
+    **dict.fromkeys(("tflops", "sm_mhz", "watts"), "{:.0f}"),
 }
 
 NEAR = 0.9
@@ -231,10 +227,8 @@ def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
     ran = rows[rows["status"] == "ok"]
     if ran.empty:
         return pd.DataFrame()
-    records = ran.to_dict("records")
-    named = ran.assign(
-        problem=[str(problem_of(row)) for row in records], config=[str(config_of(row)) for row in records]
-    )
+    texts = {"problem": problem_of, "config": config_of}
+    named = ran.assign(**{name: [str(of(row)) for row in ran.to_dict("records")] for name, of in texts.items()})
     table = named.drop_duplicates(["config", "problem"]).pivot(index="config", columns="problem", values="speedup")
     table = table[list(dict.fromkeys(named["problem"]))].astype(float).dropna()
     worst, mean = table.min(axis=1), np.exp(np.log(table).mean(axis=1))

@@ -69,10 +69,6 @@ class Verdict:
     trials: int
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
     @property
     def tuned(self) -> Tuned:
         """The problem's line on the page of its list."""

@@ -40,10 +40,6 @@ class Tuned:
     trials: int = 0
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells of its line, as :data:`HEADINGS` has them behind the problem."""
@@ -51,7 +47,7 @@ class Tuned:
             what = one_line(f"{self.state}: {self.reason}" if self.reason else self.state)
             return (what, "", str(self.trials or ""), f"{self.seconds:.0f}" if self.seconds else "")
         shared = f" (one of {self.even} that are even)" if self.even > 1 else ""
-        return f"`{self.winner}`{shared}", interval(self.as_dict()), str(self.trials), f"{self.seconds:.0f}"
+        return f"`{self.winner}`{shared}", interval(asdict(self)), str(self.trials), f"{self.seconds:.0f}"
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,8 @@ def _each(folder: Path, name: str, rows: pd.DataFrame, draw: Callable[[Group, pd
     """One picture for each group in which anything ran, named after it where there are several."""
     parts = [(group, part) for group, part in groups(rows) if (part["status"] == "ok").any()]
     for group, part in parts:
-        draw(
-            group, part, folder / (f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png")
-        )
+        file = f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png"
+        draw(group, part, folder / file)
 
 
 def _sliced(about: Mapping[str, Any], part: pd.DataFrame) -> list[str]:
