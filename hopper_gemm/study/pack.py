@@ -71,10 +71,8 @@ def _write(target: Path, texts: Mapping[Path, str]) -> None:
         frames[path] = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     joined = pd.concat([frame.assign(study=path.parent.name) if several else frame for path, frame in frames.items()])
     table = pyarrow.table({name: _typed(name, of.tolist()) for name, of in joined.fillna("").items()})
-    made = io.BytesIO()
-    parquet.write_table(
-        table, made, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
-    )
+    made, small = io.BytesIO(), {"compression": "zstd", "compression_level": 19}
+    parquet.write_table(table, made, **small, write_statistics=False, store_schema=False)
     for path, text in texts.items():
         columns = read_parquet(made, path.parent.name if several else None)
         back = pd.DataFrame({name: [as_text(value) for value in columns[name]] for name in frames[path]})

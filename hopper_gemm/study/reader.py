@@ -84,9 +84,8 @@ def read_rows(folder: Path) -> list[Row]:
     """
     path = folder / ROWS
     if not there(path):
-        return version1.read_rows(
-            {name: records(folder / name) for name in version1.READ if there(folder / name)}, folder
-        )
+        files = {name: records(folder / name) for name in version1.READ if there(folder / name)}
+        return version1.read_rows(files, folder)
     found: dict[RowKey, str] = {}
     rows: list[Row] = []
     lines = records(path)
@@ -121,12 +120,10 @@ def records(path: Path) -> Iterator[tuple[str, list[str]]]:
     yield "row 0", _checked_names(packed(path), "row 0", names)
     columns = [[as_text(value) for value in values] for values in found.values()]
     for number, values in enumerate(zip(*columns, strict=True), 1):
-        line = list(values)
+        place, line = f"row {number}", list(values)
         if names[-1] == SUM and summed(line[:-1])[-8:] != line[-1]:
-            raise ResultsError(
-                f"{packed(path)}, row {number}: the row was changed since it was written; restore the file"
-            )
-        yield f"row {number}", line
+            raise ResultsError(f"{packed(path)}, {place}: the row was changed since it was written; restore the file")
+        yield place, line
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:

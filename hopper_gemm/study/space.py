@@ -78,10 +78,8 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 
 def count(spec: SweepSpec) -> int:
     """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
-    grids = [spec.space, *spec.grids]
-    configs = len(spec.rungs) or sum(
-        prod(len(values) if isinstance(values, list) else 1 for values in grid.values()) for grid in grids
-    )
+    choices = [map(len, _axes(grid).values()) for grid in (spec.space, *spec.grids)]
+    configs = len(spec.rungs) or sum(map(prod, choices))
     return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
 
 
@@ -96,8 +94,7 @@ def points(spec: SweepSpec) -> dict[Point, str]:
         raise SpecError(
             f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give parameters fewer values"
         )
-    refusals = _refusals(spec)
-    ruled = {section.problem(): _of_problem(spec, refusals, section.problem()) for section in spec.problems}
+    ruled = {section.problem(): _of_problem(spec, section.problem()) for section in spec.problems}
     return {
         Point(problem, config, regime, context, data=data): why
         for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
@@ -142,13 +139,11 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
     return Space(kept, dict(Counter(why.split(":", 1)[0] for why in found.values() if why)), len(found))
 
 
-def _of_problem(
-    spec: SweepSpec, refusals: Mapping[GemmConfig, tuple[str, ...]], problem: GemmProblem
-) -> dict[GemmConfig, str]:
+def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[GemmConfig, str]:
     """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
     refused = [str(reason) for reason in problem_reasons(problem)]
     ruled = {}
-    for config, why in refusals.items():
+    for config, why in _refusals(spec).items():
         pair = [] if why else map(str, pair_reasons(config, problem))
         ruled[config] = "; ".join([*why, *pair, *refused])
     if spec.keep is None:
@@ -187,9 +182,13 @@ def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
     return found
 
 
+def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
+
+
 def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
     """Every config of one grid with the rules that refuse it, the last parameter fastest."""
-    axes = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
+    axes = _axes(grid)
     resolved = cache(lambda compiled: _config(spec, _fields(dict(compiled))))
     checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
     for values in product(*axes.values()):

@@ -155,10 +155,8 @@ def _protocol_lines(about: Mapping[str, Any]) -> list[str]:
         lines.append(f"- {protocol['regime']}: {figures} (seconds)")
     data = about["spec"].get("data", ["normal"])
     filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
-    lines.append(
-        f"- {filled}, seed {about.get('seed', 0)}; cold L2; each trial paired with torch.mm in alternating order"
-    )
-    return lines
+    paired = "each trial paired with torch.mm in alternating order"
+    return [*lines, f"- {filled}, seed {about.get('seed', 0)}; cold L2; {paired}"]
 
 
 def _noise(about: Mapping[str, Any], group: pivot.Group) -> str:
@@ -183,9 +181,8 @@ def _coverage(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
     twins = f", {copied} of them by a twin with the same machine code" if copied else ""
     legal = total - refused
     why = f" ({why})" if why else ""
-    return (
-        f"{told}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {legal - len(rows)} not tried."
-    )
+    tried = f"{legal - len(rows)} not tried"
+    return f"{told}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {tried}."
 
 
 def _pace(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
