@@ -37,15 +37,14 @@ def table(
     study = read_study(results)
     if write:
         publish(results)
-    wanted = {"regime": regime, "context": context}
-    tables, known = {}, []
-    for group, part in groups(rows_of(study, "sweep")):
-        known.append(group.place)
-        named = problem in (None, str(group.problem))
-        if named and all(asked in (None, getattr(group, name)) for name, asked in wanted.items()):
+    asked = {"problem": problem, "regime": regime, "context": context}
+    parts, tables = groups(rows_of(study, "sweep")), {}
+    for group, part in parts:
+        if all(word in (None, str(getattr(group, name))) for name, word in asked.items()):
             tables[group.place] = pivot(part, rows, cols, value)
     if not tables:
-        fail(f"{results} has no such problem, regime and context; it has {', '.join(known) or 'no rows of a sweep'}")
+        known = ", ".join(group.place for group, _ in parts) or "no rows of a sweep"
+        fail(f"{results} has no such problem, regime and context; it has {known}")
     source = source_line(study.provenance)
     if as_json:
         print(json.dumps({"source": source, "tables": {name: one.to_dict("index") for name, one in tables.items()}}))
