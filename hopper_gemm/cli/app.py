@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import typer
 
+from hopper_gemm.measure.device import NoHopperError
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
@@ -47,15 +49,14 @@ def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     raise typer.Exit(code)
 
 
-def plain_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn the errors that a user can correct into one line and an exit code."""
+def command(body: Callable[..., None]) -> Callable[..., None]:
+    """Make a function a command; the errors that a user can correct become one line and an exit code."""
 
-    @wraps(command)
+    @app.command()
+    @wraps(body)
     def run(*args: Any, **kwargs: Any) -> None:
-        from hopper_gemm.measure.device import NoHopperError
-
         try:
-            command(*args, **kwargs)
+            body(*args, **kwargs)
         except NoHopperError as error:
             fail(str(error), NO_GPU)
         except BrokenPipeError:

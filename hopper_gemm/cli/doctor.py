@@ -15,18 +15,8 @@ from hopper_gemm.model.tuned import recorded_tables, results_root
 from hopper_gemm.study.files import shown
 
 NEEDED = (
-    "nvidia-cutlass-dsl",
-    "apache-tvm-ffi",
-    "torch",
-    "optuna",
-    "pandas",
-    "pyarrow",
-    "numpy",
-    "pydantic",
-    "matplotlib",
-    "nvidia-ml-py",
-    "typer",
-    "rich",
+    *("nvidia-cutlass-dsl", "apache-tvm-ffi", "torch", "optuna", "pandas", "pyarrow", "numpy", "pydantic"),
+    *("matplotlib", "nvidia-ml-py", "typer", "rich"),
 )
 
 
@@ -49,14 +39,8 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at Python, packages, GPU, profiler, kernel store and recorded results."""
-    return [
-        Finding("ok", "Python", platform.python_version()),
-        *map(_package, NEEDED),
-        _gpu(),
-        _ncu(),
-        _store(),
-        _results(),
-    ]
+    python = Finding("ok", "Python", platform.python_version())
+    return [python, *map(_package, NEEDED), _gpu(), _ncu(), _store(), _results()]
 
 
 def _package(name: str) -> Finding:

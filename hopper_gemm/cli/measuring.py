@@ -3,48 +3,38 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hopper_gemm.cli.app import CHECK_FAILED, app, fail, plain_errors, saying, stderr
-from hopper_gemm.cli.options import (
-    BackendName,
-    Cluster,
-    Context,
-    Dtype,
-    Gpus,
-    Host,
-    Json,
-    Limit,
-    MaybeSize,
-    Recorded,
-    Regime,
-    Shapes,
-    StudyOut,
-    Trials,
-    TunedTable,
-    gpus_of,
-)
+import hopper_gemm.cli.options as options
+from hopper_gemm.cli.app import CHECK_FAILED, command, fail, saying, stderr
+from hopper_gemm.measure.device import slug
+from hopper_gemm.model.point import CONTEXTS, REGIMES
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import recorded_tables
+from hopper_gemm.study.files import ladder_file, local_root, shown
+from hopper_gemm.study.reader import read_study
 
 LOOPBACK = "127.0.0.1"
 
 
-@app.command()
-@plain_errors
+@command
 def sweep(
     spec: Annotated[Path, typer.Argument(help="The question, as TOML; see sweeps/.")],
-    out: StudyOut = None,
+    out: options.StudyOut = None,
     storage: Annotated[str | None, typer.Option(help="Optuna storage, file or URL, that mirrors the trials.")] = None,
-    gpus: Gpus = "0",
-    cluster: Cluster = False,
-    host: Host = LOOPBACK,
-    trials: Trials = None,
-    backend: BackendName = "auto",
-    recorded: Recorded = None,
+    gpus: options.Gpus = "0",
+    cluster: options.Cluster = False,
+    host: options.Host = LOOPBACK,
+    trials: options.Trials = None,
+    backend: options.BackendName = "auto",
+    recorded: options.Recorded = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the points and stop.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure every point of a sweep, or go on where the last run stopped."""
     from hopper_gemm.cli.running import opened, summary, swept
@@ -52,55 +42,51 @@ def sweep(
     from hopper_gemm.study.spec import read_spec
 
     say, asked = saying(as_json), read_spec(spec)
-    options = {"trials": trials, "storage": storage}
+    bounds = {"trials": trials, "storage": storage}
     try:
         listen = host if cluster else ""
-        source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, gpus_of(gpus), listen)
+        source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus), listen)
     except NotRecordedError:
         if not dry_run:
             raise
         source = Source()
     if dry_run:
-        plan = opened(asked, source, out, **options).plan()
+        plan = opened(asked, source, out, **bounds).plan()
         for line in plan.lines():
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    found = swept(asked, source, out, "Measuring", say, **options)
+    found = swept(asked, source, out, "Measuring", say, **bounds)
     print(json.dumps(summary(found)) if as_json else (found / "table.md").read_text())
 
 
-@app.command()
-@plain_errors
+@command
 def tune(
-    m: MaybeSize = None,
-    n: MaybeSize = None,
-    k: MaybeSize = None,
-    shapes: Shapes = None,
-    dtype: Dtype = "bf16",
-    regime: Regime = "burst",
-    context: Context = "isolated",
+    m: options.MaybeSize = None,
+    n: options.MaybeSize = None,
+    k: options.MaybeSize = None,
+    shapes: options.Shapes = None,
+    dtype: options.Dtype = "bf16",
+    regime: options.Regime = "burst",
+    context: options.Context = "isolated",
     budget: Annotated[float | None, typer.Option("--budget", "--seconds", min=1, help="Default: 60.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Configs to measure. Default: as time allows.")] = None,
     sampler: Annotated[str, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
-    backend: BackendName = "auto",
+    backend: options.BackendName = "auto",
     recorded: Annotated[Path | None, typer.Option("--from", help="Recorded study to search in a replay.")] = None,
     warm_start: Annotated[list[Path] | None, typer.Option(help="Results folder to begin with; repeat.")] = None,
-    out: StudyOut = None,
-    gpus: Gpus = "0",
-    cluster: Cluster = False,
-    host: Host = LOOPBACK,
+    out: options.StudyOut = None,
+    gpus: options.Gpus = "0",
+    cluster: options.Cluster = False,
+    host: options.Host = LOOPBACK,
     pdl: Annotated[bool | None, typer.Option(help="Search PDL. Default: chained, short.")] = None,
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Find the best config for one problem, or for each of a list (--shapes), and put it into the tuned table. The same
     command goes on where the last run stopped. --out of a list is the folder of its problems' folders."""
     from hopper_gemm.cli.running import swept, tune_list
-    from hopper_gemm.model.point import CONTEXTS, REGIMES
-    from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.run.questions.tune import Options, question, recorded_problem
     from hopper_gemm.run.source import choose
     from hopper_gemm.tables.verdict import verdict
@@ -108,7 +94,7 @@ def tune(
     for option, value, known in (("regime", regime, REGIMES), ("context", context, CONTEXTS)):
         if value not in known:
             raise ValueError(f"--{option} must be one of {', '.join(known)} but got {value!r}")
-    options = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), pdl, finals)
+    how = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), pdl, finals)
     listen, say = host if cluster else "", saying(as_json)
     if shapes is not None:
         if (m, n, k) != (None, None, None):
@@ -117,7 +103,7 @@ def tune(
             raise ValueError("a list is measured, not replayed; leave out --from and --backend, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
-        tune_list(shapes, options, listen, gpus, out, as_json)
+        tune_list(shapes, how, listen, gpus, out, as_json)
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
@@ -125,27 +111,24 @@ def tune(
     problem = filled_up(asked)
     if problem != asked:
         say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
-    source = choose(lambda _: recorded or recorded_problem(problem, options), backend, gpus_of(gpus), listen)
-    folder = swept(question(problem, options, source.recorded), source, out, "Tuning", say)
+    source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
+    folder = swept(question(problem, how, source.recorded), source, out, "Tuning", say)
     told = verdict(folder)
-    print(json.dumps({**told.as_dict(), "out": str(folder)}) if as_json else "\n".join(told.lines()))
+    print(json.dumps({**asdict(told), "out": str(folder)}) if as_json else "\n".join(told.lines()))
 
 
-@app.command()
-@plain_errors
+@command
 def ladder(
     spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/ladder.toml.")] = None,
-    out: StudyOut = None,
-    gpus: Gpus = "0",
-    backend: BackendName = "auto",
-    recorded: Recorded = None,
-    as_json: Json = False,
+    out: options.StudyOut = None,
+    gpus: options.Gpus = "0",
+    backend: options.BackendName = "auto",
+    recorded: options.Recorded = None,
+    as_json: options.Json = False,
 ) -> None:
     """Every design step of the study, one table: how fast, against cuBLAS, and the gain over the step before."""
     from hopper_gemm.cli.running import swept
     from hopper_gemm.run.source import choose, recorded_study
-    from hopper_gemm.study.files import ladder_file, shown
-    from hopper_gemm.study.reader import read_study
     from hopper_gemm.study.spec import read_spec
     from hopper_gemm.tables.ladder import LADDER_LEGEND, ladder_table
     from hopper_gemm.tables.ladder import ladder as steps_of
@@ -155,36 +138,32 @@ def ladder(
     asked = read_spec(file)
     if not asked.rungs:
         fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
-    source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, gpus_of(gpus))
+    source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus))
     study = read_study(swept(asked, source, out, "Measuring", saying(as_json)))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
     page = f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}"
     print(json.dumps([step.as_dict() for step in steps]) if as_json else page)
 
 
-@app.command()
-@plain_errors
+@command
 def compare(
     sizes: Annotated[list[int] | None, typer.Argument(metavar="M N K", help="Problems, instead of a list.")] = None,
-    shapes: Shapes = None,
+    shapes: options.Shapes = None,
     against: Annotated[str, typer.Option(help="cublas, cublaslt, triton, quack, with commas.")] = "cublas,cublaslt",
-    regime: Regime = "burst",
-    context: Context = "isolated",
+    regime: options.Regime = "burst",
+    context: options.Context = "isolated",
     config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",
-    recorded: TunedTable = None,
-    out: StudyOut = None,
+    recorded: options.TunedTable = None,
+    out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
-    limit: Limit = None,
+    limit: options.Limit = None,
     host: Annotated[bool, typer.Option("--host", help="Only the host time of a launch.")] = False,
-    gpus: Gpus = "0",
-    as_json: Json = False,
+    gpus: options.Gpus = "0",
+    as_json: options.Json = False,
 ) -> None:
     """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
     from hopper_gemm.cli.running import answer, here
-    from hopper_gemm.measure.device import slug
     from hopper_gemm.run.questions.compare import Comparison, HostTimes, entries_of, problems_of
-    from hopper_gemm.study.files import local_root, shown
-    from hopper_gemm.study.reader import read_study
     from hopper_gemm.tables.compare import cells, means
     from hopper_gemm.tables.pages.publish import publish
 
@@ -222,26 +201,22 @@ def compare(
     if as_json:
         records = cells(study.stage("compare"))
         about = {"out": str(folder), "missing": comparison.missing, "rows": records}
-        print(json.dumps({**about, "means": [mean.as_dict() for mean in means(records)]}))
+        print(json.dumps({**about, "means": [asdict(mean) for mean in means(records)]}))
     else:
         print(f"\n{(folder / 'compare.md').read_text()}\nWritten to {shown(folder)}")
 
 
-@app.command()
-@plain_errors
+@command
 def check(
     record: Annotated[bool, typer.Option("--record", help="Instead keep today's binaries; needs no GPU.")] = False,
-    recorded: TunedTable = None,
-    gpus: Gpus = "0",
-    as_json: Json = False,
+    recorded: options.TunedTable = None,
+    gpus: options.Gpus = "0",
+    as_json: options.Json = False,
 ) -> None:
     """Does today's kernel still run the recorded best configs, right and as fast as the binaries kept beside them?"""
     from hopper_gemm.cli.running import answer, here
-    from hopper_gemm.measure.device import slug
-    from hopper_gemm.model.tuned import recorded_tables
     from hopper_gemm.run.questions.check import Check, guarded_of
     from hopper_gemm.run.questions.check import record as keep
-    from hopper_gemm.study.files import shown
 
     if record:
         for path in [recorded] if recorded else recorded_tables().values():
@@ -264,26 +239,22 @@ def check(
         raise typer.Exit(CHECK_FAILED)
 
 
-@app.command()
-@plain_errors
+@command
 def counters(
     target: Annotated[Path, typer.Argument(metavar="SPEC_OR_RESULTS", help="A sweep, or a study's folder.")],
-    out: StudyOut = None,
-    limit: Limit = None,
-    gpus: Gpus = "0",
+    out: options.StudyOut = None,
+    limit: options.Limit = None,
+    gpus: options.Gpus = "0",
     no_ncu: Annotated[bool, typer.Option("--no-ncu", help="Only what our kernel counts; needs no profiler.")] = False,
     no_meter: Annotated[bool, typer.Option("--no-meter", help="Only what the profiler counts.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Hardware counters of a study's kernels and of cuBLAS: clock, traffic, L2 hits, instructions; and how often our
     kernel's roles find a stage ready, and how long they wait. Rows go to the study's folder where that takes rows."""
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.measure.counters.profiler import find_profiler
-    from hopper_gemm.measure.device import slug
     from hopper_gemm.run.questions.counters import Counting, folder_of
-    from hopper_gemm.study.files import shown
     from hopper_gemm.study.pooling import pooled
-    from hopper_gemm.study.reader import read_study
     from hopper_gemm.tables.counters import counters_table
 
     kinds = [kind for kind, left_out in (("profile", no_ncu), ("meter", no_meter)) if not left_out]
@@ -314,18 +285,15 @@ def counters(
     print(f"\n{counters_table(pooled(rows))}\n{told}; written to {shown(folder)}")
 
 
-@app.command()
-@plain_errors
+@command
 def trace(
     spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/timeline.toml.")] = None,
-    out: StudyOut = None,
-    gpus: Gpus = "0",
+    out: options.StudyOut = None,
+    gpus: options.Gpus = "0",
 ) -> None:
     """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
     from hopper_gemm.cli.running import here
-    from hopper_gemm.measure.device import slug
     from hopper_gemm.run.questions.trace import trace as traced
-    from hopper_gemm.study.files import ladder_file, local_root, shown
 
     source = here(gpus, "a trace")
     file = spec or ladder_file().with_name("timeline.toml")
@@ -333,12 +301,11 @@ def trace(
     print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")
 
 
-@app.command()
-@plain_errors
+@command
 def worker(
     address: Annotated[str, typer.Argument(metavar="URL", help="Of the coordinator, as sweep --cluster prints it.")],
     pem: Annotated[Path, typer.Option(help="File with certificate and key, which the coordinator made.")],
-    gpus: Gpus = "0",
+    gpus: options.Gpus = "0",
 ) -> None:
     """Let GPUs of this host take part in a sweep that runs with --cluster."""
     from hopper_gemm.run.executors.cluster import serve
@@ -346,7 +313,7 @@ def worker(
 
     if not address.startswith("tls://"):
         raise ValueError(f"the address must be like tls://HOST:PORT but got {address!r}")
-    indices = gpus_of(gpus)
+    indices = options.gpus_of(gpus)
     for index in indices:
         Rig().find(index)
     serve(address, indices, pem)

@@ -5,38 +5,33 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-if TYPE_CHECKING:
-    from hopper_gemm.run.questions.sweep import Progress, Watcher
+from rich import progress as bars
+from rich.console import Console
+
+from hopper_gemm.run.questions.sweep import Progress, Watcher
+from hopper_gemm.study.space import place_of
+from hopper_gemm.tables.pivot import interval, words
+
+Told = tuple[Watcher, Callable[[str], None]]
 
 
-@contextmanager
-def watching(open_points: int) -> Iterator[tuple[Watcher, Callable[[str], None]]]:
+def watching(open_points: int) -> AbstractContextManager[Told]:
     """A watcher for a sweep, and what prints a line beside it, on stderr.
 
     Args:
         open_points: points to be measured now.
     """
-    if sys.stderr.isatty():
-        with _bar(open_points) as both:
-            yield both
-    else:
-        yield _lines()
+    return _bar(open_points) if sys.stderr.isatty() else nullcontext(_lines())
 
 
 def describe(progress: Progress) -> str:
     """One line on a row."""
-    from hopper_gemm.study.space import place_of
-
     row = progress.row
+    result = f"{words(row.status)}: {row.reason}"
     if row.ok:
-        figures = row.figures
-        interval = f"[{figures['speedup_low']:.3f}, {figures['speedup_high']:.3f}]"
-        result = f"{figures['speedup']:.3f}x {interval} {figures['tflops']:.0f} TFLOP/s"
-    else:
-        result = f"{row.status.replace('_', ' ')}: {row.reason}"
+        result = f"{interval(row.figures)} {row.figures['tflops']:.0f} TFLOP/s"
     best = "" if progress.best is None else f", best {_goal(progress)}"
     count = f"{progress.worker}: {row.stage} {progress.done}/{progress.total}"
     return f"{count} {place_of(row.point)} {row.point.config}: {result}{best}"
@@ -46,7 +41,7 @@ def _goal(progress: Progress) -> str:
     return f"{progress.best:.3f}x" if progress.goal == "speedup" else f"{progress.best:.3f} pJ/FLOP"
 
 
-def _lines() -> tuple[Watcher, Callable[[str], None]]:
+def _lines() -> Told:
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -56,18 +51,8 @@ def _lines() -> tuple[Watcher, Callable[[str], None]]:
 
 
 @contextmanager
-def _bar(open_points: int) -> Iterator[tuple[Watcher, Callable[[str], None]]]:
-    from rich import progress as bars
-    from rich.console import Console
-
-    from hopper_gemm.study.space import place_of
-
-    columns = (
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.description}"),
-    )
+def _bar(open_points: int) -> Iterator[Told]:
+    columns = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeRemainingColumn(), "{task.description}")
     with bars.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=open_points)
 

@@ -9,35 +9,24 @@ from typing import Annotated
 
 import typer
 
-from hopper_gemm.cli.app import CHECK_FAILED, app, fail, plain_errors, stderr
-from hopper_gemm.cli.options import (
-    Context,
-    Dtype,
-    Json,
-    OnlyContext,
-    OnlyProblem,
-    OnlyRegime,
-    Size,
-    StudyFolder,
-    config_values,
-)
+import hopper_gemm.cli.options as options
+from hopper_gemm.cli.app import CHECK_FAILED, command, fail, stderr
 
 ALL = "exhaustive,random,tpe,gp,prior"
 
 
-@app.command()
-@plain_errors
+@command
 def table(
-    results: StudyFolder,
+    results: options.StudyFolder,
     rows: Annotated[str, typer.Option(help="Column of the results that goes down.")] = "tile_m",
     cols: Annotated[str, typer.Option(help="Column of the results that goes across.")] = "k_depth",
     value: Annotated[str, typer.Option(help="Figure to show.")] = "speedup",
     form: Annotated[str, typer.Option("--format", help="md, csv or html.")] = "md",
-    regime: OnlyRegime = None,
-    context: OnlyContext = None,
-    problem: OnlyProblem = None,
+    regime: options.OnlyRegime = None,
+    context: options.OnlyContext = None,
+    problem: options.OnlyProblem = None,
     write: Annotated[bool, typer.Option("--write", help="Also write the folder's pages and pictures anew.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Pivot a study's results, one table for each problem, regime and context."""
     from hopper_gemm.study.reader import read_study
@@ -48,36 +37,33 @@ def table(
     study = read_study(results)
     if write:
         publish(results)
-    wanted = {"regime": regime, "context": context}
-    tables, known = {}, []
-    for group, part in groups(rows_of(study, "sweep")):
-        known.append(group.place)
-        named = problem in (None, str(group.problem))
-        if named and all(asked in (None, getattr(group, name)) for name, asked in wanted.items()):
+    asked = {"problem": problem, "regime": regime, "context": context}
+    parts, tables = groups(rows_of(study, "sweep")), {}
+    for group, part in parts:
+        if all(word in (None, str(getattr(group, name))) for name, word in asked.items()):
             tables[group.place] = pivot(part, rows, cols, value)
     if not tables:
-        fail(f"{results} has no such problem, regime and context; it has {', '.join(known) or 'no rows of a sweep'}")
+        known = ", ".join(group.place for group, _ in parts) or "no rows of a sweep"
+        fail(f"{results} has no such problem, regime and context; it has {known}")
     source = source_line(study.provenance)
     if as_json:
         print(json.dumps({"source": source, "tables": {name: one.to_dict("index") for name, one in tables.items()}}))
         return
     corner = f"{rows} \\ {cols}"
-    print(
-        "\n".join([f"{source}\n", *(f"{name}: {value}\n\n{render(one, form, corner)}" for name, one in tables.items())])
-    )
+    pages = [f"{name}: {value}\n\n{render(one, form, corner)}" for name, one in tables.items()]
+    print("\n".join([f"{source}\n", *pages]))
 
 
-@app.command()
-@plain_errors
+@command
 def explain(
-    m: Size,
-    n: Size,
-    k: Size,
+    m: options.Size,
+    n: options.Size,
+    k: options.Size,
     settings: Annotated[list[str] | None, typer.Option("--set", help="As cluster=2x1; may be repeated.")] = None,
-    dtype: Dtype = "bf16",
+    dtype: options.Dtype = "bf16",
     layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
-    context: Context = "isolated",
-    as_json: Json = False,
+    context: options.Context = "isolated",
+    as_json: options.Json = False,
 ) -> None:
     """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run
     instead. No GPU needed."""
@@ -88,7 +74,7 @@ def explain(
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.tuned import pick, recorded_entries
 
-    config = GemmConfig(**config_values(settings or []))
+    config = GemmConfig(**options.config_values(settings or []))
     problem = GemmProblem(m, n, k, dtype, layouts)
     found = explained(config, problem)
     served = None if problem_reasons(problem) else pick(recorded_entries(), problem, context=context)
@@ -102,17 +88,16 @@ def explain(
         print(f"  matmul      {served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; {how}")
 
 
-@app.command()
-@plain_errors
+@command
 def simulate(
-    results: StudyFolder,
+    results: options.StudyFolder,
     samplers: Annotated[str, typer.Option(help="Names, with commas; gp-blind is gp without the model prior.")] = ALL,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each sampler.")] = 30,
     trials: Annotated[int | None, typer.Option(min=1, help="Of a run. Default: a quarter of the space.")] = None,
-    regime: OnlyRegime = None,
-    problem: OnlyProblem = None,
+    regime: options.OnlyRegime = None,
+    problem: options.OnlyProblem = None,
     out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .png and .json.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""
     from hopper_gemm.search.simulate import recorded_places, summary
@@ -120,11 +105,8 @@ def simulate(
     from hopper_gemm.tables.pages.publish import publish_simulation
     from hopper_gemm.tables.pages.simulation import simulation_page
 
-    places = [
-        one
-        for one in recorded_places(results)
-        if regime in (None, *one.place.split()[1:]) and problem in (None, one.place.split()[0])
-    ]
+    named = [one for one in recorded_places(results) if problem in (None, one.place.split()[0])]
+    places = [one for one in named if regime in (None, *one.place.split()[1:])]
     if not places:
         fail(f"{results} has no such problem and regime; leave out --problem and --regime to see all")
     names = [name.strip() for name in samplers.split(",")]
@@ -134,13 +116,12 @@ def simulate(
     print(json.dumps(runs) if as_json else simulation_page(runs))
 
 
-@app.command()
-@plain_errors
+@command
 def export(
-    results: StudyFolder,
+    results: options.StudyFolder,
     form: Annotated[str, typer.Option("--format", help="t4: Kernel Tuner's results format.")] = "t4",
     out: Annotated[Path | None, typer.Option(help="Default: t4.json; several problems have a file each.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """A study in the format of other tuners: T4, the open results format of the autotuning community."""
     from hopper_gemm.study.files import shown
@@ -153,12 +134,8 @@ def export(
     print(json.dumps({"files": [str(path) for path in written]}) if as_json else told)
 
 
-@app.command()
-@plain_errors
-def pack(
-    results: StudyFolder,
-    as_json: Json = False,
-) -> None:
+@command
+def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
     """Turn a finished study's CSV files into Parquet, a fifth of the size; every command reads either."""
     from hopper_gemm.study.pack import pack as packed
 
@@ -168,9 +145,8 @@ def pack(
     print(json.dumps(sizes) if as_json else told)
 
 
-@app.command()
-@plain_errors
-def doctor(as_json: Json = False) -> None:
+@command
+def doctor(as_json: options.Json = False) -> None:
     """What is here, what is missing, what to do."""
     from hopper_gemm.cli.doctor import examine
 

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,10 @@ from hopper_gemm.study.files import local_root, shown, write_whole
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.shapes import read_shapes
-from hopper_gemm.study.space import Space, place_of, space_of
+from hopper_gemm.study.space import Space, place_of, problem_label, space_of
 from hopper_gemm.study.spec import SweepSpec
 from hopper_gemm.tables.pages.campaign import PAGE, Rate, Tuned, campaign_page
 from hopper_gemm.tables.pages.publish import publish
-from hopper_gemm.tables.pivot import problem_label
 from hopper_gemm.tables.verdict import verdict
 
 Say = Callable[[str], None]
@@ -114,14 +114,13 @@ def tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path 
                 many.failures[problem] = f"its page could not be written: {type(error).__name__}: {why}"
 
     def told(problem: Any) -> Tuned:
-        label = problem_label(problem)
+        failure = many.failures.get(problem, "")
         try:
-            failure = many.failures.get(problem)
-            if failure is None and problem in many.settled:
+            if problem in many.settled:
                 return verdict(folder / specs[problem].name).tuned
         except ResultsError as error:
             failure = str(error)
-        return Tuned(label, "open" if failure is None else "failed", failure or "")
+        return Tuned(problem_label(problem), "failed" if failure else "open", failure)
 
     found = [told(problem) for problem in problems]
     rates = [Rate(name, clock.trials, clock.last - clock.first) for name, clock in many.clocks.items()]
@@ -132,7 +131,7 @@ def tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path 
     page = campaign_page(title, where, found, rates)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PAGE, page)
-    about = {"problems": [one.as_dict() for one in found], "rates": [rate.as_dict() for rate in rates]}
+    about = {"problems": [asdict(one) for one in found], "rates": [rate.as_dict() for rate in rates]}
     print(json.dumps({"out": str(folder), **about}) if as_json else f"\n{page}\nWritten to {shown(folder)}")
     if left := [one for one in found if one.state != "tuned"]:
         first = f"the first is {left[0].problem}: {left[0].reason or 'not finished'}"

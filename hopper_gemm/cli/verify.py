@@ -11,29 +11,29 @@ from typing import Annotated
 
 import typer
 
-from hopper_gemm.cli.app import CHECK_FAILED, app, plain_errors, saying
-from hopper_gemm.cli.options import Gpus, Json, gpus_of
+import hopper_gemm.cli.options as options
+from hopper_gemm.cli.app import CHECK_FAILED, command, saying
+from hopper_gemm.study.files import write_whole
+
+OUT = Path("results/verification")
 
 PROOFS = "verify-cpu.csv"
 """Table of damaged and killed runs; the page beside it sums it up."""
 
 
-@app.command()
-@plain_errors
+@command
 def verify(
     pairs: Annotated[int, typer.Option(min=0, help="Drawn pairs of config and problem.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
-    gpus: Gpus = "0",
-    out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = Path(
-        "results/verification"
-    ),
+    gpus: options.Gpus = "0",
+    out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = OUT,
     report: Annotated[Path | None, typer.Option(help="Page to write. Default: report.md in the folder.")] = None,
     store: Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")] = None,
     load: Annotated[bool, typer.Option(help="Also every kind of kernel under load.")] = True,
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Compile what is needed; needs no GPU.")] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Only the protocols' models; needs no GPU.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a
     failure."""
@@ -49,7 +49,7 @@ def verify(
     say, kept, path = saying(as_json), store or default_store(), report or out / "report.md"
     if report is not None and not report.parent.is_dir():
         raise ValueError(f"--report must lie in a folder that exists but got {report}; make {report.parent} first")
-    boards = [] if cpu or compile_only else [find_hopper(index) for index in gpus_of(gpus)]
+    boards = [] if cpu or compile_only else [find_hopper(index) for index in options.gpus_of(gpus)]
     loads, alone = list(load_jobs()), list(map(Job, drawn(seed, pairs)))
     if cpu:
         failed = verify_protocols(out, len(os.sched_getaffinity(0)), say)
@@ -64,9 +64,7 @@ def verify(
         failed = harness.failed
     rows, proofs = read_rows(out), path.with_name(PROOFS)
     told = list(csv.DictReader(proofs.read_text().splitlines())) if proofs.exists() else []
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page(rows, [*(job.row() for job in (*alone, *loads)), *wanted()], told))
-    os.replace(part, path)
+    write_whole(path, page(rows, [*(job.row() for job in (*alone, *loads)), *wanted()], told))
     rows = list(latest(rows).values())
     if as_json:
         print(json.dumps({"rows": len(rows), "failed": failed, "by_status": Counter(row.status for row in rows)}))

@@ -1,4 +1,4 @@
-"""What is measured: one config, or a baseline, on one problem, in one regime and one context."""
+"""What is measured: one config, or a baseline, on one problem, in one regime and context; and a pair of its times."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sample(NamedTuple):
     """A pair of times, measured next to each other, microseconds per launch.
 
     Args:
-        process: which process took them; fresh processes see different memory and different luck.
+        process: which process took it; fresh processes see different memory and different luck.
         ours_us, baseline_us: as measured; isolated with the spacer in them.
         spacer_us: of the spacer alone, in the same round; None where launches are chained.
     """
@@ -62,7 +62,13 @@ class Sample(NamedTuple):
     spacer_us: float | None = None
 
     @property
+    def bare_us(self) -> tuple[float, float]:
+        """Our time and the baseline's, microseconds, the spacer taken off both."""
+        spacer = self.spacer_us or 0.0
+        return self.ours_us - spacer, self.baseline_us - spacer
+
+    @property
     def ratio(self) -> float:
         """Speedup: baseline time over ours, the spacer taken off both; above 1 we are faster."""
-        spacer = self.spacer_us or 0.0
-        return (self.baseline_us - spacer) / (self.ours_us - spacer)
+        ours, theirs = self.bare_us
+        return theirs / ours

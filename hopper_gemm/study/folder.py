@@ -115,8 +115,8 @@ class StudyFolder:
             if row.key in self.rows:
                 raise ResultsError(f"{path}: {row.stage} {row.point} has a row already; report this as a fault")
             self.rows[row.key] = row
-            lost = [] if names == NAMES else [name for name in row.as_dict() if name not in names]
-            if any(as_text(row.as_dict()[name]) != as_text(BY_NAME[name].before) for name in lost):
+            lost = {name: value for name, value in row.as_dict().items() if name not in names}
+            if any(as_text(value) != as_text(BY_NAME[name].before) for name, value in lost.items()):
                 raise ResultsError(f"{path} was begun with the columns of another version; {ELSEWHERE}")
         text = "".join(row.line(names) + "\n" for row in rows)
         try:

@@ -6,14 +6,16 @@ take either, so that nobody else need know.
 
 from __future__ import annotations
 
-import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.study.files import read_text
+import pandas as pd
+import pyarrow
+from pyarrow import parquet
+
+from hopper_gemm.study.files import read_text, write_whole
 from hopper_gemm.study.reader import ROWS, SHARED, has_rows, packed, read_parquet, read_provenance, read_rows, shared
 from hopper_gemm.study.row import ResultsError, as_text
 from hopper_gemm.study.schema import ALIASES, BY_NAME
@@ -64,44 +66,26 @@ def pack(folder: Path) -> dict[str, tuple[int, int]]:
 
 def _write(target: Path, texts: Mapping[Path, str]) -> None:
     """One Parquet of one or several CSV files, whole at every moment, equal to each of them."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ResultsError("packing needs pyarrow; pip install pyarrow") from None
-    columns: dict[str, list[str]] = {}
-    headers, count, several = {}, 0, target.name.startswith(SHARED)
+    several, frames = target.name.startswith(SHARED), {}
     for path, text in texts.items():
-        names, *lines = csv.reader(text.splitlines())
-        headers[path] = names
-        for name, values in zip(names, zip(*lines, strict=True) if lines else [()] * len(names), strict=True):
-            column = columns.setdefault(name, [])
-            column += [""] * (count - len(column)) + list(values)
-        if several:
-            columns["study"] = columns.get("study", [])[:count] + [path.parent.name] * len(lines)
-        count += len(lines)
-    padded = {name: values + [""] * (count - len(values)) for name, values in columns.items()}
-    table = pyarrow.table({name: _typed(name, values) for name, values in padded.items()})
-    part = target.with_name(target.name + ".part")
-    parquet.write_table(
-        table, part, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
-    )
+        frames[path] = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    joined = pd.concat([frame.assign(study=path.parent.name) if several else frame for path, frame in frames.items()])
+    table = pyarrow.table({name: _typed(name, of.tolist()) for name, of in joined.fillna("").items()})
+    made, small = io.BytesIO(), {"compression": "zstd", "compression_level": 19}
+    parquet.write_table(table, made, **small, write_statistics=False, store_schema=False)
     for path, text in texts.items():
-        if _as_csv(read_parquet(part, path.parent.name if several else None), headers[path]) != text:
-            part.unlink()
+        columns = read_parquet(made, path.parent.name if several else None)
+        back = pd.DataFrame({name: [as_text(value) for value in columns[name]] for name in frames[path]})
+        if back.to_csv(index=False, lineterminator="\n") != text:
             raise ResultsError(
                 f"{path} holds what Parquet would not give back to the letter, such as a torn last line; run the study "
                 "again to complete it, or leave it as CSV"
             )
-    with part.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(part, target)
+    write_whole(target, made.getvalue())
 
 
 def _typed(name: str, texts: Sequence[str]) -> Any:
     """A column in its kind where that gives its texts back, else as text; nothing where the text is empty."""
-    import pyarrow
-
     column = BY_NAME.get(ALIASES.get(name, name))
     make, kind = {"integer": (int, pyarrow.int64()), "number": (float, pyarrow.float64())}.get(
         column.kind if column else "number" if name.endswith("_us") else "text", (str, pyarrow.string())
@@ -113,12 +97,3 @@ def _typed(name: str, texts: Sequence[str]) -> Any:
     except (ValueError, OverflowError):
         pass
     return pyarrow.array([text or None for text in texts], pyarrow.string())
-
-
-def _as_csv(columns: Mapping[str, list[Any]], names: Sequence[str]) -> str:
-    """The text as it stood before it was packed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(zip(*([as_text(value) for value in columns[name]] for name in names), strict=True))
-    return text.getvalue()

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hopper_gemm.study.row import Row, Sample
+from hopper_gemm.model.point import Sample
+from hopper_gemm.study.row import Row
 from hopper_gemm.study.schema import BY_NAME, FIGURES
 
 RESAMPLES, CONFIDENCE = 2000, 0.95
@@ -62,10 +63,8 @@ def _pool(rows: list[Row]) -> Row:
         if values and BY_NAME[name].kind == "number":
             figures[name] = float(np.mean(values))
     if samples:
-        spacers = [sample.spacer_us or 0.0 for sample in samples]
-        time_us = float(np.median([one.ours_us - spacer for one, spacer in zip(samples, spacers, strict=True)]))
-        times = [one.baseline_us - spacer for one, spacer in zip(samples, spacers, strict=True)]
-        figures |= {"time_us": time_us, "baseline_us": float(np.median(times))}
+        time_us, baseline_us = map(float, np.median([sample.bare_us for sample in samples], axis=0))
+        figures |= {"time_us": time_us, "baseline_us": baseline_us}
         figures |= {"tflops": first.point.problem.flop / time_us / 1e6, "pairs": len(samples)}
         figures |= dict(zip(("speedup", "speedup_low", "speedup_high"), interval(samples), strict=True))
     boards = dict.fromkeys(row.board for row in rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,13 @@ def read_rows(folder: Path) -> list[Row]:
     """
     path = folder / ROWS
     if not there(path):
-        return version1.read_rows(
-            {name: records(folder / name) for name in version1.READ if there(folder / name)}, folder
-        )
+        files = {name: records(folder / name) for name in version1.READ if there(folder / name)}
+        return version1.read_rows(files, folder)
     found: dict[RowKey, str] = {}
     rows: list[Row] = []
-    parser: RowParser | None = None
-    for place, values in records(path):
-        if parser is None:
-            parser = RowParser(values)
-            continue
+    lines = records(path)
+    parser = RowParser(next(lines, ("", []))[1])
+    for place, values in lines:
         try:
             row = parser.row(values)
         except ValueError as error:
@@ -116,17 +114,16 @@ def records(path: Path) -> Iterator[tuple[str, list[str]]]:
     if path.is_file():
         yield from _lines(path)
         return
-    found = read_parquet(*_parquet(path))
+    whole = packed(path).is_file()
+    found = read_parquet(packed(path) if whole else shared(path), None if whole else path.parent.name)
     names = list(found)
     yield "row 0", _checked_names(packed(path), "row 0", names)
     columns = [[as_text(value) for value in values] for values in found.values()]
     for number, values in enumerate(zip(*columns, strict=True), 1):
-        line = list(values)
+        place, line = f"row {number}", list(values)
         if names[-1] == SUM and summed(line[:-1])[-8:] != line[-1]:
-            raise ResultsError(
-                f"{packed(path)}, row {number}: the row was changed since it was written; restore the file"
-            )
-        yield f"row {number}", line
+            raise ResultsError(f"{packed(path)}, {place}: the row was changed since it was written; restore the file")
+        yield place, line
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -182,21 +179,14 @@ def there(path: Path) -> bool:
     return shared(path).is_file() and bool(read_parquet(shared(path), path.parent.name)["study"])
 
 
-def _parquet(path: Path) -> tuple[Path, str | None]:
-    """The Parquet that holds a file's rows, and the study to choose where it is shared."""
-    return (packed(path), None) if packed(path).is_file() else (shared(path), path.parent.name)
-
-
-def read_parquet(path: Path, study: str | None = None) -> dict[str, list[Any]]:
+def read_parquet(path: Path | BytesIO, study: str | None = None) -> dict[str, list[Any]]:
     """The columns of a packed file; of a shared one the rows of one study.
 
     Raises:
-        ResultsError: it is not Parquet, or there is nothing to read it with.
+        ResultsError: it is not Parquet.
     """
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ResultsError(f"{path} needs pyarrow to be read; pip install pyarrow") from None
+    from pyarrow import parquet
+
     try:
         table = parquet.read_table(path, filters=None if study is None else [("study", "==", study)])
         return {name: table.column(name).to_pylist() for name in table.column_names}

@@ -20,6 +20,12 @@ FLAGS = {"true": True, "false": False}
 SUM = "crc"
 """Last column of a file: CRC-32 of the line before it. A line that was changed or torn is told from a whole one."""
 
+PROBLEM, WAY = ("m", "n", "k", "dtype", "layouts"), ("regime", "context", "against", "data")
+"""Columns of a point: its problem, and how that is measured, in the order of the point's fields."""
+
+ORIGIN = ("study", "source", "gpu", "board")
+"""Columns that say where a row comes from."""
+
 KINDS = {"integer": "an integer", "number": "a finite number"}
 
 
@@ -68,9 +74,9 @@ class Row:
         """Values by column name; columns without a value are left out."""
         point, config = self.point, self.point.config
         return {
-            **{name: getattr(self, name) for name in ("study", "source", "gpu", "board", "stage")},
-            **{name: getattr(point.problem, name) for name in ("m", "n", "k", "dtype", "layouts")},
-            **{name: getattr(point, name) for name in ("data", "regime", "context", "against")},
+            **{name: getattr(self, name) for name in (*ORIGIN, "stage")},
+            **{name: getattr(point.problem, name) for name in PROBLEM},
+            **{name: getattr(point, name) for name in WAY},
             "process": self.process,
             **({} if config is None else config.as_dict()),
             "status": self.status,
@@ -112,14 +118,8 @@ class RowParser:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        place = {ALIASES.get(name, name): i for i, name in enumerate(names)}
-        self._told = [(place.get(name), as_text(BY_NAME[name].before)) for name in _TOLD]
-        self._figures = [(name, i, _CONVERT[name]) for name in CARRIED if (i := place.get(name)) is not None]
-        self._config = [(name, i, _CONVERT[name]) for name in FIELDS if (i := place.get(name)) is not None]
-        self._before = {name: before for name in FIELDS if (before := BY_NAME[name].before) is not None}
-        self._tile = place.get("tile_m")
-        self._configs: dict[tuple[str, ...], GemmConfig] = {}
-        self._problems: dict[tuple[str, ...], GemmProblem] = {}
+        self._place = {now: i for i, name in enumerate(names) if (now := ALIASES.get(name, name)) in BY_NAME}
+        self._known: dict[tuple[Any, ...], Any] = {}
 
     def row(self, values: Sequence[str]) -> Row:
         """The row of a line.
@@ -127,43 +127,28 @@ class RowParser:
         Raises:
             ValueError: a value is not of its column's kind, or a status, stage or point that nobody knows.
         """
-        told = [before if i is None else values[i] or before for i, before in self._told]
-        status, reason, stage, process, samples = told[:5]
-        for name, value, known in (("status", status, STATUSES), ("stage", stage, STAGES)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)} but got {value[:40]!r}")
-        point = Point(self._problem(tuple(told[5:10])), self._config_of(values), *told[10:14])
-        figures = {name: convert(text) for name, i, convert in self._figures if (text := values[i])}
-        number = _CONVERT["process"](process)
-        return Row(point, status, reason, figures, samples_of(samples), stage, number, *told[14:])
+        given = {name: text for name, i in self._place.items() if (text := values[i])}
+        texts = {**_BEFORE, **given}
+        for name, known in (("status", STATUSES), ("stage", STAGES)):
+            if texts[name] not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)} but got {texts[name][:40]!r}")
+        if missing := [name for name in PROBLEM if not texts[name]]:
+            raise ValueError(f"{missing[0]} is missing")
+        problem = self._made(GemmProblem, PROBLEM, texts)
+        config = self._made(GemmConfig, FIELDS, texts) if "tile_m" in given else None
+        point = Point(problem, config, *[texts[name] for name in WAY])
+        figures = {name: _CONVERT[name](given[name]) for name in CARRIED if name in given}
+        samples, process = samples_of(texts["samples"]), _CONVERT["process"](texts["process"])
+        origin = {name: texts[name] for name in ORIGIN}
+        return Row(point, texts["status"], texts["reason"], figures, samples, texts["stage"], process, **origin)
 
-    def _problem(self, texts: tuple[str, ...]) -> GemmProblem:
-        found = self._problems.get(texts)
-        if found is None:
-            missing = [name for name, text in zip(_TOLD[5:10], texts, strict=True) if not text]
-            if missing:
-                raise ValueError(f"{missing[0]} is missing")
-            sizes = {name: _CONVERT[name](text) for name, text in zip(_TOLD[5:10], texts, strict=True)}
-            found = self._problems[texts] = GemmProblem(**sizes)
-        return found
-
-    def _config_of(self, values: Sequence[str]) -> GemmConfig | None:
-        if self._tile is None or not values[self._tile]:
-            return None
-        texts = tuple([values[i] for _, i, _ in self._config])
-        found = self._configs.get(texts)
-        if found is None:
-            given = {name: convert(text) for name, i, convert in self._config if (text := values[i])}
-            found = self._configs[texts] = GemmConfig(**{**self._before, **given})
-        return found
-
-
-_TOLD = (
-    *("status", "reason", "stage", "process", "samples"),
-    *("m", "n", "k", "dtype", "layouts"),
-    *("regime", "context", "against", "data"),
-    *("study", "source", "gpu", "board"),
-)
+    def _made(self, kind: type, names: Iterable[str], texts: Mapping[str, str]) -> Any:
+        """A config or a problem; one that is there already where the texts recur."""
+        found = tuple([texts[name] for name in names])
+        if (kind, found) not in self._known:
+            given = {name: _CONVERT[name](text) for name, text in zip(names, found, strict=True) if text}
+            self._known[kind, found] = kind(**given)
+        return self._known[kind, found]
 
 
 def _converter(name: str, kind: str) -> Callable[[str], Any]:
@@ -189,18 +174,17 @@ _CONVERT = {name: _converter(name, column.kind) for name, column in BY_NAME.item
 
 def as_text(value: Any) -> str:
     """A value as a file holds it: six digits of a figure, nothing for what is missing, never a line break."""
-    kind = type(value)
-    if kind is str:
-        return " ".join(value.splitlines()) if "\n" in value or "\r" in value else value
-    if kind is int:
-        return str(value)
-    if value is None or kind.__name__ == "NAType" or value != value:
+    value = value.item() if hasattr(value, "item") else value  # numpy's as Python's own
+    if value is None or value != value:
         return ""
-    if kind is float:
-        return f"{value:.6g}"
-    if kind.__name__ in ("bool", "bool_"):
+    if isinstance(value, bool):
         return "true" if value else "false"
-    return as_text(value.item()) if hasattr(value, "item") else as_text(str(value))
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+_BEFORE = {name: as_text(column.before) for name, column in BY_NAME.items()}
+"""What a column without a value stands for."""
 
 
 def summed(texts: Sequence[str]) -> str:

@@ -3,6 +3,7 @@ tuned to the suite alone."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -37,12 +38,9 @@ class Shapes(BaseModel):
     @field_validator("problems")
     @classmethod
     def _each_once(cls, problems: tuple[ShapeSection, ...]) -> tuple[ShapeSection, ...]:
-        seen = set()
-        for section in problems:
-            problem = section.problem()
-            if problem in seen:
-                raise ValueError(f"must name each problem once but got {problem} twice")
-            seen.add(problem)
+        times = Counter(section.problem() for section in problems)
+        if twice := [problem for problem, count in times.items() if count > 1]:
+            raise ValueError(f"must name each problem once but got {twice[0]} twice")
         return problems
 
     def of_regime(self, regime: str) -> tuple[GemmProblem, ...]:
@@ -60,8 +58,7 @@ def read_shapes(path: Path | None = None) -> Shapes:
         SpecError: no such file, not TOML, or not such a list; all mistakes at once, one line each.
     """
     path = path or suite_file()
-    raw = read_toml(path)
     try:
-        return Shapes(**raw)
+        return Shapes(**read_toml(path))
     except ValidationError as error:
         raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "a list of problems"))) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -22,13 +23,21 @@ MOST = 2_000_000
 """Choices of a grid, and points of a study, that are enumerated; a point takes about a kilobyte."""
 
 
+def problem_label(problem: GemmProblem) -> str:
+    """The sizes of a problem, with its type and layouts where they are not bf16 and kk.
+
+    Example:
+        >>> problem_label(GemmProblem(16, 6144, 4096, "fp16"))
+        '16x6144x4096 fp16'
+    """
+    others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
+    return " ".join([str(problem), *others])
+
+
 def place_of(point: Point) -> str:
     """Problem, regime, context and data in a few words: figures of two places are never compared."""
-    problem = point.problem
-    usual = (("dtype", "bf16"), ("layouts", "kk"))
-    unusual = [value for name, word in usual if (value := getattr(problem, name)) != word]
     data = [] if point.data == "normal" else [point.data]
-    return " ".join([str(problem), *unusual, point.regime, point.context, *data])
+    return " ".join([problem_label(point.problem), point.regime, point.context, *data])
 
 
 @dataclass(frozen=True)
@@ -69,10 +78,8 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 
 def count(spec: SweepSpec) -> int:
     """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
-    grids = [spec.space, *spec.grids]
-    configs = len(spec.rungs) or sum(
-        prod(len(values) if isinstance(values, list) else 1 for values in grid.values()) for grid in grids
-    )
+    choices = [map(len, _axes(grid).values()) for grid in (spec.space, *spec.grids)]
+    configs = len(spec.rungs) or sum(map(prod, choices))
     return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
 
 
@@ -87,8 +94,7 @@ def points(spec: SweepSpec) -> dict[Point, str]:
         raise SpecError(
             f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give parameters fewer values"
         )
-    refusals = _refusals(spec)
-    ruled = {section.problem(): _of_problem(spec, refusals, section.problem()) for section in spec.problems}
+    ruled = {section.problem(): _of_problem(spec, section.problem()) for section in spec.problems}
     return {
         Point(problem, config, regime, context, data=data): why
         for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
@@ -102,7 +108,7 @@ class Space:
 
     Args:
         points: that get a row, with the reasons why they cannot run; none where they can.
-        refused: points that each rule refuses.
+        refused: points that each rule refuses; one that several refuse counts for the first.
         total: points, those that get no row included.
     """
 
@@ -130,21 +136,14 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
     if only is not None:
         found = {point: why for point, why in found.items() if point in only}
     kept = {point: why for point, why in found.items() if not (spec.skips and why)}
-    return Space(kept, refused_by_rule(found), len(found))
+    return Space(kept, dict(Counter(why.split(":", 1)[0] for why in found.values() if why)), len(found))
 
 
-def refused_by_rule(found: Mapping[Point, str]) -> dict[str, int]:
-    """How many points each rule refuses; a point that several refuse counts for the first."""
-    return dict(Counter(why.split(":", 1)[0] for why in found.values() if why))
-
-
-def _of_problem(
-    spec: SweepSpec, refusals: Mapping[GemmConfig, tuple[str, ...]], problem: GemmProblem
-) -> dict[GemmConfig, str]:
+def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[GemmConfig, str]:
     """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
     refused = [str(reason) for reason in problem_reasons(problem)]
     ruled = {}
-    for config, why in refusals.items():
+    for config, why in _refusals(spec).items():
         pair = [] if why else map(str, pair_reasons(config, problem))
         ruled[config] = "; ".join([*why, *pair, *refused])
     if spec.keep is None:
@@ -183,21 +182,20 @@ def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
     return found
 
 
+def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
+
+
 def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
     """Every config of one grid with the rules that refuse it, the last parameter fastest."""
-    axes = {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
-    at_launch = [name for name in axes if name in LAUNCH_FIELDS]
-    ordered = [name for name in axes if name in _ORDER_FIELDS]
-    resolved: dict[tuple[Any, ...], GemmConfig] = {}
+    axes = _axes(grid)
+    resolved = cache(lambda compiled: _config(spec, _fields(dict(compiled))))
     checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
     for values in product(*axes.values()):
-        choice = dict(zip(axes, values, strict=True))
-        compiled = tuple((name, value) for name, value in choice.items() if name not in at_launch)
-        if compiled not in resolved:
-            resolved[compiled] = _config(spec, _fields(dict(compiled)))
-        base = resolved[compiled]
-        config = base.but(**{name: choice[name] for name in at_launch})
-        ruled = (compiled, *((name, choice[name]) for name in at_launch if name not in ordered))
+        choice = list(zip(axes, values, strict=True))
+        base = resolved(tuple(one for one in choice if one[0] not in LAUNCH_FIELDS))
+        config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS})
+        ruled = tuple(one for one in choice if one[0] not in _ORDER_FIELDS)
         if ruled not in checked:
             checked[ruled] = _why(config)
         yield config, checked[ruled]
@@ -217,9 +215,7 @@ def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config(spec: SweepSpec, fields: dict[str, Any]) -> GemmConfig:
     config = resolve(GemmConfig(**fields))
-    return _lowered(config) if "stagger" in spec.lower_to_fit else config
-
-
-def _lowered(config: GemmConfig) -> GemmConfig:
+    if "stagger" not in spec.lower_to_fit:
+        return config
     assert isinstance(config.stages, int)
     return replace(config, stagger=max(0, min(config.stagger, config.stages - 1, STAGGER_MAX)))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.config import DEFAULTS, FIELDS, GemmConfig
-from hopper_gemm.study.row import ResultsError, Row, RowKey, RowParser, Sample
+from hopper_gemm.model.point import Sample
+from hopper_gemm.study.row import ResultsError, Row, RowKey, RowParser
 from hopper_gemm.study.schema import ALIASES
 
 FILES = {"trials.csv": "sweep", "final.csv": "final", "compare.csv": "compare", "counters.csv": "counters"}

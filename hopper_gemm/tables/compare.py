@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import exp, log
 from statistics import median
 from typing import Any
@@ -15,8 +15,9 @@ from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study
 from hopper_gemm.study.row import Row
+from hopper_gemm.study.space import problem_label
 from hopper_gemm.tables.pages.report import scope_line, source_line
-from hopper_gemm.tables.pivot import interval, markdown_table, one_line, problem_label, words
+from hopper_gemm.tables.pivot import interval, markdown, one_line, words
 
 AGAINST = {
     "cublas": "torch.mm",
@@ -57,10 +58,6 @@ class Mean:
     worst: float
     worst_on: str
     behind: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         over = self.problems if self.problems == self.asked else f"{self.problems} of {self.asked}"
@@ -123,14 +120,8 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
 def compare_page(study: Study) -> str:
     """Markdown: a table for each regime, the means below it, and what the baselines ran."""
     about, records = study.provenance, cells(study.stage("compare"))
-    lines = [
-        f"# {about.get('study') or about.get('name', study.path.name)}",
-        "",
-        f"**{_source(about)}**",
-        "",
-        scope_line(study),
-        "",
-    ]
+    title = about.get("study") or about.get("name", study.path.name)
+    lines = [f"# {title}", "", f"**{_source(about)}**", "", scope_line(study), ""]
     if about.get("question"):
         lines += [about["question"].strip(), ""]
     for name, reason in (about.get("missing") or {}).items():
@@ -149,33 +140,24 @@ def _table(records: Sequence[Mapping[str, Any]]) -> str:
     for record in records:
         by_line.setdefault((record["problem"], record["context"]), {})[record["against"]] = record
     problems = list(dict.fromkeys(problem for problem, _ in by_line))
-    lines = sorted(by_line, key=lambda line: (problems.index(line[0]), CONTEXTS.index(line[1])))
     rows = []
-    for problem, context in lines:
+    for problem, context in sorted(by_line, key=lambda line: (problems.index(line[0]), CONTEXTS.index(line[1]))):
         cell = by_line[problem, context]
         ok = [record for record in cell.values() if record["status"] == "ok"]
         first = next(iter(cell.values()))
         tuned_on = {"model": "model", "tuned": ""}.get(first.get("how", "tuned"), first.get("tuned_on", ""))
-        shown = (
-            [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
-            if ok
-            else ["", ""]
-        )
-        rows.append(
-            [problem, context, *shown, *(_cell(cell.get(name)) for name in names), f"`{first['config']}`", tuned_on]
-        )
+        shown = ["", ""]
+        if ok:
+            shown = [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
+        told = {name: interval(one) if one["status"] == "ok" else words(one["status"]) for name, one in cell.items()}
+        cells = [told.get(name, "") for name in names]
+        rows.append([problem, context, *shown, *cells, f"`{first['config']}`", tuned_on])
     found = {(mean.context, mean.against): mean for mean in means(records)}
     for context in [one for one in CONTEXTS if any(record["context"] == one for record in records)]:
         mean = [f"{found[context, n].speedup:.3f}x" if (context, n) in found else "" for n in names]
         rows.append(["geometric mean", context, "", "", *mean, "", ""])
     columns = ["problem", "context", "us", "TFLOP/s", *names, "config", "tuned on"]
-    return markdown_table(pd.DataFrame(rows, columns=columns).set_index("problem"), "problem")
-
-
-def _cell(record: Mapping[str, Any] | None) -> str:
-    if record is None:
-        return ""
-    return interval(record) if record["status"] == "ok" else words(record["status"])
+    return markdown(columns, rows)
 
 
 def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
@@ -188,7 +170,7 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
             shown += [str(record.get(name) or "") for name in ("candidates", "choice")]
         rows.append([record["problem"], record["context"], record["against"], *shown])
     columns = ["problem", "context", "baseline", "us", "kernel", "candidates", "choice"]
-    return markdown_table(pd.DataFrame(rows, columns=columns).set_index("problem"), "problem")
+    return markdown(columns, rows)
 
 
 def _source(about: Mapping[str, Any]) -> str:

@@ -8,22 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.model import hopper
+from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import (
-    best_swizzle,
-    l2_bytes_per_stage,
-    output_sides,
-    smem_intensity,
-    smem_reads_per_flop,
-    tile_order,
-    waves,
-)
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.schema import COUNTED
-from hopper_gemm.tables.pivot import config_of, markdown_table, problem_of
+from hopper_gemm.tables.pivot import config_of, markdown, problem_of
+from hopper_gemm.tables.sources import unique_panels
 
 COUNTERS = tuple(column.name for column in COUNTED)
 PROFILED = COUNTERS[: COUNTERS.index("producer_hit_pct")]
@@ -74,18 +66,16 @@ def with_counters(frame: pd.DataFrame, counted: Iterable[Row]) -> pd.DataFrame:
         ``baseline_`` before each; empty where nothing was counted, or other machine code than the row ran was profiled.
     """
     by_config = {(row.point.problem, row.point.config): row.figures for row in counted}
-    added: dict[str, list[Any]] = {name: [] for name in (*COUNTERS, *(f"baseline_{name}" for name in PROFILED))}
+    added: list[list[float | None]] = []
     for record in frame.to_dict("records"):
         problem = problem_of(record)
         ours, theirs = by_config.get((problem, config_of(record)), {}), by_config.get((problem, None), {})
         profiled = any(name in ours for name in PROFILED)  # a kernel that counts its own waits has code of its own
         if profiled and record["code"] and ours.get("code") and record["code"] != ours["code"]:
             ours = {}
-        for name in COUNTERS:
-            added[name].append(ours.get(name))
-        for name in PROFILED:
-            added[f"baseline_{name}"].append(theirs.get(name))
-    return frame.assign(**{name: pd.array(values, dtype="Float64") for name, values in added.items()})
+        added.append([*map(ours.get, COUNTERS), *map(theirs.get, PROFILED)])
+    names = [*COUNTERS, *(f"baseline_{name}" for name in PROFILED)]
+    return frame.assign(**pd.DataFrame(added, frame.index, names, dtype="Float64"))
 
 
 def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> tuple[float, float]:
@@ -93,12 +83,11 @@ def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT)
 
     DRAM reads so much if all clusters of a wave keep step and the L2 keeps nothing from one wave to the next.
     """
-    m, n = output_sides(config, problem.m, problem.n)
+    m, n = roofline.output_sides(config, problem.m, problem.n)
     height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    tiles = tile_order(ceil(m / height), ceil(n / width), config.raster, config.swizzle, config.serpentine)
+    tiles = roofline.tile_order(ceil(m / height), ceil(n / width), config.raster, config.swizzle, config.serpentine)
     at_once = sms // (config.cluster_m * config.cluster_n)
-    cut = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
-    sides = sum(height * len({m for m, _ in wave}) + width * len({n for _, n in wave}) for wave in cut)
+    sides = sum(height * rows + width * columns for rows, columns in unique_panels(tiles, at_once))
     return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
 
 
@@ -113,15 +102,14 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
     for row in counted:
         problem, config = row.point.problem, row.point.config
         label = f"cuBLAS {row.figures.get('baseline_kernel', '')}" if config is None else str(config)
-        raster = "-" if config is None else f"{config.raster}{config.swizzle} ({best_swizzle(config, sms):.1f})"
+        raster = "-"
+        if config is not None:
+            raster = f"{config.raster}{config.swizzle} ({roofline.best_swizzle(config, sms):.1f})"
         shown = [_shown(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
-        parts.setdefault(problem, {})[label] = [raster, *shown]
-    titles = ["raster (best swizzle)", *(title for _, title, _, _ in _SHOWN)]
-    pages = [
-        f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}\n\n"
-        + markdown_table(pd.DataFrame.from_dict(lines, orient="index", columns=titles), "kernel")
-        for problem, lines in parts.items()
-    ]
+        title = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}"
+        parts.setdefault((title, problem), {})[label] = [label, raster, *shown]
+    columns = ["kernel", "raster (best swizzle)", *(title for _, title, _, _ in _SHOWN)]
+    pages = [f"{title}\n\n{markdown(columns, lines.values())}" for (title, _), lines in parts.items()]
     return "\n\n".join([*pages, f"Configs: {LEGEND}.", ""])
 
 
@@ -143,10 +131,10 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
         "ahead": ahead,
         "ahead_kib": ahead * shares.stage_bytes / 1024,
         "span": shares.swizzle_bytes,
-        "wave_efficiency": waves(config, problem).efficiency,
-        "l2_bytes_per_clock": l2_bytes_per_stage(config, problem) / clocks,
-        "flop_per_smem_byte": smem_intensity(config),
-        "smem_bytes_per_flop": smem_reads_per_flop(config),
+        "wave_efficiency": roofline.waves(config, problem).efficiency,
+        "l2_bytes_per_clock": roofline.l2_bytes_per_stage(config, problem) / clocks,
+        "flop_per_smem_byte": roofline.smem_intensity(config),
+        "smem_bytes_per_flop": roofline.smem_reads_per_flop(config),
     }
 
 

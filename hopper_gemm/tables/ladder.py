@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -67,11 +67,9 @@ class Step:
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        results = [{**asdict(result), **asdict(result.group)} for result in self.results]
-        for result in results:
-            del result["group"]
-        about = {"name": self.name, "adds": self.adds, "from": self.start}
-        return {**about, "config": self.config, "results": results}
+        results = [{**vars(result), **vars(result.group)} for result in self.results]
+        shown = [{name: value for name, value in result.items() if name != "group"} for result in results]
+        return {"name": self.name, "adds": self.adds, "from": self.start, "config": self.config, "results": shown}
 
 
 def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -10,21 +10,19 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.reader import Study, frame_of
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.schema import BY_NAME, NAMES, PAIRS
+from hopper_gemm.study.space import place_of, problem_label
 
 EXCEEDS = "exceeds smem"
 FORMATS = {
     "speedup": "{:.2f}x",
-    "tflops": "{:.0f}",
-    "time_us": "{:.1f}",
-    "baseline_us": "{:.1f}",
-    "sm_mhz": "{:.0f}",
-    "watts": "{:.0f}",
-    "tensor_active": "{:.1f}",
+    **dict.fromkeys(("time_us", "baseline_us", "tensor_active"), "{:.1f}"),
+    **dict.fromkeys(("tflops", "sm_mhz", "watts"), "{:.0f}"),
 }
 
 NEAR = 0.9
@@ -57,13 +55,13 @@ class Group:
     def title(self) -> str:
         """Heading: problem, type, regime, context; the rest only where it is unusual."""
         usual = {"layouts": "kk", "data": "normal", "against": "cublas"}
-        sizes = f"{self.m} x {self.n} x {self.k} {self.dtype}"
-        return ", ".join([sizes, self.regime, self.context, *self._unusual(**usual)])
+        unusual = [getattr(self, name) for name, value in usual.items() if getattr(self, name) != value]
+        return ", ".join([f"{self.m} x {self.n} x {self.k} {self.dtype}", self.regime, self.context, *unusual])
 
     @property
     def place(self) -> str:
         """Key under which provenance notes figures of the group; also names its picture."""
-        return " ".join([problem_label(self.problem), self.regime, self.context, *self._unusual(data="normal")])
+        return place_of(Point(self.problem, None, self.regime, self.context, self.against, self.data))
 
     def noted(self, about: Mapping[str, Any], name: str) -> Any:
         """The value of provenance's mapping ``name`` for this group; None where there is none."""
@@ -72,9 +70,6 @@ class Group:
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows of a frame that belong to the group."""
         return frame[(frame[list(GROUP)] == pd.Series(asdict(self))).all(axis=1)]
-
-    def _unusual(self, **usual: str) -> list[str]:
-        return [getattr(self, name) for name, value in usual.items() if getattr(self, name) != value]
 
 
 GROUP = tuple(field.name for field in fields(Group))
@@ -114,17 +109,6 @@ def config_of(row: Mapping[str, Any] | pd.Series) -> GemmConfig:
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
     """The problem of a frame's row."""
     return GemmProblem(*(plain(row[name]) for name in ("m", "n", "k", "dtype", "layouts")))
-
-
-def problem_label(problem: GemmProblem) -> str:
-    """The sizes of a problem, with its type and layouts where they are not bf16 and kk.
-
-    Example:
-        >>> problem_label(GemmProblem(16, 6144, 4096, "fp16"))
-        '16x6144x4096 fp16'
-    """
-    others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
-    return " ".join([str(problem), *others])
 
 
 def short_label(config: GemmConfig) -> str:
@@ -243,10 +227,8 @@ def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
     ran = rows[rows["status"] == "ok"]
     if ran.empty:
         return pd.DataFrame()
-    records = ran.to_dict("records")
-    named = ran.assign(
-        problem=[str(problem_of(row)) for row in records], config=[str(config_of(row)) for row in records]
-    )
+    texts = {"problem": problem_of, "config": config_of}
+    named = ran.assign(**{name: [str(of(row)) for row in ran.to_dict("records")] for name, of in texts.items()})
     table = named.drop_duplicates(["config", "problem"]).pivot(index="config", columns="problem", values="speedup")
     table = table[list(dict.fromkeys(named["problem"]))].astype(float).dropna()
     worst, mean = table.min(axis=1), np.exp(np.log(table).mean(axis=1))
@@ -254,16 +236,15 @@ def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
     return table.sort_values(JUDGED[judged], ascending=False, kind="stable")
 
 
+def markdown(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A GitHub table of cells that are ready to be shown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
 def markdown_table(table: pd.DataFrame, corner: str) -> str:
-    """A frame of text as a GitHub table."""
-
-    def lines() -> Iterator[list[Any]]:
-        yield [corner, *table.columns]
-        yield ["---"] * (len(table.columns) + 1)
-        for index, row in zip(table.index, table.to_numpy(), strict=True):
-            yield [index, *row]
-
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines())
+    """A frame of text as a GitHub table; its index is the first column, with a heading of its own."""
+    return markdown([corner, *table.columns], table.itertuples(name=None))
 
 
 def render(table: pd.DataFrame, form: str, corner: str) -> str:

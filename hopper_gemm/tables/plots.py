@@ -15,7 +15,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -28,13 +27,7 @@ from hopper_gemm.tables.pivot import EXCEEDS, cell_text, fastest, groups, in_ord
 DPI, COLOURS = 80, 256
 """Resolution of saved pictures, and colours of their palette."""
 
-_LABELS = {
-    "speedup": "speedup over cuBLAS",
-    "tflops": "TFLOP/s",
-    "sm_mhz": "SM clock, MHz",
-    "watts": "power, W",
-    "pj_per_flop": "pJ/FLOP",
-}
+_LABELS = {"speedup": "speedup over cuBLAS", "pj_per_flop": "pJ/FLOP"}
 
 PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
 
@@ -68,9 +61,7 @@ def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", c
         rows, cols: columns of the schema that span a panel.
     """
     panels = groups(frame)
-    across = min(2, len(panels))
-    down = -(-len(panels) // across)
-    figure, axes = plt.subplots(down, across, figsize=(7.2 * across, 3.9 * down), squeeze=False, layout="constrained")
+    figure, axes = _grid(len(panels), 2, 7.2, 3.9)
     norm = TwoSlopeNorm(vmin=0.0, vcenter=1.0, vmax=max(1.1, float(frame["speedup"].max(skipna=True) or 1.1)))
     for axis, (group, part) in zip(axes.flat, panels, strict=False):
         best = fastest(part, [rows, cols])
@@ -80,40 +71,29 @@ def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", c
         image = axis.imshow(cells, cmap="RdBu", norm=norm, aspect="auto")
         axis.set_xticks(range(len(values.columns)), [str(column) for column in values.columns])
         axis.set_yticks(range(len(values.index)), [str(index) for index in values.index])
-        axis.set_xlabel(cols)
-        axis.set_ylabel(rows)
-        axis.set_title(group.title)
+        axis.set(xlabel=cols, ylabel=rows, title=group.title)
         for _, row in best.iterrows():
             text = cell_text(row).replace(EXCEEDS, "exceeds\nsmem").replace(" (", "\n(")
             at = (values.columns.get_loc(row[cols]), values.index.get_loc(row[rows]))
             dark = pd.notna(row["speedup"]) and row["speedup"] < 0.35
             axis.text(*at, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    for axis in axes.flat[len(panels) :]:
-        axis.set_visible(False)
-    figure.colorbar(image, ax=axes, label="speedup over cuBLAS", shrink=0.8)
-    _save(figure, path, title, across * 90)
+    figure.colorbar(image, ax=axes, label=_LABELS["speedup"], shrink=0.8)
+    _save(figure, path, title, axes.shape[1] * 90)
 
 
 def small_multiples(
-    frame: pd.DataFrame,
-    rows: str | None,
-    cols: str | None,
-    x: str,
-    y: str,
-    value: str,
-    path: Path,
-    title: str,
+    frame: pd.DataFrame, rows: str | None, cols: str | None, x: str, y: str, path: Path, title: str
 ) -> None:
-    """A grid of heat maps on one scale of colours, so that a cell can be compared with its like in every facet.
+    """A grid of heat maps of speedups on one scale of colours, so that a cell can be compared with its like in every
+    facet.
 
-    The scale of a speedup diverges at 1.0, which is white. Where several rows share a cell the fastest stands in it;
-    a cell without a figure is grey.
+    The scale diverges at 1.0, which is white. Where several rows share a cell the fastest stands in it; a cell without
+    a figure is grey.
 
     Args:
-        frame: rows of one problem and regime.
+        frame: rows of one problem and regime, of which at least one ran.
         rows, cols: columns whose values are the facets, down and across; None for a single row or column of them.
         x, y: columns that span a heat map; values of y go down.
-        value: figure in the cells.
         path: PNG to write.
         title: above all facets.
     """
@@ -121,15 +101,16 @@ def small_multiples(
     best = fastest(frame, [*facets, y, x])
     down, across = ([None] if name is None else in_order(best[name]) for name in (rows, cols))
     xs, ys = in_order(best[x]), in_order(best[y])
-    norm = _scale(best[value].dropna().astype(float), centred=value == "speedup")
+    speedups = best["speedup"].astype(float)
+    norm = TwoSlopeNorm(1.0, min(speedups.min(), 0.99), max(speedups.max(), 1.01))
     size = (1.6 + len(across) * (0.4 + 0.25 * len(xs)), 1.0 + len(down) * (0.45 + 0.25 * len(ys)))
     figure, axes = plt.subplots(
         len(down), len(across), figsize=size, squeeze=False, sharex=True, sharey=True, layout="constrained"
     )
-    cells = best.set_index([*facets, y, x])[value].to_dict()
+    cells = best.set_index([*facets, y, x])["speedup"].astype(float).to_dict()
     for (i, j), axis in np.ndenumerate(axes):
         here = [choice for name, choice in ((rows, down[i]), (cols, across[j])) if name is not None]
-        values = np.array([[_number(cells.get((*here, b, a))) for a in xs] for b in ys])
+        values = np.array([[cells.get((*here, b, a), np.nan) for a in xs] for b in ys])
         image = _facet(axis, values, norm)
         axis.set_xticks(range(len(xs)), [str(one) for one in xs], fontsize=7)
         axis.set_yticks(range(len(ys)), [str(one) for one in ys], fontsize=7)
@@ -139,7 +120,8 @@ def small_multiples(
         axis.set_xlabel(x, fontsize=8)
     for axis in axes[:, 0]:
         axis.set_ylabel(y, fontsize=8)
-    _colourbar(figure, image, axes, norm, _LABELS.get(value, value))
+    ticks = {f"{one:.2f}": one for one in norm.inverse(np.linspace(0, 1, 9))}  # gains are the shorter side of the scale
+    figure.colorbar(image, ax=axes, label=_LABELS["speedup"], aspect=30, ticks=list(ticks.values()), format="%.2f")
     _save(figure, path, title, int(12 * size[0]))
 
 
@@ -180,10 +162,7 @@ def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
         title: above all places.
     """
     places = list(dict.fromkeys(run["place"] for run in runs))
-    across = min(2, len(places))
-    down = -(-len(places) // across)
-    size = (6.4 * across, 4.0 * down)
-    figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    figure, axes = _grid(len(places), 2, 6.4, 4.0)
     for axis, place in zip(axes.flat, places, strict=False):
         for number, run in enumerate(one for one in runs if one["place"] == place):
             low, middle, high = (100 * np.maximum(run[name], 1e-4) for name in ("low", "middle", "high"))
@@ -194,8 +173,6 @@ def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
         axis.set(xscale="log", yscale="log", xlabel="trials", ylabel="behind the best, %")
         axis.set_title(place, fontsize=10)
         axis.legend(fontsize=8)
-    for axis in axes.flat[len(places) :]:
-        axis.set_visible(False)
     _save(figure, path, title, 90)
 
 
@@ -214,17 +191,13 @@ def search_plot(
     """
     ok = rows[(rows["status"] == "ok") & rows[value].notna()].reset_index(drop=True)
     figures = ok[value].astype(float)
-    panels = 1 + bool(importance) + len(varied)
-    across = min(4, panels)
-    down = -(-panels // across)
-    figure, axes = plt.subplots(down, across, figsize=(4 * across, 3 * down), squeeze=False, layout="constrained")
+    figure, axes = _grid(1 + bool(importance) + len(varied), 4, 4, 3)
     history, *slices = axes.flat
     best = figures.cummin() if value == "pj_per_flop" else figures.cummax()
     history.scatter(range(1, len(ok) + 1), figures, s=12, color="#4878a8")
     history.step(range(1, len(ok) + 1), best, where="post", color="#b03a2e")
-    history.set_xlabel("trial")
+    history.set(xlabel="trial", ylabel=_LABELS[value])
     history.set_title("history", fontsize=9)
-    history.set_ylabel(_LABELS.get(value, value))
     if importance:
         weights = slices.pop(0)
         shares = list(importance["parameters"].items())[::-1]
@@ -236,9 +209,7 @@ def search_plot(
         axis.scatter(at, figures, s=12, c=range(len(ok)), cmap="Blues", edgecolors="#888888", linewidths=0.3)
         axis.set_xticks(range(len(values)), [str(one) for one in values], fontsize=7)
         axis.set_title(name, fontsize=9)
-    for axis in slices[len(varied) :]:
-        axis.set_visible(False)
-    _save(figure, path, title, 30 * across)
+    _save(figure, path, title, 30 * axes.shape[1])
 
 
 _SPANS = {"waits": "#d9d9d9", "issues": "#7f7f7f", "load": "#8fbc8f", "queued": "#9ec5e8", "math": "#1f5f9f"}
@@ -294,6 +265,17 @@ def patch(axis: plt.Axes, tiles: Sequence[tuple[int, int]], size: tuple[int, int
     axis.set_title(f"{len(rows)} + {len(columns)} = {len(rows) + len(columns)} panels", fontsize=9)
 
 
+def _grid(panels: int, most: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
+    """A figure and its axes: so many panels of a size in inches, at most so many of them side by side."""
+    across = min(most, panels)
+    down = -(-panels // across)
+    size = (width * across, height * down)
+    figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+    for axis in axes.flat[panels:]:
+        axis.set_visible(False)
+    return figure, axes
+
+
 def _save(figure: Figure, path: Path, title: str, width: int) -> None:
     """Write the picture, its title wrapped to so many letters, and release the figure."""
     figure.suptitle("\n".join(wrap(title, width=width)), fontsize=10)
@@ -325,36 +307,11 @@ def _bars(axis: plt.Axes, names: list[str], results: list[Result]) -> None:
 def _facet(axis: plt.Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
     """One heat map with its figures; dark cells have light text."""
     axis.set_facecolor("#cccccc")
-    image = axis.imshow(np.ma.masked_invalid(values), cmap=_cmap(norm), norm=norm, aspect="auto")
+    image = axis.imshow(np.ma.masked_invalid(values), cmap="RdBu", norm=norm, aspect="auto")
     for (row, col), figure in np.ndenumerate(values):
         if np.isfinite(figure):
             red, green, blue, _ = image.cmap(norm(figure))
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-            text = f"{figure:.2f}" if abs(figure) < 10 else f"{figure:.0f}"
-            axis.text(col, row, text, ha="center", va="center", fontsize=6, color="black" if light else "white")
+            colour = "black" if light else "white"
+            axis.text(col, row, f"{figure:.2f}", ha="center", va="center", fontsize=6, color=colour)
     return image
-
-
-def _scale(values: pd.Series, centred: bool) -> Normalize:
-    """From the least to the greatest value; centred, 1.0 is in the middle, each side with a slope of its own."""
-    least, most = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    if not centred:
-        return Normalize(least, most if most > least else least + 1)
-    return TwoSlopeNorm(1.0, min(least, 0.99), max(most, 1.01))
-
-
-def _cmap(norm: Normalize) -> str:
-    return "RdBu" if isinstance(norm, TwoSlopeNorm) else "viridis"
-
-
-def _colourbar(figure: Figure, image: ScalarMappable, axes: Any, norm: Normalize, label: str) -> None:
-    """Where the two sides of the scale differ in slope, each has ticks: gains are the shorter one."""
-    if isinstance(norm, TwoSlopeNorm):
-        ticks = {f"{one:.2f}": one for one in norm.inverse(np.linspace(0, 1, 9))}
-        figure.colorbar(image, ax=axes, label=label, aspect=30, ticks=list(ticks.values()), format="%.2f")
-    else:
-        figure.colorbar(image, ax=axes, label=label, aspect=30)
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None or pd.isna(value) else float(value)

@@ -46,28 +46,24 @@ INVALIDITY = {
 long enough undisturbed."""
 
 UNITS = {
-    "time": "ms",
-    "baseline_time": "ms",
+    **dict.fromkeys(("time", "baseline_time", "baseline_runtimes"), "ms"),
+    **dict.fromkeys(("sm_mhz", "baseline_sm_mhz"), "MHz"),
+    **dict.fromkeys(("watts", "baseline_watts"), "W"),
+    **dict.fromkeys(("pj_per_flop", "baseline_pj_per_flop"), "pJ/FLOP"),
     "spacer_us": "us",
     "tflops": "TFLOP/s",
-    "sm_mhz": "MHz",
-    "baseline_sm_mhz": "MHz",
-    "watts": "W",
-    "baseline_watts": "W",
-    "pj_per_flop": "pJ/FLOP",
-    "baseline_pj_per_flop": "pJ/FLOP",
     "tensor_active": "%",
     "smem_bytes": "B",
-    "baseline_runtimes": "ms",
 }
 """Units of measurements; the others are ratios, counts or words."""
 
 MEASURED = (
+    *("time", "baseline_time"),
     *(column.name for column in TIMED if column.name not in ("time_us", "baseline_us")),
-    *("baseline_kernel", "registers", "smem_bytes", "code", "reason"),
+    *("baseline_kernel", "registers", "smem_bytes", "code", "reason", "baseline_runtimes"),
 )
-"""Columns that become measurements by their own names; time_us and baseline_us become ``time`` and ``baseline_time``,
-in milliseconds."""
+"""Measurements, most of them by their columns' own names; ``time`` and ``baseline_time`` are time_us and baseline_us in
+milliseconds, ``baseline_runtimes`` the baseline's part of the pairs."""
 
 
 def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
@@ -156,21 +152,15 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
 
 
 def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict[str, Any]:
-    figures = {**row.figures, "reason": row.reason or None}
-    times: dict[str, Any] = {}
-    measured = [
-        _measurement(name, round(figures[column] / 1e3, 9))
-        for name, column in (("time", "time_us"), ("baseline_time", "baseline_us"))
-        if column in figures
-    ]
-    measured += [_measurement(name, figures[name]) for name in MEASURED if figures.get(name) is not None]
+    figures, times = {**row.figures, "reason": row.reason or None}, {}
+    for name, column in (("time", "time_us"), ("baseline_time", "baseline_us")):
+        if column in figures:
+            figures[name] = _milliseconds(figures[column])
     if row.samples and row.ok:
-        spacers = [sample.spacer_us or 0.0 for sample in row.samples]
-        pairs = list(zip(row.samples, spacers, strict=True))
-        times["runtimes"] = [round((sample.ours_us - spacer) / 1e3, 9) for sample, spacer in pairs]
-        theirs = [round((sample.baseline_us - spacer) / 1e3, 9) for sample, spacer in pairs]
-        measured.append(_measurement("baseline_runtimes", theirs))
-        times["benchmark"] = round(1e3 * seconds * len(row.samples), 3)
+        ours, theirs = zip(*(sample.bare_us for sample in row.samples), strict=True)
+        times = {"runtimes": [*map(_milliseconds, ours)], "benchmark": round(1e3 * seconds * len(ours), 3)}
+        figures["baseline_runtimes"] = [*map(_milliseconds, theirs)]
+    found = {name: figures[name] for name in MEASURED if figures.get(name) is not None}
     return {
         "timestamp": begun,
         "configuration": {} if row.point.config is None else row.point.config.as_dict(),
@@ -178,12 +168,12 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
         "times": times,
         "invalidity": INVALIDITY[row.status],
         "correctness": int(row.ok),
-        "measurements": measured,
+        "measurements": [{"name": name, "value": of, "unit": UNITS.get(name, "")} for name, of in found.items()],
     }
 
 
-def _measurement(name: str, value: Any) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": UNITS.get(name, "")}
+def _milliseconds(us: float) -> float:
+    return round(us / 1e3, 9)
 
 
 def _pair_seconds(about: Mapping[str, Any], regime: str) -> float:

@@ -11,9 +11,10 @@ import pandas as pd
 from hopper_gemm.model.explain import explain
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
+from hopper_gemm.study.space import problem_label
 from hopper_gemm.tables.pages.campaign import Tuned
 from hopper_gemm.tables.pages.report import even_configs
-from hopper_gemm.tables.pivot import Group, config_of, groups, interval, plain, problem_label, rows_of
+from hopper_gemm.tables.pivot import Group, config_of, groups, interval, plain, rows_of
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,6 @@ class Verdict:
     even: list[str]
     trials: int
     seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
 
     @property
     def tuned(self) -> Tuned:

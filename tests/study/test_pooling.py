@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hopper_gemm.measure.statistics import speedup
+from hopper_gemm.model.point import Sample
 from hopper_gemm.study.pooling import interval, pooled
-from hopper_gemm.study.row import Sample
 from tests.tables.making import row
 
 

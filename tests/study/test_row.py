@@ -10,9 +10,9 @@ import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.study.row import SUM, Row, RowParser, Sample, as_text, figures_of
+from hopper_gemm.study.row import SUM, Row, RowParser, as_text, figures_of
 from hopper_gemm.study.schema import CARRIED, NAMES
 
 POINT = Point(GemmProblem(4096, 4096, 4096), resolve(GemmConfig(pdl=True, peek="producer")), context="chained")

@@ -9,7 +9,7 @@ import pytest
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.study.reader import read_provenance
-from hopper_gemm.study.space import MOST, count, place_of, points, refused_by_rule, rungs
+from hopper_gemm.study.space import MOST, count, place_of, points, rungs, space_of
 from hopper_gemm.study.spec import SpecError, checked, read_spec
 from tests.conftest import ROOT
 from tests.run.fakes import SPEC
@@ -120,7 +120,7 @@ def test_a_config_may_be_refused_for_one_type_of_output_and_not_for_another(tmp_
 
 
 def test_points_that_a_rule_refuses_are_counted_by_rule(tmp_path):
-    assert refused_by_rule(points(read_spec(spec_of(tmp_path)))) == {"stages": 1}
+    assert space_of(read_spec(spec_of(tmp_path))).refused == {"stages": 1}
 
 
 def test_every_kind_of_data_is_a_study_of_its_own(tmp_path):

@@ -8,9 +8,9 @@ from typing import Any
 
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.study.row import SUM, Row, Sample
+from hopper_gemm.study.row import SUM, Row
 from hopper_gemm.study.schema import NAMES, TIMED
 
 FIGURES: dict[str, Any] = {

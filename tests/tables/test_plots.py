@@ -48,8 +48,8 @@ def frame():
     return pd.DataFrame([slower, *rows, failed])
 
 
-def multiples(frame, path, rows="k_depth", cols="cluster_n", value="speedup"):
-    small_multiples(frame, rows, cols, x="stages", y="tile_m", value=value, path=path, title="t")
+def multiples(frame, path, rows="k_depth", cols="cluster_n"):
+    small_multiples(frame, rows, cols, x="stages", y="tile_m", path=path, title="t")
 
 
 def test_every_facet_holds_its_cells_and_what_is_not_there_stays_empty(frame, tmp_path, drawn):
@@ -76,11 +76,11 @@ def test_the_middle_of_the_scale_is_no_speedup_whatever_was_found(frame, tmp_pat
 
 
 def test_one_facet_column_alone_gives_one_row_of_facets_of_its_best(frame, tmp_path, drawn):
-    multiples(frame, tmp_path / "h.png", rows=None, value="tflops")
+    multiples(frame, tmp_path / "h.png", rows=None)
     titled = {axis.get_title(): axis for axis in drawn[0].axes if axis.get_title()}
     assert list(titled) == ["cluster_n 1", "cluster_n 2"]
-    assert cells(titled["cluster_n 1"])[0, 0] == "880"
-    assert cells(titled["cluster_n 1"])[1, 1] == "488"
+    assert cells(titled["cluster_n 1"])[0, 0] == "1.10"
+    assert cells(titled["cluster_n 1"])[1, 1] == "0.61"
 
 
 def test_a_curve_for_each_sampler_of_a_place(tmp_path, drawn):

@@ -64,7 +64,7 @@ def _workspace(shares: Footprint, problem: GemmProblem) -> str | None:
         return None
     at_once = clusters_at_once(config.cluster_size) * config.ctas_per_sm
     if config.part_order == "part" and cluster_tiles(config, problem) * config.split_k > at_once:
-        return 'part_order "part" puts the parts of a tile too far apart to meet; take part_order tile, or lower split_k'
+        return 'part_order "part" puts the parts of a tile too far apart to meet; lower split_k, or take part_order tile'
     crowded = config.consumers != 1 and shares.accumulators > WIDE_ACCUMULATORS and config.split_k > WIDE_PARTS
     if crowded and problem.out_bytes > ELEMENT_BYTES:
         return (

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import pandas as pd
-
 from hopper_gemm.model.config import LEGEND
-from hopper_gemm.tables.pivot import interval, markdown_table, one_line
+from hopper_gemm.tables.pivot import interval, markdown, one_line
 
 PAGE = "campaign.md"
 
-HEADINGS = ("winner", "speedup over cuBLAS", "trials", "seconds")
+HEADINGS = ("problem", "winner", "speedup over cuBLAS", "trials", "seconds")
 
 
 @dataclass(frozen=True)
@@ -42,18 +40,14 @@ class Tuned:
     trials: int = 0
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells of its line, as :data:`HEADINGS` has them."""
+        """The cells of its line, as :data:`HEADINGS` has them behind the problem."""
         if self.state != "tuned":
             what = one_line(f"{self.state}: {self.reason}" if self.reason else self.state)
             return (what, "", str(self.trials or ""), f"{self.seconds:.0f}" if self.seconds else "")
         shared = f" (one of {self.even} that are even)" if self.even > 1 else ""
-        return f"`{self.winner}`{shared}", interval(self.as_dict()), str(self.trials), f"{self.seconds:.0f}"
+        return f"`{self.winner}`{shared}", interval(asdict(self)), str(self.trials), f"{self.seconds:.0f}"
 
 
 @dataclass(frozen=True)
@@ -89,9 +83,9 @@ def campaign_page(title: str, about: str, found: Sequence[Tuned], rates: Sequenc
         found: problems in order.
         rates: of this run.
     """
-    table = pd.DataFrame([one.cells for one in found], index=[one.problem for one in found], columns=list(HEADINGS))
+    table = markdown(HEADINGS, ([one.problem, *one.cells] for one in found))
     tuned = sum(one.state == "tuned" for one in found)
-    lines = [f"# {title}", "", f"**{about}**", "", markdown_table(table, "problem"), ""]
+    lines = [f"# {title}", "", f"**{about}**", "", table, ""]
     lines += [f"{tuned} of {len(found)} problems tuned. The speedups are of finals in fresh processes.", ""]
     if any(rate.trials for rate in rates):
         told = [f"{rate.who} {rate.per_second:.2f} ({rate.trials} in {rate.seconds:.0f} s)" for rate in rates]

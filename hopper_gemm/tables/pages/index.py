@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from hopper_gemm.model.point import Point
 from hopper_gemm.study.files import write_whole
 from hopper_gemm.study.pooling import pooled
@@ -19,7 +17,7 @@ from hopper_gemm.study.row import Row
 from hopper_gemm.tables.compare import cells, means
 from hopper_gemm.tables.pages.publish import COMPARISON, TABLE
 from hopper_gemm.tables.pages.report import scope
-from hopper_gemm.tables.pivot import interval, markdown_table, one_line
+from hopper_gemm.tables.pivot import interval, markdown, one_line
 
 INDEX, NOTES = "README.md", "notes.toml"
 """The index; and remarks on studies that their rows do not show, such as what was cut off, by study."""
@@ -96,28 +94,22 @@ def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:
 
 
 def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers: dict[str, str]) -> str:
-    lines = []
+    known = ("study", "question", "best", "status", "regime", "context", "board", "notebook", "date")
+    columns = [name for name in known if readers or name not in ("question", "notebook")]
+    rows = []
     for study in studies:
         path, about = study.path.relative_to(root), study.provenance
         pages = [name for name in (TABLE, COMPARISON) if (study.path / name).is_file()]
-        named = f"[{study.path.name}]({path}/{pages[0]})" if pages else f"[{study.path.name}]({path})"
+        named = f"[{study.path.name}]({'/'.join([str(path), *pages[:1]])})"
         note = notes.get(str(path), {})
         lacks = note.get("missing") or missing(study)
         status = f"unfinished: {lacks} missing" if lacks else "finished"
         remark = f"; {note['remark']}" if "remark" in note else ""
         users = [f"[{name}](../../notebooks/{name}.ipynb)" for name, text in readers.items() if _reads(text, path)]
-        line = [
-            named,
-            about.get("question", ""),
-            _best(study),
-            status + remark,
-            *scope(study).values(),
-            ", ".join(users),
-        ]
-        lines.append([*map(one_line, line), about.get("created", "").split(" ")[0]])
-    columns = ["study", "question", "best", "status", "regime", "context", "board", "notebook", "date"]
-    table = pd.DataFrame(lines, columns=columns).set_index("study")
-    return markdown_table(table if readers else table.drop(columns=["question", "notebook"]), "study")
+        line = {"study": named, "question": about.get("question", ""), "best": _best(study), "status": status + remark}
+        line |= {**scope(study), "notebook": ", ".join(users), "date": about.get("created", "").split(" ")[0]}
+        rows.append([one_line(line[name]) for name in columns])
+    return markdown(columns, rows)
 
 
 def _reads(text: str, path: Path) -> bool:

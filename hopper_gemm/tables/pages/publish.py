@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,32 +78,25 @@ def _pictures(study: Study) -> None:
         ladder_bars(ladder(rows, about["rungs"]), study.path / "ladder.png", title)
     elif about["spec"].get("sampler", "exhaustive") != "exhaustive":
         value = about["spec"].get("objective", ["speedup"])[0]
-
-        def search(group: Group, part: pd.DataFrame, path: Path) -> None:
+        for group, part, path in _each(study.path, "search", rows):
             title = f"{about['study']}, {group.title}: {about['spec']['sampler']}. {source}"
             search_plot(part, _sliced(about, part), value, group.noted(about, "importance"), path, title)
-
-        _each(study.path, "search", rows, search)
     elif about.get("facet_rows") or about.get("facet_cols"):
-
-        def facets(group: Group, part: pd.DataFrame, path: Path) -> None:
+        for group, part, path in _each(study.path, "heatmap", rows):
             title = f"{about['study']}, {group.title}: speedup over cuBLAS. {source}"
             down, across, x, y = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
-            small_multiples(part, down, across, x, y, "speedup", path, title)
-
-        _each(study.path, "heatmap", rows, facets)
-    elif len(rows) > sum(1 for _ in groups(rows)):  # a map of one cell shows nothing
+            small_multiples(part, down, across, x, y, path, title)
+    elif len(rows) > len(groups(rows)):  # a map of one cell shows nothing
         title = f"{about['study']}: speedup over cuBLAS (stages). {source}"
         heatmap(rows, study.path / "heatmap.png", title, *spanning(about))
 
 
-def _each(folder: Path, name: str, rows: pd.DataFrame, draw: Callable[[Group, pd.DataFrame, Path], None]) -> None:
-    """One picture for each group in which anything ran, named after it where there are several."""
+def _each(folder: Path, name: str, rows: pd.DataFrame) -> Iterator[tuple[Group, pd.DataFrame, Path]]:
+    """The file of a picture for each group in which anything ran, named after it where there are several."""
     parts = [(group, part) for group, part in groups(rows) if (part["status"] == "ok").any()]
     for group, part in parts:
-        draw(
-            group, part, folder / (f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png")
-        )
+        file = f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png"
+        yield group, part, folder / file
 
 
 def _sliced(about: Mapping[str, Any], part: pd.DataFrame) -> list[str]:

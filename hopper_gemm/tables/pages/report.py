@@ -11,22 +11,8 @@ from hopper_gemm.model.config import LEGEND
 from hopper_gemm.study.reader import Study
 from hopper_gemm.study.schema import ALIASES
 from hopper_gemm.study.version1 import old_label
+from hopper_gemm.tables import pivot
 from hopper_gemm.tables.ladder import LADDER_LEGEND, ladder, ladder_table
-from hopper_gemm.tables.pivot import (
-    JUDGED,
-    NEAR,
-    Group,
-    best_row,
-    config_of,
-    effects,
-    groups,
-    interval,
-    markdown_table,
-    pivot,
-    rows_of,
-    serving_all,
-    words,
-)
 
 HEADINGS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
 """Parameters that published tables name otherwise."""
@@ -39,28 +25,23 @@ CONFIGS = f"Configs: {LEGEND}."
 
 def report(study: Study) -> str:
     """The Markdown page of a sweep, a search or a ladder."""
-    about, rows, finals = study.provenance, rows_of(study, "sweep"), rows_of(study, "final")
-    lines = [f"# {about['study']}", "", *source_lines(study), about.get("question", "").strip(), ""]
-    lines += [*_protocol_lines(about), ""]
+    about, rows, finals = study.provenance, pivot.rows_of(study, "sweep"), pivot.rows_of(study, "final")
+    lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", scope_line(study), ""]
+    lines += [about.get("question", "").strip(), "", *_protocol_lines(about), ""]
     if about.get("rungs"):
-        lines += [markdown_table(ladder_table(ladder(rows, about["rungs"])), "rung"), "", LADDER_LEGEND, ""]
+        lines += [pivot.markdown_table(ladder_table(ladder(rows, about["rungs"])), "rung"), "", LADDER_LEGEND, ""]
     elif about["spec"].get("across", "each") != "each":
         lines += _across_lines(rows, finals, about["spec"]["across"])
-    for group, part in groups(rows):
+    for group, part in pivot.groups(rows):
         lines += [f"## {group.title}", ""]
         if not about.get("rungs"):
-            lines += [markdown_table(pivot(part, *spanning(about)), corner(*spanning(about))), ""]
+            lines += [pivot.markdown_table(pivot.pivot(part, *spanning(about)), corner(*spanning(about))), ""]
         lines += [f"cuBLAS: {_baseline(part)}.{_noise(about, group)}", ""]
         if not about.get("rungs"):
             lines += _effect_lines(part, varied(about), set(spanning(about)))
         lines += _best_lines(study, group, part, finals)
     cells = "" if about.get("rungs") else "Cells: speedup over cuBLAS (stages). "
     return "\n".join([*lines, cells + _coverage(about, rows) + _pace(about, rows), "", CONFIGS, ""])
-
-
-def source_lines(study: Study) -> list[str]:
-    """The GPU, driver and date of a study's figures; then regimes, contexts, baseline and boards, as Markdown."""
-    return [f"**{source_line(study.provenance)}**", "", scope_line(study), ""]
 
 
 def source_line(about: Mapping[str, Any]) -> str:
@@ -85,7 +66,7 @@ def scope(study: Study) -> dict[str, str]:
 
 
 def scope_line(study: Study) -> str:
-    """The same in one sentence."""
+    """Regimes, contexts and boards of a study's timings in one sentence."""
     told = "; ".join(f"{name}: {values}" for name, values in scope(study).items())
     return f"{told[0].upper()}{told[1:]}."
 
@@ -110,37 +91,39 @@ def varied(about: Mapping[str, Any]) -> list[str]:
 
 def _across_lines(rows: pd.DataFrame, finals: pd.DataFrame, judged: str) -> list[str]:
     """The configs that serve all problems best: those of the finals where there are any."""
-    table, stage = serving_all(finals, judged), "finals"
+    table, stage = pivot.serving_all(finals, judged), "finals"
     if table.empty:
-        table, stage = serving_all(rows, judged).head(SHOWN_ACROSS), "search"
+        table, stage = pivot.serving_all(rows, judged).head(SHOWN_ACROSS), "search"
     if table.empty:
         return ["No config ran on all problems.", ""]
-    title = f"## One config for all problems: the best by the {JUDGED[judged]}, {stage}"
-    return [title, "", markdown_table(table.map(lambda speedup: f"{speedup:.3f}x"), "config"), ""]
+    title = f"## One config for all problems: the best by the {pivot.JUDGED[judged]}, {stage}"
+    return [title, "", pivot.markdown_table(table.map(lambda speedup: f"{speedup:.3f}x"), "config"), ""]
 
 
 def _effect_lines(part: pd.DataFrame, names: list[str], shown: set[str]) -> list[str]:
     if not set(names) - shown:
         return []
-    title = f"What each choice is worth, all else equal, where one of the two comes within {1 - NEAR:.0%} of the best:"
-    lines = [title, "", "| choice | speedup | least | greatest |", "| --- | --- | --- | --- |"]
-    for row in effects(part, names).itertuples():
-        choice = f"{row.parameter} {str(row.value).lower()}"
-        lines.append(f"| {choice} | {row.effect:.4f} | {row.least:.4f} | {row.greatest:.4f} |")
-    return [*lines, ""]
+    near = f"where one of the two comes within {1 - pivot.NEAR:.0%} of the best"
+    rows = [
+        [f"{row.parameter} {str(row.value).lower()}", *map("{:.4f}".format, (row.effect, row.least, row.greatest))]
+        for row in pivot.effects(part, names).itertuples()
+    ]
+    table = pivot.markdown(("choice", "speedup", "least", "greatest"), rows)
+    return [f"What each choice is worth, all else equal, {near}:", "", table, ""]
 
 
-def _best_lines(study: Study, group: Group, part: pd.DataFrame, finals: pd.DataFrame) -> list[str]:
+def _best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.DataFrame) -> list[str]:
     lines = []
-    best, final = best_row(part), best_row(group.of(finals))
+    best, final = pivot.best_row(part), pivot.best_row(group.of(finals))
     if best is not None:
         even = _cannot_be_told(study.provenance, group, part, best)
-        lines += [f"Best of the sweep: `{config_of(best)}`, {interval(best)}.{even}", ""]
+        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{even}", ""]
     if final is not None:
         energy = f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['baseline_pj_per_flop']:.3f}"
         lines += [
-            f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: `{config_of(final)}`, "
-            f"**{interval(final)}**, {final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
+            f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: "
+            f"`{pivot.config_of(final)}`, **{pivot.interval(final)}**, "
+            f"{final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
             f"tensor cores {final['tensor_active']:.1f} % active{'' if pd.isna(final['pj_per_flop']) else energy}.",
             "",
         ]
@@ -151,13 +134,13 @@ def _best_lines(study: Study, group: Group, part: pd.DataFrame, finals: pd.DataF
     return lines
 
 
-def even_configs(study: Study, group: Group) -> list[str]:
+def even_configs(study: Study, group: pivot.Group) -> list[str]:
     """Labels of the finals that share the first place of a group within the noise; none where the winner is alone."""
     now = {old_label(row.point.config): str(row.point.config) for row in study.stage("final", "sweep")}
     return [now.get(label, label) for label in group.noted(study.provenance, "even") or ()]
 
 
-def _cannot_be_told(about: Mapping[str, Any], group: Group, part: pd.DataFrame, best: pd.Series) -> str:
+def _cannot_be_told(about: Mapping[str, Any], group: pivot.Group, part: pd.DataFrame, best: pd.Series) -> str:
     """How many configs of the sweep cannot be told from its best."""
     noise = group.noted(about, "noise") or 0.0
     ok = part[part["status"] == "ok"]
@@ -172,13 +155,11 @@ def _protocol_lines(about: Mapping[str, Any]) -> list[str]:
         lines.append(f"- {protocol['regime']}: {figures} (seconds)")
     data = about["spec"].get("data", ["normal"])
     filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
-    lines.append(
-        f"- {filled}, seed {about.get('seed', 0)}; cold L2; each trial paired with torch.mm in alternating order"
-    )
-    return lines
+    paired = "each trial paired with torch.mm in alternating order"
+    return [*lines, f"- {filled}, seed {about.get('seed', 0)}; cold L2; {paired}"]
 
 
-def _noise(about: Mapping[str, Any], group: Group) -> str:
+def _noise(about: Mapping[str, Any], group: pivot.Group) -> str:
     noise = group.noted(about, "noise")
     return f" Noise floor (cuBLAS against itself): {noise:.2%}." if noise else ""
 
@@ -190,7 +171,8 @@ def _baseline(part: pd.DataFrame) -> str:
 
 def _coverage(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
     """How many points ran, failed, were refused and why."""
-    told = "Coverage: " + ", ".join(f"{count} {words(name)}" for name, count in rows["status"].value_counts().items())
+    statuses = rows["status"].map(pivot.words).value_counts()
+    told = "Coverage: " + ", ".join(f"{count} {status}" for status, count in statuses.items())
     skipped, total = about.get("skipped") or {}, about.get("points")
     refused, why = sum(skipped.values()), ", ".join(f"{count} by {rule}" for rule, count in skipped.items())
     if total is None:
@@ -199,9 +181,8 @@ def _coverage(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
     twins = f", {copied} of them by a twin with the same machine code" if copied else ""
     legal = total - refused
     why = f" ({why})" if why else ""
-    return (
-        f"{told}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {legal - len(rows)} not tried."
-    )
+    tried = f"{legal - len(rows)} not tried"
+    return f"{told}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {tried}."
 
 
 def _pace(about: Mapping[str, Any], rows: pd.DataFrame) -> str:

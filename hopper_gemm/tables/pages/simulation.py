@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hopper_gemm.tables.pivot import markdown
+
 PAGE, PICTURE, DATA = "simulation.md", "simulation.png", "simulation.json"
 
 WITHIN = 0.01
@@ -27,7 +29,7 @@ def in_terms_of_now(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return renamed or [dict(run) for run in runs]
 
 
-def simulation_page(runs: Sequence[Mapping[str, Any]], default: str = DEFAULT) -> str:
+def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
     """Markdown: one line for each place and sampler, then how the default sampler compares with random search.
 
     Args:
@@ -35,33 +37,30 @@ def simulation_page(runs: Sequence[Mapping[str, Any]], default: str = DEFAULT) -
             different seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs
             that got there within :data:`SHARE` of the space), ``regret`` (median distance from the best there),
             ``needed`` (trials of each run, None beyond the budget) and ``middle`` (median distance after each trial).
-        default: name of the sampler that the sentences are about.
     """
     columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
     columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
-    lines = [f"Trials until within {WITHIN:.0%} of the recorded best.", ""]
-    lines += ["| " + " | ".join(columns) + " |", "| " + " | ".join(["---"] * len(columns)) + " |"]
+    rows = []
     for run in runs:
-        counts = (
-            f"over {len(run['middle'])}" if run[name] is None else f"{run[name]:.0f}"
-            for name in ("median_trials", "trials_90")
-        )
-        about = f"{run['place']} | {run['configs']} | {run['sampler']} | {run['runs']}"
-        lines.append(f"| {about} | {' | '.join(counts)} | {run['found']:.0%} | {run['regret']:.2%} |")
-    return "\n".join([*lines, *_sentences(runs, default), ""])
+        counts = [run[name] for name in ("median_trials", "trials_90")]
+        told = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
+        about = [run[name] for name in ("place", "configs", "sampler", "runs")]
+        rows.append([*about, *told, f"{run['found']:.0%}", f"{run['regret']:.2%}"])
+    title = f"Trials until within {WITHIN:.0%} of the recorded best."
+    return "\n".join([title, "", markdown(columns, rows), *_sentences(runs), ""])
 
 
-def _sentences(runs: Sequence[Mapping[str, Any]], default: str) -> list[str]:
+def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each problem: how often the default sampler finds the best, and how often random search does."""
     lines = []
     for run in runs:
-        if run["sampler"] != default:
+        if run["sampler"] != DEFAULT:
             continue
         others = {one["sampler"]: one for one in runs if one["place"] == run["place"]}
         trials = max(1, round(SHARE * run["configs"]))
-        told = f"- {run['place']}: {default}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
+        told = f"- {run['place']}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
         told += f"({trials} trials) in {run['found']:.0%} of {run['runs']} runs"
-        for name, what in ((default + BLIND, "without the model prior"), ("random", "random search")):
+        for name, what in ((DEFAULT + BLIND, "without the model prior"), ("random", "random search")):
             if name in others:
                 told += f"; {what}, in {others[name]['found']:.0%}"
         if "prior" in others:
