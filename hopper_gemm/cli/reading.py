@@ -69,6 +69,7 @@ def explain(
     instead. No GPU needed."""
     from hopper_gemm.model.config import GemmConfig
     from hopper_gemm.model.explain import explain as explained
+    from hopper_gemm.model.explain import lines
     from hopper_gemm.model.legality import problem_reasons
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
@@ -80,9 +81,9 @@ def explain(
     served = None if problem_reasons(problem) else pick(recorded_entries(), problem, context=context)
     if as_json:
         serves = None if served is None else {"config": served.config.as_dict(), "how": served.how}
-        print(json.dumps({**found.as_dict(), "matmul": serves}))
+        print(json.dumps({**found, "matmul": serves}))
         return
-    print("\n".join(found.lines()))
+    print("\n".join(lines(found)))
     if served is not None:
         how = {"model": "the model's choice"}.get(served.how, f"{served.how}: {served.tuned_on}")
         print(f"  matmul      {served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; {how}")

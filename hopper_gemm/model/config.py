@@ -246,15 +246,15 @@ class GemmConfig:
     )
     interleave_k: bool = _flag(
         False,
-        "which stages a split-K part has: every split_k-th one, so that CTAs of one tile read neighbouring bytes of "
-        "the same rows at the same time; else a run of them",
+        "which stages a split-K part has: every split_k-th one, so that CTAs of one tile read neighbouring bytes of the "  # noqa: E501
+        "same rows at the same time; else a run of them",
         tier="ladder",
         since=2,
     )
     part_order: Literal["tile", "part"] = _word(
         "tile",
-        "which split-K parts follow one another in the order of the work, where they go through a workspace: those of "
-        "a tile, or of all tiles the first, then the second, so that CTAs side by side share operands",
+        "which split-K parts follow one another in the order of the work, where they go through a workspace: those of a "  # noqa: E501
+        "tile, or of all tiles the first, then the second, so that CTAs side by side share operands",
         "tile",
         "part",
         since=2,

@@ -10,12 +10,14 @@ The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, what an SM can hol
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES
+from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES
 from hopper_gemm.model.rules.technique import TECHNIQUE_RULES
 
@@ -46,34 +48,33 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
         ['stages']
     """
-    found = []
     shares = footprint(config)
-    sound = True
+    found, sound = list[Reason](), True
     for rule in RULES:
-        if rule.name in _NEED_SOUND_SHARES and not sound:
+        if not sound and rule.name in _NEED_SOUND_SHARES:
             continue
-        text = rule.check(shares)
+        text = rule.check(shares.config, shares)
         if text is not None:
             found.append(Reason(rule.name, text))
             sound = sound and rule.name not in _SHARES
     if problem is None:
         return found
-    if sound:
-        found += pair_reasons(config, problem)
-    return found + problem_reasons(problem)
+    return [*found, *(pair_reasons(config, problem) if sound else ()), *problem_reasons(problem)]
 
 
 def pair_reasons(config: GemmConfig, problem: GemmProblem) -> list[Reason]:
     """Every reason why a config that is legal by itself cannot run a problem that some config can."""
     shares = footprint(config)
-    checked = ((rule.name, rule.check(shares, problem)) for rule in PAIR_RULES)
-    return [Reason(name, text) for name, text in checked if text is not None]
+    return _broken(PAIR_RULES, shares.config, shares, problem)
 
 
 def problem_reasons(problem: GemmProblem) -> list[Reason]:
     """Every reason why no config can run the problem."""
-    checked = ((rule.name, rule.check(problem)) for rule in PROBLEM_RULES)
-    return [Reason(name, text) for name, text in checked if text is not None]
+    return _broken(PROBLEM_RULES, problem)
+
+
+def _broken(rules: Iterable[Rule], *given: object) -> list[Reason]:
+    return [Reason(rule.name, text) for rule in rules if (text := rule.check(*given)) is not None]
 
 
 _SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split", "ctas_per_sm"})

@@ -113,20 +113,16 @@ def promising(
         keep: ways to compile; all of their ways to launch that are among the configs stay.
         sms: SMs of the GPU.
     """
-    keys = [_compiled(config) for config in configs]
-    best: dict[tuple[Any, ...], float] = {}
-    for key, config in zip(keys, configs, strict=True):
-        seconds = predict(config, problem, sms).seconds
-        best[key] = min(seconds, best.get(key, seconds))
-    ranked = sorted(best, key=lambda key: best[key])
+    ranked: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for config in sorted(configs, key=lambda config: predict(config, problem, sms).seconds):
+        ranked.setdefault(_compiled(config), technique(config))
     by_technique: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-    techniques = {key: technique(config) for key, config in zip(keys, configs, strict=True)}
-    for key in ranked:
-        by_technique.setdefault(techniques[key], []).append(key)
+    for key, kind in ranked.items():
+        by_technique.setdefault(kind, []).append(key)
     each = keep // 4 // max(1, len(by_technique))
     dealt = [key for of in by_technique.values() for key in of[:each]]
     chosen = set(list(dict.fromkeys([*dealt, *ranked]))[:keep])
-    return {config for key, config in zip(keys, configs, strict=True) if key in chosen}
+    return {config for config in configs if _compiled(config) in chosen}
 
 
 def technique(config: GemmConfig) -> tuple[Any, ...]:
@@ -169,18 +165,9 @@ def _tiles(
     """Configs like one in all but these, each with the swizzle that reads least."""
     for tile_m, widths in tiles.items():
         for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
+            sides: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "cluster_m": cluster_m, "cluster_n": cluster_n}
             for stagger, raster, swap_ab in product(staggers, rasters, (False, True)):
-                config = replace(
-                    like,
-                    tile_m=tile_m,
-                    tile_n=tile_n,
-                    stagger=stagger,
-                    cluster_m=cluster_m,
-                    cluster_n=cluster_n,
-                    split_k=split_k,
-                    raster=raster,
-                    swap_ab=swap_ab,
-                )
+                config = replace(like, **sides, split_k=split_k, stagger=stagger, raster=raster, swap_ab=swap_ab)
                 yield replace(config, swizzle=min(SWIZZLE_MAX, max(1, round(best_swizzle(config)))))
 
 

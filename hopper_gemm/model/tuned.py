@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,12 +57,8 @@ class TunedEntry:
     board: str = "unknown"
 
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "noise"), (int, float)),
-    **dict.fromkeys(("registers", "wgmma", "instructions"), int),
-    **dict.fromkeys(("regime", "code", "study", "gpu", "context", "board"), str),
-}
-_OPTIONAL = ("context", "board")
+_KINDS: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
+"""What the fields of an entry are in JSON, by their annotation."""
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:
@@ -97,17 +93,16 @@ def _entry(raw: Any) -> TunedEntry:
     unknown = set(raw) - {one.name for one in fields(TunedEntry)}
     if unknown:
         raise ValueError(f"{min(unknown)} is not a field of an entry")
-    values = {}
-    for name, kind in _KINDS.items():
-        if name in _OPTIONAL and name not in raw:
-            continue
-        value = values[name] = raw[name]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise TypeError(f"{name} has the wrong type: {value!r}")
+    for one in fields(TunedEntry):
+        value, kind = raw[one.name] if one.default is MISSING else raw.get(one.name, one.default), _KINDS.get(one.type)
+        if kind and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise TypeError(f"{one.name} has the wrong type: {value!r}")
+    problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
+    entry = TunedEntry(**{**raw, "problem": problem, "config": config})
     for name, known in (("regime", REGIMES), ("context", CONTEXTS)):
-        if name in values and values[name] not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)} but got {values[name]!r}")
-    return TunedEntry(problem=GemmProblem(**raw["problem"]), config=resolve(GemmConfig.of(raw["config"])), **values)
+        if getattr(entry, name) not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)} but got {getattr(entry, name)!r}")
+    return entry
 
 
 @dataclass(frozen=True)

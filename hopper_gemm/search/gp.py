@@ -90,7 +90,7 @@ class Gp(Inside):
         """One figure for each config that is known; what failed counts as the worst."""
         numbers = [*self.seen, *range(-1, -1 - len(self._outside), -1)]
         losses = np.array([*self.seen.values(), *(one[1] for one in self._outside)])
-        if self._objective.pareto:
+        if self.objective.pareto:
             spread = np.maximum(np.ptp(losses, axis=0), 1e-9)
             normal = (losses - losses.min(axis=0)) / spread
             weights = self._rng.dirichlet(np.ones(losses.shape[1]))

@@ -10,7 +10,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.search.legal import LegalSpace
-from hopper_gemm.search.search import ended_trial
+from hopper_gemm.search.samplers import ended_trial
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.space import place_of
 from hopper_gemm.study.spec import DIRECTIONS, SweepSpec

@@ -16,7 +16,7 @@ import optuna
 from hopper_gemm.model.point import Point
 from hopper_gemm.search.legal import LegalSpace
 from hopper_gemm.search.objective import Objective
-from hopper_gemm.search.search import ended_trial
+from hopper_gemm.search.samplers import ended_trial
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.space import place_of
 from hopper_gemm.study.spec import SweepSpec

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.menu import technique
@@ -31,6 +31,8 @@ Losses = tuple[float, ...]
 class Inside(optuna.samplers.BaseSampler):
     """The base: keeps proposals inside the legal set and off what was tried. This one draws at random.
 
+    Each has an Optuna study of its own, in memory.
+
     Args:
         space: the legal configs.
         objective: what is looked for.
@@ -39,35 +41,62 @@ class Inside(optuna.samplers.BaseSampler):
     """
 
     def __init__(self, space: LegalSpace, objective: Objective, seed: int, first: Iterable[int] = ()) -> None:
-        self.space = space
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.space, self.objective = space, objective
         self.seen: dict[int, Losses] = {}
         """Losses of the configs that ran, by number; those of earlier studies too."""
         self.failed: set[int] = set()
         """Configs that did not run."""
-        self.pending: set[int] = set()
+        self.pending: dict[int, optuna.Trial] = {}
         """Configs that are being measured."""
-        self._objective = objective
         self._rng = np.random.default_rng(seed)
         self._first = list(dict.fromkeys(first))
         self._free = np.ones(len(space), dtype=bool)
+        self._study = optuna.create_study(directions=objective.directions, sampler=self)
 
-    def begin(self, number: int) -> None:
-        """Note that a config is being measured; it is not proposed again."""
-        self._free[number] = False
-        self.pending.add(number)
+    def ask(self) -> int:
+        """A config that was not tried, by number; it is pending from now on.
 
-    def end(self, number: int, losses: Losses | None) -> None:
-        """Note what came of a config: its losses, or None where it did not run."""
-        self._free[number] = False
-        self.pending.discard(number)
-        if losses is None:
-            self.failed.add(number)
+        Raises:
+            ValueError: every config was tried.
+        """
+        trial = self._study.ask(self.space.distributions)
+        number = self.space.find(trial.params)
+        assert number is not None
+        self.pending[number] = trial
+        return number
+
+    def tell(self, number: int, values: list[float] | None) -> None:
+        """Record what came of a pending config. One that did not run is pruned and infeasible, never failed: samplers
+        do not see failures and would propose the same corner for ever.
+
+        Args:
+            number: of the config.
+            values: what was looked for; None where it did not run.
+        """
+        trial = self.pending.pop(number)
+        self._note(number, values)
+        if values is not None:
+            self._study.tell(trial, values)
         else:
-            self.seen[number] = losses
+            trial.set_constraint("runs", 1.0)
+            self._study.tell(trial, state=TrialState.PRUNED)
+
+    def know(self, number: int, values: list[float] | None) -> None:
+        """Record what came of a config before, as in :meth:`tell`."""
+        self._note(number, values)
+        self._study.add_trial(ended_trial(self.space, number, values))
 
     def hint(self, number: int, losses: Losses) -> None:
         """Note what an earlier study measured: it is known, and may be proposed all the same."""
         self.seen.setdefault(number, losses)
+
+    def _note(self, number: int, values: list[float] | None) -> None:
+        self._free[number] = False
+        if values is None:
+            self.failed.add(number)
+        else:
+            self.seen[number] = self.objective.losses(values)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All parameters are chosen together."""
@@ -76,18 +105,14 @@ class Inside(optuna.samplers.BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The parameters of a legal config that was not tried, which is pending from then on.
-
-        Raises:
-            ValueError: every config was tried.
-        """
+        """The parameters of a legal config that was not tried; see :meth:`ask`."""
         number = next((one for one in self._first if self._free[one]), None)
         if number is None:
             free = np.flatnonzero(self._free)
             if not len(free):
                 raise ValueError("every legal config was tried; ask for fewer trials")
             number = self.choose(study, trial, free)
-        self.begin(number)
+        self._free[number] = False
         return self.space.parameters(number)
 
     def sample_independent(
@@ -130,6 +155,24 @@ class Tpe(Inside):
         """The free config nearest to TPE's suggestion; any, as long as TPE has too few results."""
         suggested = self._tpe.sample_relative(study, trial, self.space.distributions)
         return self.space.nearest(suggested, free) if suggested else super().choose(study, trial, free)
+
+
+def ended_trial(space: LegalSpace, number: int, values: list[float] | None, **noted: Any) -> FrozenTrial:
+    """A config that was measured, as a trial.
+
+    Args:
+        space: of the config.
+        number: its number there.
+        values: what was looked for; None where it did not run.
+        noted: user attributes.
+    """
+    return create_trial(
+        state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
+        values=values,
+        params=space.parameters(number),
+        distributions=space.distributions,
+        user_attrs={"config": str(space.configs[number]), **noted},
+    )
 
 
 def predictions(configs: Iterable[GemmConfig], problem: GemmProblem) -> np.ndarray:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import optuna
-from optuna.trial import TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
@@ -56,7 +53,6 @@ class Search:
         owed: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._clock, self._most, self._owed = spec, clock, most, dict(owed or {})
         self._left = None if spec.budget.seconds is None else max(0.0, spec.budget.seconds - spent)
         self._answered = {row.point: row for row in rows}
@@ -81,7 +77,7 @@ class Search:
     @property
     def finished(self) -> bool:
         """Whether the budget is used up or everything was measured; false where ``most`` cut it short."""
-        open_places = (place for place in self._places if place.trials or (place.room and not place.closed))
+        open_places = (place for place in self._places if place.pending or (place.room and not place.closed))
         return not self._waiting and not any(open_places)
 
     def propose(self) -> Point | None:
@@ -95,7 +91,7 @@ class Search:
                 self._at += 1
                 continue
             self._owed[place.name] = self._owed.get(place.name, 0) - 1
-            number = self._opened(place).ask()
+            number = self._sampler(place).ask()
             self._waiting.extend(point for point in place.points[number] if point not in self._answered)
         if not self._waiting:
             return None
@@ -110,10 +106,9 @@ class Search:
         if place.started is None:  # compilers that start up are no search: the first answer starts the clock
             place.started = self._clock()
         number = place.number[row.point]
-        if number in place.trials:
-            found = [self._answered.get(point) for point in place.points[number]]
-            if all(found):
-                place.tell(number, [one for one in found if one is not None])
+        found = [self._answered[point] for point in place.points[number] if point in self._answered]
+        if number in place.pending and len(found) == len(place.points[number]):
+            place.tell(number, found)
 
     # -----------------------------------------------------------------------------------------
 
@@ -149,17 +144,30 @@ class Search:
         if self._left is not None and place.started is not None:
             self._left = max(0.0, self._left - (self._clock() - place.started))
 
-    def _opened(self, place: _Place) -> _Place:
-        """The place with its Optuna study, made from the rows."""
-        if place.study is None:
-            configs = tuple(place.config(number) for number in range(len(place.points)))
-            if configs not in self._spaces:
-                self._spaces[configs] = LegalSpace(configs)
-            space = self._spaces[configs]
-            problems = [point.problem for point in place.points[0]]
-            told = [row for row in self._earlier if place_of(row.point) == place.name]
-            place.open(space, self._spec, self._predicted(space, problems), told, self._answered)
-        return place
+    def _sampler(self, place: _Place) -> Inside:
+        """The place's sampler, which is told what there is when it is made."""
+        if place.sampler is not None:
+            return place.sampler
+        configs = tuple(place.config(number) for number in range(len(place.points)))
+        if configs not in self._spaces:
+            self._spaces[configs] = LegalSpace(configs)
+        space, spec, objective = self._spaces[configs], self._spec, place.objective
+        problems = [point.problem for point in place.points[0]]
+        told = [
+            (row.point.config, objective.losses(values), float(predictions([row.point.config], problems[0])[0]))
+            for row in self._earlier
+            if place_of(row.point) == place.name
+            and row.point.config is not None
+            and (values := objective.values(row.figures)) is not None
+        ]
+        predicted = self._predicted(space, problems)
+        place.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, told)
+        for config, losses, _ in told:
+            if config in space.number:
+                place.sampler.hint(space.number[config], losses)
+        for number in sorted(place.done):
+            place.sampler.know(number, place.values([self._answered[point] for point in place.points[number]]))
+        return place.sampler
 
     def _predicted(self, space: LegalSpace, problems: Sequence[GemmProblem]) -> np.ndarray:
         """The model's time of each config; of several problems how far it is behind the best, at worst or on average,
@@ -175,7 +183,7 @@ class Search:
 
 @dataclass
 class _Place:
-    """One Optuna study.
+    """What one sampler searches.
 
     Args:
         name: of the place.
@@ -190,18 +198,22 @@ class _Place:
     across: str
     target: int = 0
     done: set[int] = field(default_factory=set)
-    trials: dict[int, optuna.Trial] = field(default_factory=dict)
     started: float | None = None
     closed: bool = False
-    study: optuna.Study | None = None
+    sampler: Inside | None = None
 
     def __post_init__(self) -> None:
         self.number = {point: i for i, of in enumerate(self.points) for point in of}
 
     @property
+    def pending(self) -> Collection[int]:
+        """Configs that are being measured, by number."""
+        return () if self.sampler is None else self.sampler.pending
+
+    @property
     def room(self) -> int:
         """Configs that may still be proposed."""
-        return max(0, self.target - len(self.done) - len(self.trials))
+        return max(0, self.target - len(self.done) - len(self.pending))
 
     def config(self, number: int) -> GemmConfig:
         """A config by its number."""
@@ -209,95 +221,16 @@ class _Place:
         assert config is not None
         return config
 
-    def open(
-        self,
-        space: LegalSpace,
-        spec: SweepSpec,
-        predicted: np.ndarray,
-        earlier: Sequence[Row],
-        answered: Mapping[Point, Row],
-    ) -> None:
-        """Make the study from what is known."""
-        problem = self.points[0][0].problem
-        told = [
-            (row.point.config, self.objective.losses(values), float(predictions([row.point.config], problem)[0]))
-            for row in earlier
-            if row.point.config is not None and (values := self.objective.values(row.figures)) is not None
-        ]
-        self.space = space
-        self.sampler: Inside = make(spec.sampler, space, self.objective, spec.seed, predicted, spec.seeds, told)
-        self.study = optuna.create_study(directions=self.objective.directions, sampler=self.sampler)
-        for config, losses, _ in told:
-            if config in space.number:
-                self.sampler.hint(space.number[config], losses)
-        trials = []
-        for number in sorted(self.done):
-            values = self._values([answered[point] for point in self.points[number]])
-            self.sampler.end(number, None if values is None else self.objective.losses(values))
-            trials.append(ended_trial(space, number, values))
-        self.study.add_trials(trials)
-
-    def ask(self) -> int:
-        """A config that is pending from now on, by number."""
-        assert self.study is not None
-        trial = self.study.ask(self.space.distributions)
-        number = self.space.find(trial.params)
-        assert number is not None
-        self.trials[number] = trial
-        return number
-
     def tell(self, number: int, rows: Sequence[Row]) -> None:
         """Record what came of a config."""
-        assert self.study is not None
-        tell(self.study, self.trials.pop(number), self.sampler, number, self._values(rows), self.objective)
+        assert self.sampler is not None
+        self.sampler.tell(number, self.values(rows))
         self.done.add(number)
 
-    def _values(self, rows: Sequence[Row]) -> list[float] | None:
+    def values(self, rows: Sequence[Row]) -> list[float] | None:
+        """What is looked for, of a config's rows; None where it did not run."""
         figures = joint(rows, self.across)
         return None if figures is None else self.objective.values(figures)
-
-
-def tell(
-    study: optuna.Study,
-    trial: optuna.Trial,
-    sampler: Inside,
-    number: int,
-    values: list[float] | None,
-    objective: Objective,
-) -> None:
-    """Record what came of a trial. A config that did not run is pruned and infeasible, never failed: samplers do not
-    see failures and would propose the same corner for ever.
-
-    Args:
-        study, trial, sampler: what asked.
-        number: of the config in its space.
-        values: what was looked for; None where it did not run.
-        objective: of the study.
-    """
-    sampler.end(number, None if values is None else objective.losses(values))
-    if values is not None:
-        study.tell(trial, values)
-    else:
-        trial.set_constraint("runs", 1.0)
-        study.tell(trial, state=TrialState.PRUNED)
-
-
-def ended_trial(space: LegalSpace, number: int, values: list[float] | None, **noted: Any) -> optuna.trial.FrozenTrial:
-    """A config that was measured, as a trial.
-
-    Args:
-        space: of the config.
-        number: its number there.
-        values: what was looked for; None where it did not run.
-        noted: user attributes.
-    """
-    return create_trial(
-        state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
-        values=values,
-        params=space.parameters(number),
-        distributions=space.distributions,
-        user_attrs={"config": str(space.configs[number]), **noted},
-    )
 
 
 def earlier_rows(folder: Path, gpu: str) -> list[Row]:

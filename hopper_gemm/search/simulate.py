@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 
 from hopper_gemm.search.catalogue import SAMPLERS, make
 from hopper_gemm.search.legal import LegalSpace
 from hopper_gemm.search.objective import Objective
 from hopper_gemm.search.samplers import predictions
-from hopper_gemm.search.search import tell
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError, Row
 from hopper_gemm.study.space import place_of
@@ -106,24 +104,18 @@ def play(
     Returns:
         The configs tried, by number in their order, and the best speedup after each.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space, objective = recorded.space, Objective()
-    blind = sampler.endswith(BLIND)
+    space, blind = recorded.space, sampler.endswith(BLIND)
     nothing = np.random.default_rng(seed).uniform(0, 1e-12, len(space))  # only so that the first config is any
     predicted, first = (nothing, 0) if blind else (recorded.predicted, seeds)
-    proposing = make(sampler.removesuffix(BLIND), space, objective, seed, predicted, first)
-    study = optuna.create_study(direction="maximize", sampler=proposing)
+    proposing = make(sampler.removesuffix(BLIND), space, Objective(), seed, predicted, first)
     tried: list[int] = []
-    asked: list[optuna.Trial] = []
+    asked: list[int] = []
     while len(tried) < min(trials, len(space)):
         while len(asked) < ahead and len(tried) + len(asked) < min(trials, len(space)):
-            asked.append(study.ask(space.distributions))
-        trial = asked.pop(0)
-        number = space.find(trial.params)
-        assert number is not None
-        tried.append(number)
-        speedup = recorded.speedups[number]
-        tell(study, trial, proposing, number, None if np.isnan(speedup) else [float(speedup)], objective)
+            asked.append(proposing.ask())
+        tried.append(asked.pop(0))
+        speedup = float(recorded.speedups[tried[-1]])
+        proposing.tell(tried[-1], None if np.isnan(speedup) else [speedup])
     found = np.nan_to_num(recorded.speedups[tried], nan=0.0)
     return tried, np.maximum.accumulate(found)
 

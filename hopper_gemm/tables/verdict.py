@@ -140,10 +140,10 @@ def _contender(group: Group, row: dict[str, Any]) -> Contender:
     return Contender(
         config=str(config),
         **{name: plain(row[name]) for name in ("speedup", "speedup_low", "speedup_high", "tflops")},
-        waves=found.waves,
-        wave_efficiency=found.wave_efficiency,
-        intensity=found.flop_per_smem_byte,
-        ahead_kib=max(0, config.stages - 1 - config.stagger) * found.stage_bytes / 1024,
-        limit=found.paced_by or "",
-        predicted_us=found.predicted_us or 0.0,
+        waves=found["waves"],
+        wave_efficiency=found["wave_efficiency"],
+        intensity=found["flop_per_smem_byte"],
+        ahead_kib=max(0, config.stages - 1 - config.stagger) * found["stage_bytes"] / 1024,
+        limit=found["paced_by"] or "",
+        predicted_us=found["predicted_us"] or 0.0,
     )

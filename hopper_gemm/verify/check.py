@@ -17,7 +17,7 @@ from hopper_gemm.measure.workload import TYPES, filled
 from hopper_gemm.model.hopper import TMA_ALIGN_BYTES
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.verify.drawing import Pair
-from hopper_gemm.verify.finding import Finding
+from hopper_gemm.verify.rows import Finding
 
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """``launch(a, b, out)``: a is (m, k), b is (n, k), out is (m, n); out = a @ b.T."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.compiler.pool import CompilePool
@@ -18,11 +19,11 @@ from hopper_gemm.verify.drawing import Pair
 from hopper_gemm.verify.rows import FAILED, WENT_WRONG, Row, Rows, latest
 from hopper_gemm.verify.shrink import TRIES, shrink
 
-RUNS = 3
-"""Launches of a pair that must give the same bits."""
-
 START_SECONDS, ANSWER_SECONDS, HUNG_SECONDS = 120.0, 60.0, 8.0
 """Time for a child to start; for an answer; and for one where a hang is expected."""
+
+RUNS = 3
+"""Launches of a pair that must give the same bits."""
 
 SHRINK_SECONDS, ALL_SHRINK_SECONDS = 120.0, 240.0
 """Time for making one failure small; and for all failures of a run, once everything else is done."""
@@ -58,9 +59,9 @@ class Job:
         """What must be compiled; the pair's own first."""
         return [KernelId.of(pair.config, pair.problem) for pair in (self.pair, *self.also)]
 
-    def row(self, status: str = "", **about: str) -> Row:
+    def row(self, status: str = "", **about: Any) -> Row:
         """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
-        return Row(self.kind, self.pair.as_dict(), status, kernel=source_digest(), **about)  # type: ignore[arg-type]
+        return Row(self.kind, self.pair.as_dict(), status, kernel=source_digest(), **about)
 
 
 class Harness:
@@ -147,9 +148,8 @@ class Harness:
     def _settle(self, job: Job, code: str, board: GpuId, children: list[Child]) -> None:
         begun = time.monotonic()
         status, reason, bits = self._ask(job, children, ANSWER_SECONDS)
-        taken = round(time.monotonic() - begun, 3)
-        row = job.row(status, reason=reason, code=code, bits=bits, board=board.uuid, gpu=board.name)
-        row = replace(row, seconds=taken)
+        about = {"code": code, "bits": bits, "board": board.uuid, "gpu": board.name}
+        row = job.row(status, reason=reason, seconds=round(time.monotonic() - begun, 3), **about)
         self._add(row)
         if _to_be_shrunk(row):
             self._to_shrink.put((job, row))

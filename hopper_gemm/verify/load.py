@@ -22,8 +22,8 @@ from hopper_gemm.measure.correctness import check, same_bits
 from hopper_gemm.verify.busy import UnsupportedError, green, held
 from hopper_gemm.verify.check import checking, digest, ordinary, product
 from hopper_gemm.verify.drawing import Pair
-from hopper_gemm.verify.finding import Finding
 from hopper_gemm.verify.kinds import CHAIN, chained
+from hopper_gemm.verify.rows import Finding
 
 HELD = (1, 4, 16)
 """SMs that another kernel holds."""

@@ -61,6 +61,21 @@ class Row:
         return json.dumps([self.kind, self.subject, self.kernel], sort_keys=True)
 
 
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check.
+
+    Args:
+        reason: one line on what is wrong; empty where nothing is.
+        bits: digest of the output of ordinary data: the same on every board and in every run.
+        skipped: why it could not be checked here; empty where it was.
+    """
+
+    reason: str = ""
+    bits: str = ""
+    skipped: str = ""
+
+
 class RowsError(ValueError):
     """A file of rows cannot be read; the message gives file and line."""
 

@@ -10,10 +10,9 @@ from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.kernel.gemm import STATES
 from hopper_gemm.kernel.pipeline import Ring
-from hopper_gemm.model.protocol.ring import Indexed, Packed, walk
+from hopper_gemm.model.protocol.ring import place
 
 COUNT = 60
-MODELS = {"index_phase": Indexed, "packed": Packed}
 
 
 @cute.jit
@@ -39,7 +38,7 @@ def test_both_roles_walk_as_the_model_of_the_ring_does(form, stages):
     tensor = from_dlpack(out)
     cute.compile(_walks, tensor, form, stages, near, Int32(far), options="--gpu-arch sm_90a")(tensor, far)
     for ahead, found in zip((False, True), out.tolist(), strict=True):
-        places = walk(MODELS[form].start(stages, ahead), COUNT + far)
+        places = [place(stages, fill, ahead) for fill in range(COUNT + far)]
         assert [tuple(row[0:2]) for row in found] == places[:COUNT]
         assert [row[2] for row in found] == [(i - near) % stages for i in range(COUNT)]
         assert [tuple(row[3:5]) for row in found] == places[near : near + COUNT]
@@ -48,9 +47,10 @@ def test_both_roles_walk_as_the_model_of_the_ring_does(form, stages):
 
 @pytest.mark.parametrize("stages", range(1, 19))
 def test_index_wraps_and_parity_flips_for_every_stage_count(stages):
-    for form in MODELS.values():
-        places = walk(form.start(stages, False), COUNT)
-        assert places == [(i % stages, i // stages % 2) for i in range(COUNT)]
+    """The producer's parity is the other one."""
+    for fill in range(COUNT):
+        assert place(stages, fill) == (fill % stages, fill // stages % 2)
+        assert place(stages, fill, ahead=True) == (fill % stages, 1 - fill // stages % 2)
 
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)])

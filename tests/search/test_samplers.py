@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import optuna
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
@@ -17,7 +16,6 @@ from hopper_gemm.search.gaussian import Kernel, Posterior
 from hopper_gemm.search.legal import LegalSpace
 from hopper_gemm.search.objective import Objective
 from hopper_gemm.search.samplers import diverse, predictions
-from hopper_gemm.search.search import tell
 from hopper_gemm.study.space import points
 from tests.run.instant import SEARCH, spec_of
 
@@ -29,31 +27,25 @@ def space(tmp_path):
     return LegalSpace([point.config for point, why in points(spec_of(tmp_path, SEARCH)).items() if not why])
 
 
-def asking(sampler):
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="maximize", sampler=sampler)
-
-
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_tries_every_legal_config_once_and_nothing_else(space, name):
     """Some fail on the way; the failed corner is not proposed for ever."""
     few = LegalSpace(space.configs[::3])
     sampler = make(name, few, Objective(), 0, predictions(space.configs, CUBE)[::3])
-    study, tried = asking(sampler), []
+    tried = []
     for _ in range(len(few)):
-        trial = study.ask(few.distributions)
-        tried.append(few.find(trial.params))
+        tried.append(sampler.ask())
         config = few.configs[tried[-1]]
-        tell(study, trial, sampler, tried[-1], None if config.k_depth == 16 else [float(config.tile_m)], Objective())
+        sampler.tell(tried[-1], None if config.k_depth == 16 else [float(config.tile_m)])
     assert sorted(tried) == list(range(len(few)))
     with pytest.raises(ValueError, match="every legal config was tried"):
-        study.ask(few.distributions)
+        sampler.ask()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_what_is_being_measured_is_not_proposed_again(space, name):
-    study = asking(make(name, space, Objective(), 0, predictions(space.configs, CUBE)))
-    assert len({space.find(study.ask(space.distributions).params) for _ in range(20)}) == 20
+    sampler = make(name, space, Objective(), 0, predictions(space.configs, CUBE))
+    assert len({sampler.ask() for _ in range(20)}) == 20
 
 
 def test_a_space_keeps_only_what_tells_configs_apart(space):
@@ -96,13 +88,12 @@ def test_a_large_space_is_searched_among_candidates(monkeypatch, space):
     monkeypatch.setattr(gp, "CANDIDATES", 40)
     monkeypatch.setattr(gp, "OBSERVATIONS", 12)
     sampler = make("gp", space, Objective(), 0, predictions(space.configs, CUBE))
-    study, speeds = asking(sampler), []
+    speeds = []
     for _ in range(25):
-        trial = study.ask(space.distributions)
-        number = space.find(trial.params)
+        number = sampler.ask()
         config = space.configs[number]
         speeds.append(config.tile_m * config.tile_n / (1 + config.k_depth))
-        tell(study, trial, sampler, number, [speeds[-1]], Objective())
+        sampler.tell(number, [speeds[-1]])
     assert max(speeds) == max(c.tile_m * c.tile_n / (1 + c.k_depth) for c in space.configs)
 
 
@@ -124,13 +115,12 @@ def test_a_proposal_among_hundreds_of_results_takes_milliseconds(monkeypatch):
     study = synthetic.study(0)
     sampler = make("gp", study.space, Objective(), 0, study.predicted)
     for number in range(300):
-        sampler.end(number, (float(-np.log(study.speedups[number])),))
-    asked = asking(sampler)
+        sampler.know(number, [float(study.speedups[number])])
     for _ in range(5):  # the first are seeds, and then the length scales are fitted
-        asked.ask(study.space.distributions)
+        sampler.ask()
     started = time.process_time()
     for _ in range(15):
-        asked.ask(study.space.distributions)
+        sampler.ask()
     assert (time.process_time() - started) / 15 < 0.05
 
 

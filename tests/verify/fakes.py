@@ -12,7 +12,7 @@ from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
 from hopper_gemm.verify.drawing import Pair
-from hopper_gemm.verify.finding import Finding
+from hopper_gemm.verify.rows import Finding
 
 WRONG = "one element is off"
 

@@ -14,10 +14,9 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.verify import harness
 from hopper_gemm.verify.drawing import Pair
-from hopper_gemm.verify.finding import Finding
 from hopper_gemm.verify.harness import PROCESSES, Harness, Job, verdict
 from hopper_gemm.verify.report import page
-from hopper_gemm.verify.rows import latest, read_rows
+from hopper_gemm.verify.rows import Finding, latest, read_rows
 from tests.verify.fakes import WRONG, Compiled, fake, harmful
 
 FINE = Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))

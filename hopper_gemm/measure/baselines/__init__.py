@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hopper_gemm.measure.baselines.base import Baseline
-from hopper_gemm.measure.baselines.cublas import Cublas
-from hopper_gemm.measure.baselines.cublaslt import CublasLt
+from hopper_gemm.measure.baselines.cublaslt import Cublas, CublasLt
 from hopper_gemm.measure.baselines.peers import Quack, Triton
 from hopper_gemm.measure.baselines.recorded import Recorded
 

@@ -1,4 +1,5 @@
-"""cuBLASLt's algorithms, timed by our clock: those that its heuristic offers, and those that can be put together.
+"""cuBLAS: what torch.mm runs, and cuBLASLt's algorithms timed by our clock, those that its heuristic offers and those
+that can be put together.
 
 torch.mm runs the first of one list of the heuristic. The list depends on the workspace that is granted and on how the
 product is asked for, though the matrices lie in memory in the same way: as C = A B with a row-major C, or as
@@ -62,6 +63,17 @@ class Recipe:
 
     order: str
     algo: bytes
+
+
+class Cublas(Baseline):
+    """torch.mm: cuBLAS with the kernel that its own heuristic takes. What a user of PyTorch has."""
+
+    name = "cublas"
+    seconds = 30.0
+
+    def candidates(self, workload: Workload) -> Sequence[Candidate]:
+        """The one that torch runs."""
+        return (Candidate(cublas_launch),)
 
 
 class CublasLt(Baseline):

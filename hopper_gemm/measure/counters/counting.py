@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -101,10 +102,8 @@ def count(
     alone = False
     while todo := [point for point in dict.fromkeys(points) if point not in settled]:
         batch = todo[:1] if alone else todo
-        with tempfile.TemporaryDirectory(prefix="hopper-gemm-counters-") as scratch:
-            job = _Job(Path(scratch), batch, store, seed)
-            ran = job.run(profiler, metrics, gpu, start_seconds + point_seconds * len(batch))
-            stages = job.stages()
+        seconds = start_seconds + point_seconds * len(batch)
+        ran, stages = _profiled(batch, profiler, metrics, gpu, seconds, store, seed)
         if (why := refusal(ran.text)) is not None:
             raise ProfilerError(why)
         try:
@@ -178,40 +177,36 @@ def _fits(point: Point, launches: Sequence[ProfiledLaunch]) -> bool:
 def _counted(point: Point, launches: Sequence[ProfiledLaunch]) -> Counted:
     figures, note = figures_of(launches)
     names = "+".join(dict.fromkeys(launch.kernel for launch in launches))
-    if not figures:
-        return Counted(point, names, reason="the profiler saw it but could count nothing of it")
-    return Counted(point, names, figures, note)
+    reason = "" if figures else "the profiler saw it but could count nothing of it"
+    return Counted(point, names, figures, note if figures else "", reason)
 
 
-class _Job:
-    """The files of one run, and the run."""
-
-    def __init__(self, folder: Path, batch: Sequence[Point], store: Path | None, seed: int) -> None:
-        self._file, self._journal, self._log = folder / "job.json", folder / "journal.jsonl", folder / "ncu.csv"
-        job = {
-            "store": None if store is None else str(store.absolute()),
-            "seed": seed,
-            "journal": str(self._journal),
-            "points": [asdict(point) for point in batch],
-        }
-        self._file.write_text(json.dumps(job))
-
-    def run(self, profiler: Profiler, metrics: Sequence[str], gpu: GpuId, timeout: float) -> Ran:
-        program = [sys.executable, "-m", "hopper_gemm.measure.counters.program", str(self._file)]
+def _profiled(
+    batch: Sequence[Point],
+    profiler: Profiler,
+    metrics: Sequence[str],
+    gpu: GpuId,
+    timeout: float,
+    store: Path | None,
+    seed: int,
+) -> tuple[Ran, dict[int, tuple[Stage, str]]]:
+    """A run of the program under the profiler, and the last step that it wrote down of each point; a line torn by a
+    kill is passed over."""
+    stages: dict[int, tuple[Stage, str]] = {}
+    with tempfile.TemporaryDirectory(prefix="hopper-gemm-counters-") as scratch:
+        file, journal, log = (Path(scratch) / name for name in ("job.json", "journal.jsonl", "ncu.csv"))
+        points = [asdict(point) for point in batch]
+        where = None if store is None else str(store.absolute())
+        file.write_text(json.dumps({"store": where, "seed": seed, "journal": str(journal), "points": points}))
+        program = [sys.executable, "-m", "hopper_gemm.measure.counters.program", str(file)]
         places = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
         environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-        return run(command(profiler, metrics, self._log, program), self._log, environment, timeout)
-
-    def stages(self) -> dict[int, tuple[Stage, str]]:
-        """The last step written down of each point; a line torn by a kill is passed over."""
-        found: dict[int, tuple[Stage, str]] = {}
-        for line in self._journal.read_text().splitlines() if self._journal.is_file() else []:
-            try:
+        ran = run(command(profiler, metrics, log, program), log, environment, timeout)
+        for line in journal.read_text().splitlines() if journal.is_file() else []:
+            with suppress(ValueError):
                 entry = json.loads(line)
-            except ValueError:
-                continue
-            found[entry["point"]] = (entry["stage"], entry["reason"])
-        return found
+                stages[entry["point"]] = (entry["stage"], entry["reason"])
+    return ran, stages
 
 
 def point_of(raw: dict[str, Any]) -> Point:
@@ -233,9 +228,8 @@ def _kept(ran: Ran, keep: Path | None) -> str:
     """Keep what was said, and say where."""
     if keep is None:
         return ""
-    try:
+    with suppress(OSError):
         keep.mkdir(parents=True, exist_ok=True)
         (keep / FAILED_LOG).write_text(ran.text)
-    except OSError:
-        return ""
-    return f"; its output is in {keep / FAILED_LOG}"
+        return f"; its output is in {keep / FAILED_LOG}"
+    return ""

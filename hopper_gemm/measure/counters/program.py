@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
@@ -25,44 +24,34 @@ class WrongResultError(RuntimeError):
     """The kernel's product is wrong; its counters would be of something else."""
 
 
-class Journal:
-    """Every step on disk before the next is taken: after a kill it tells who is to blame.
-
-    Args:
-        file: open for writing.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def note(self, point: int, stage: Stage, reason: str = "") -> None:
-        """Write one step down."""
-        self._file.write(json.dumps({"point": point, "stage": stage, "reason": reason}) + "\n")
-        self._file.flush()
-
-
 def main(job_file: Path) -> None:
-    """Work through a job. A point that fails is noted and the next is taken, unless it broke the GPU's context."""
+    """Work through a job. A point that fails is noted and the next is taken, unless it broke the GPU's context.
+
+    Every step is on disk before the next is taken: after a kill the journal tells who is to blame.
+    """
     job = json.loads(job_file.read_text())
     store = None if job["store"] is None else Path(job["store"])
     workload: Workload | None = None
-    with Path(job["journal"]).open("w") as file:
-        journal = Journal(file)
+    with Path(job["journal"]).open("w", buffering=1) as journal:
+
+        def note(number: int, stage: Stage, reason: str = "") -> None:
+            journal.write(json.dumps({"point": number, "stage": stage, "reason": reason}) + "\n")
+
         for number, raw in enumerate(job["points"]):
             point = point_of(raw)
-            journal.note(number, "begun")
+            note(number, "begun")
             try:
                 if workload is None or workload.problem != point.problem:
-                    workload = None
+                    workload = None  # frees the GPU's memory
                     workload = _matrices(point, job["seed"])
                 launch = _checked(point, workload, store)
-                journal.note(number, "profiling")
+                note(number, "profiling")
                 with torch.cuda.profiler.profile():
                     launch(workload.sets[0])
                     torch.cuda.synchronize()
-                journal.note(number, "counted")
+                note(number, "counted")
             except Exception as error:
-                journal.note(number, "failed", f"{type(error).__name__}: {error}".splitlines()[0][:500])
+                note(number, "failed", f"{type(error).__name__}: {error}".splitlines()[0][:500])
                 torch.cuda.synchronize()  # raises, and so ends us, where no later launch can succeed
 
 

@@ -14,10 +14,11 @@ A warp is the smallest reader: nothing but the barriers binds the warps of a con
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 from copy import copy
 from random import Random
 
+from hopper_gemm.model.protocol import search
 from hopper_gemm.model.protocol.ring import OPERAND_BYTES, Barrier, Move, Protocol, Step
 from hopper_gemm.model.protocol.search import Broken
 
@@ -45,8 +46,21 @@ class Machine:
         return other
 
     def key(self) -> tuple:
-        """All that the future depends on."""
+        """All that the future depends on; machines with one key are equal."""
         return (*self.at, *self.groups, *self.full, *self.empty, frozenset(self.flying))
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Machine) and self.key() == other.key()
+
+    def following(self) -> Iterator[Machine]:
+        """Every moment that may come next."""
+        for move in self.moves():
+            after = self.fork()
+            after.do(move)
+            yield after
 
     def moves(self) -> list[Move]:
         """All that can happen next."""
@@ -62,15 +76,16 @@ class Machine:
         return self.at[0] > min(fill + self.ring.late, self.ring.fills - 1)
 
     def _ready(self, role: int, step: Step) -> bool:
-        if step.kind == "load":
-            return self.empty[step.index].passes(step.parity)
-        if step.kind == "release":
+        if step.fill is None or step.kind == "release":
             return len(self.groups[role]) <= step.leave
+        slot = step.fill % self.ring.stages
+        if step.kind == "load":
+            return self.empty[slot].passes(step.parity)
         if step.turn is not None and any(self.read[warp] <= step.turn for warp in self.ring.readers[step.turn]):
             return False
         if step.behind and not all(full.passes(0) for full in self.full[step.behind]):
             return False
-        return all(full.passes(step.parity) for full in self.full[step.index])
+        return all(full.passes(step.parity) for full in self.full[slot])
 
     def do(self, move: Move) -> None:
         """Let one thing happen.
@@ -96,35 +111,35 @@ class Machine:
     def _step(self, role: int, step: Step) -> None:
         if step.fill is None:
             return
+        round_, slot = divmod(step.fill, self.ring.stages)
         if step.kind == "load":
-            self._load(step, step.fill)
+            self._load(step.fill, slot, round_)
         elif step.kind == "read":
-            self._read(role, step, step.fill)
+            self._read(role, step.fill, slot, round_)
         else:
-            arrivals = self.ring.lanes + self.ring.fault.strays
-            self.empty[step.index] = self.empty[step.index].arrive(arrivals, step.fill // self.ring.stages)
+            self.empty[slot] = self.empty[slot].arrive(self.ring.lanes + self.ring.fault.strays, round_)
 
-    def _load(self, step: Step, fill: int) -> None:
-        round_, before = fill // self.ring.stages, fill - self.ring.stages
-        _check_phase(self.empty[step.index], round_, f"the producer, to empty, for fill {fill}")
+    def _load(self, fill: int, slot: int, round_: int) -> None:
+        before = fill - self.ring.stages
+        _check_phase(self.empty[slot], round_, f"the producer, to empty, for fill {fill}")
         for warp in self.ring.readers[before] if before >= 0 else ():
             if self.read[warp] <= before or before in self.groups[warp]:
                 raise Broken("overwrite", f"fill {fill} over fill {before}, which role {warp} has not read to the end")
-        barriers = zip(self.full[step.index], self.ring.announced, strict=True)
-        self.full[step.index] = tuple(full.arrive(1, round_, size) for full, size in barriers)
+        barriers = zip(self.full[slot], self.ring.announced, strict=True)
+        self.full[slot] = tuple(full.arrive(1, round_, size) for full, size in barriers)
         self.flying += tuple((fill, operand) for operand in range(len(OPERAND_BYTES)))
 
     def _land(self, fill: int, operand: int) -> None:
-        index, round_ = fill % self.ring.stages, fill // self.ring.stages
-        barriers = list(self.full[index])
+        round_, slot = divmod(fill, self.ring.stages)
+        barriers = list(self.full[slot])
         at = operand % len(barriers)
         barriers[at] = barriers[at].land(OPERAND_BYTES[operand], round_)
-        self.full[index] = tuple(barriers)
+        self.full[slot] = tuple(barriers)
         self.flying = tuple(load for load in self.flying if load != (fill, operand))
 
-    def _read(self, role: int, step: Step, fill: int) -> None:
-        for full in self.full[step.index]:
-            _check_phase(full, fill // self.ring.stages + 1, f"role {role}, to full, for fill {fill}")
+    def _read(self, role: int, fill: int, slot: int, round_: int) -> None:
+        for full in self.full[slot]:
+            _check_phase(full, round_ + 1, f"role {role}, to full, for fill {fill}")
         if any(flying == fill for flying, _ in self.flying):
             raise Broken("early read", f"fill {fill} by role {role} while a load of it is under way")
         self.read[role] = fill + 1
@@ -161,21 +176,7 @@ def explore(ring: Protocol) -> int:
     Raises:
         Broken: some order breaks the protocol; no shorter trail does.
     """
-    waiting = deque([Machine(ring)])
-    seen = {waiting[0].key()}
-    while waiting:
-        machine = waiting.popleft()
-        moves = machine.moves()
-        if not moves:
-            machine.finish()
-        for move in moves:
-            after = machine.fork()
-            after.do(move)
-            key = after.key()
-            if key not in seen:
-                seen.add(key)
-                waiting.append(after)
-    return len(seen)
+    return search.explore(Machine(ring), Machine.following, Machine.finish).moments
 
 
 ORDERS: dict[str, tuple[str, ...]] = {

@@ -20,67 +20,10 @@ OPERAND_BYTES = (2, 1)
 """Bytes that A and B bring to a stage; unequal, so that one cannot stand for the other."""
 
 
-@dataclass(frozen=True)
-class Indexed:
-    """A role's place in the ring as slot index and phase parity."""
-
-    stages: int
-    index: int
-    phase: int
-
-    @staticmethod
-    def start(stages: int, ahead: bool) -> Indexed:
-        """The first slot; ``ahead`` by one phase for the producer, whose first round then passes at once."""
-        return Indexed(stages, 0, int(ahead))
-
-    def advance(self, count: int = 1) -> Indexed:
-        """The place ``count`` slots on; every wrap flips the phase."""
-        wraps, index = divmod(self.index + count, self.stages)
-        return Indexed(self.stages, index, self.phase ^ (wraps & 1))
-
-    def behind(self, count: int) -> Indexed:
-        """The slot ``count`` places before, at most all of them; its phase is not kept."""
-        return Indexed(self.stages, (self.index - count) % self.stages, self.phase)
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A role's place as one number, of which index and phase follow; with one stage the number is the phase."""
-
-    stages: int
-    value: int
-
-    @staticmethod
-    def start(stages: int, ahead: bool) -> Packed:
-        """The first place, as :meth:`Indexed.start`; one phase ahead is one round more."""
-        return Packed(stages, stages if ahead else 0)
-
-    @property
-    def index(self) -> int:
-        """Slot."""
-        return self.value % self.stages
-
-    @property
-    def phase(self) -> int:
-        """Parity to wait for."""
-        return self.value // self.stages & 1
-
-    def advance(self, count: int = 1) -> Packed:
-        """The place ``count`` slots on."""
-        return Packed(self.stages, self.value ^ (count & 1) if self.stages == 1 else self.value + count)
-
-    def behind(self, count: int) -> Packed:
-        """The place ``count`` slots back; a round is added, so that no remainder is taken of a negative number."""
-        return Packed(self.stages, self.value + self.stages - count)
-
-
-def walk(state: Indexed | Packed, count: int) -> list[tuple[int, int]]:
-    """Index and phase of ``count`` places from ``state`` on."""
-    places = []
-    for _ in range(count):
-        places.append((state.index, state.phase))
-        state = state.advance()
-    return places
+def place(stages: int, fill: int, ahead: bool = False) -> tuple[int, int]:
+    """Slot of a fill, and the phase parity that a role waits for there: the producer's is one phase ahead, so that its
+    first round passes at once. The kernel's states, which count step by step, are tested against it."""
+    return fill % stages, (fill // stages + ahead) % 2
 
 
 class Barrier(NamedTuple):
@@ -118,8 +61,7 @@ class Step:
 
     Args:
         kind: ``load``, ``read`` or ``release``.
-        index: slot.
-        fill: the fill that it must be; none for a wait_group that releases nothing.
+        fill: the fill that it must be, in the slot of that fill; none for a wait_group that releases nothing.
         parity: phase parity to wait for, of a load or a read.
         turn: the fill that must have been read before, of a read.
         behind: the fill of the first round that must be full before, of a read.
@@ -127,7 +69,6 @@ class Step:
     """
 
     kind: str
-    index: int
     fill: int | None
     parity: int = 0
     turn: int | None = None
@@ -178,7 +119,6 @@ class Protocol:
         lanes: threads of a warp that arrive on ``empty``: one, or all.
         pingpong: the consumers take the tiles in turn instead of sharing each.
         one_full: one full barrier for A and B; else one each.
-        form: how the roles keep their place.
         skew: stages by which each consumer starts behind the one before it.
         held: last fills of a tile that its consumers give back only once they have stored it out of their slots.
         late: fills that the producer starts beyond one before it says that it is in, as with copies by threads: they
@@ -198,7 +138,6 @@ class Protocol:
     lanes: int = 1
     pingpong: bool = False
     one_full: bool = True
-    form: type[Indexed] | type[Packed] = Indexed
     skew: int = 0
     held: int = 0
     late: int = 0
@@ -233,38 +172,28 @@ class Protocol:
     @cached_property
     def programs(self) -> tuple[tuple[Step, ...], ...]:
         """The steps of each role."""
-        places = walk(self.form.start(self.stages, self.fault.phase_ahead), self.fills)
-        load = tuple(Step("load", index, fill, parity) for fill, (index, parity) in enumerate(places))
+        ahead = self.fault.phase_ahead
+        load = tuple(Step("load", fill, place(self.stages, fill, ahead)[1]) for fill in range(self.fills))
         multiply = [tuple(self._multiply(consumer)) for consumer in range(self.consumers)]
         return (load, *(program for program in multiply for _ in range(self.warps)))
 
     def _multiply(self, consumer: int) -> Iterator[Step]:
         """Step by step what :func:`hopper_gemm.kernel.consumer.multiply_tile` does, tile after tile."""
-        state = self.form.start(self.stages, ahead=False)
         lag = self.stagger - self.fault.early
         behind = consumer * self.skew
         if behind >= self.k_tiles and not self.fault.rash:
             behind = 0
-        for tile in range(self.tiles):
-            if not self.owns(consumer, tile):
-                state = state.advance(self.k_tiles)
-                continue
+        for tile in (tile for tile in range(self.tiles) if self.owns(consumer, tile)):
             first = tile * self.k_tiles
             turn = first - 1 if tile and self.pingpong and self.fault.ordered else None
-            released = state.behind(lag)
             for k in range(self.k_tiles):
-                yield Step(
-                    "read", state.index, first + k, parity=state.phase, turn=turn, behind=0 if tile or k else behind
-                )
-                state = state.advance()
+                parity = place(self.stages, first + k)[1]
+                yield Step("read", first + k, parity, turn, behind=0 if tile or k else behind)
                 fill = first + k - lag if lag <= k < self.k_tiles - self.held + lag else None
-                yield Step("release", released.index, fill, leave=self.stagger + self.fault.lax)
-                released = released.advance()
-            yield Step("release", 0, None)
-            for k in range(self.k_tiles, self.k_tiles + lag - self.held):
-                if k >= lag and not self.fault.skip_drain:
-                    yield Step("release", released.index, first + k - lag, leave=self.k_tiles)
-                released = released.advance()
-            for i in range(self.held):
-                slot = (state.behind(self.held).index + i) % self.stages
-                yield Step("release", slot, first + self.k_tiles - self.held + i, leave=self.k_tiles)
+                yield Step("release", fill, leave=self.stagger + self.fault.lax)
+            yield Step("release", None)
+            for k in range(max(lag, self.k_tiles), self.k_tiles + lag - self.held):
+                if not self.fault.skip_drain:
+                    yield Step("release", first + k - lag, leave=self.k_tiles)
+            for fill in range(first + self.k_tiles - self.held, first + self.k_tiles):
+                yield Step("release", fill, leave=self.k_tiles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +34,7 @@ class Explored(NamedTuple):
 def explore(
     start: Moment, moves: Callable[[Moment], Iterable[Moment]], ended: Callable[[Moment], None] = lambda _: None
 ) -> Explored:
-    """Run through every order of events.
+    """Run through every order of events, those with fewer steps first.
 
     Args:
         start: the first moment.
@@ -42,11 +43,11 @@ def explore(
 
     Example:
         >>> explore(0, lambda at: [at + 1, at + 2] if at < 3 else [])
-        Explored(moments=5, ends=(4, 3))
+        Explored(moments=5, ends=(3, 4))
     """
-    seen, todo, ends = {start}, [start], []
+    seen, todo, ends = {start}, deque([start]), []
     while todo:
-        moment = todo.pop()
+        moment = todo.popleft()
         following = list(moves(moment))
         if not following:
             ended(moment)

@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint
-from hopper_gemm.model.problem import GemmProblem
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on a resolved config.
+    """One condition on a resolved config, on a problem, or on both together.
 
     Args:
         name: how tables and messages call it.
         why: the fact behind it.
-        check: given the footprint of a resolved config, what is wrong and the mend, or None.
+        mistakes: what is wrong, each with the mend, where anything is. Given are a config and its footprint; these and
+            a problem; or a problem.
     """
 
     name: str
     why: str
-    check: Callable[[Footprint], str | None]
+    mistakes: Callable[..., Iterator[str]]
+
+    def check(self, *given: object) -> str | None:
+        """The first mistake and its mend; None where there is none."""
+        return next(self.mistakes(*given), None)
 
 
-@dataclass(frozen=True)
-class ProblemRule:
-    """One condition on a problem; as :class:`Rule`."""
+def one_of(name: str, allowed: tuple[int, ...]) -> Callable[[GemmConfig, Footprint], Iterator[str]]:
+    """Mistakes of a rule by which a parameter has one of these values."""
 
-    name: str
-    why: str
-    check: Callable[[GemmProblem], str | None]
+    def mistakes(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+        value = getattr(config, name)
+        if value not in allowed:
+            yield f"{name} must be one of {', '.join(map(str, allowed))} but got {value}"
 
-
-@dataclass(frozen=True)
-class PairRule:
-    """One condition on a config and a problem together; as :class:`Rule`."""
-
-    name: str
-    why: str
-    check: Callable[[Footprint, GemmProblem], str | None]
-
-
-def one_of(name: str, allowed: tuple[int, ...]) -> Callable[[Footprint], str | None]:
-    """A check that a parameter has one of these values."""
-
-    def check(shares: Footprint) -> str | None:
-        value = getattr(shares.config, name)
-        if value in allowed:
-            return None
-        return f"{name} must be one of {', '.join(map(str, allowed))} but got {value}"
-
-    return check
+    return mistakes

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import REGISTER_SPLITS, Footprint, accumulators_fit, stages_max
 from hopper_gemm.model.rules.rule import Rule, one_of
 
@@ -16,113 +19,88 @@ WGMMA_N_MOST = {3: 200, 4: 136}
 102 registers where 640 threads enter with 96 (C7602)."""
 
 
-def _tile_n(shares: Footprint) -> str | None:
-    tile_n = shares.config.tile_n
-    if tile_n % hopper.WGMMA_N_STEP == 0 and tile_n <= hopper.WGMMA_N_MAX:
-        return None
-    return f"tile_n must be a multiple of {hopper.WGMMA_N_STEP} up to {hopper.WGMMA_N_MAX} but got {tile_n}"
+def _tile_n(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    step, most = hopper.WGMMA_N_STEP, hopper.WGMMA_N_MAX
+    if config.tile_n % step or config.tile_n > most:
+        yield f"tile_n must be a multiple of {step} up to {most} but got {config.tile_n}"
 
 
-def _k_depth(shares: Footprint) -> str | None:
-    if shares.config.k_depth <= K_DEPTH_MAX:
-        return None
-    return f"k_depth must be 1 to {K_DEPTH_MAX} but got {shares.config.k_depth}"
+def _k_depth(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.k_depth > K_DEPTH_MAX:
+        yield f"k_depth must be 1 to {K_DEPTH_MAX} but got {config.k_depth}"
 
 
-def _split(shares: Footprint) -> str | None:
-    config = shares.config
-    assert isinstance(config.consumers, int)
+def _split(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.schedule == "pingpong":
-        return None if config.split == "m" else 'pingpong divides no tile; leave split at "auto"'
-    if config.split == "m":
-        if config.tile_m % (hopper.WGMMA_M * config.consumers) == 0:
-            return None
-        return (
-            f"{config.consumers} consumers cannot share tile_m = {config.tile_m} in blocks of {hopper.WGMMA_M} rows; "
-            "split along n or change consumers"
+        if config.split != "m":
+            yield 'pingpong divides no tile; leave split at "auto"'
+        return
+    side, other, step, units = ("tile_m", "n", hopper.WGMMA_M, "rows")
+    if config.split == "n":
+        side, other, step, units = ("tile_n", "m", hopper.WGMMA_N_STEP, "columns")
+    tile = getattr(config, side)
+    if tile % (step * int(config.consumers)):
+        yield (
+            f"{config.consumers} consumers cannot share {side} = {tile} in blocks of {step} {units}; "
+            f"split along {other} or change consumers"
         )
-    if config.tile_n % (hopper.WGMMA_N_STEP * config.consumers) == 0:
-        return None
-    return (
-        f"{config.consumers} consumers cannot share tile_n = {config.tile_n} "
-        f"in blocks of {hopper.WGMMA_N_STEP} columns; split along m or change consumers"
-    )
 
 
-def _schedule(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.schedule != "pingpong" or config.consumers == 2:
-        return None
-    return f'pingpong takes turns between 2 consumers but got {config.consumers}; leave consumers at "auto"'
+def _schedule(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.schedule == "pingpong" and config.consumers != 2:
+        yield f'pingpong takes turns between 2 consumers but got {config.consumers}; leave consumers at "auto"'
 
 
-def _registers(shares: Footprint) -> str | None:
-    if accumulators_fit(shares):
-        return None
-    room = shares.registers.consumer - shares.spare_registers
-    return (
-        f"{shares.accumulators} accumulator registers per thread exceed the {room} that {shares.config.consumers} "
-        "consumers leave; take a smaller tile or more consumers"
-    )
+def _registers(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if not accumulators_fit(shares):
+        room = shares.registers.consumer - shares.spare_registers
+        yield (
+            f"{shares.accumulators} accumulator registers per thread exceed the {room} that {config.consumers} "
+            "consumers leave; take a smaller tile or more consumers"
+        )
 
 
-def _wgmma_n(shares: Footprint) -> str | None:
-    config = shares.config
-    assert isinstance(config.consumers, int)
-    most = WGMMA_N_MOST.get(config.consumers, hopper.WGMMA_N_MAX)
-    if not config.specialised or shares.share_n <= most:
-        return None
-    return (
-        f"with {config.consumers} consumers a wgmma may be at most {most} columns wide but is {shares.share_n}; "
-        "split along n or take 2 consumers"
-    )
+def _wgmma_n(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    most = WGMMA_N_MOST.get(int(config.consumers), hopper.WGMMA_N_MAX)
+    if config.specialised and shares.share_n > most:
+        yield (
+            f"with {config.consumers} consumers a wgmma may be at most {most} columns wide but is {shares.share_n}; "
+            "split along n or take 2 consumers"
+        )
 
 
-def _stages(shares: Footprint) -> str | None:
-    config = shares.config
-    most = stages_max(config)
+def _stages(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    most, need = stages_max(config), shares.stage_bytes
     if most == 0:
-        need = shares.stage_bytes
-        return f"exceeds smem: one stage of {need} B does not fit beside the epilogue; take a smaller tile or k_depth"
-    assert isinstance(config.stages, int)
-    if 1 <= config.stages <= most:
-        return None
-    return f"stages must be 1 to {most} here but got {config.stages}; one stage takes {shares.stage_bytes} B"
+        yield f"exceeds smem: one stage of {need} B does not fit beside the epilogue; take a smaller tile or k_depth"
+    if not 1 <= int(config.stages) <= most:
+        yield f"stages must be 1 to {most} here but got {config.stages}; one stage takes {need} B"
 
 
-def _stagger(shares: Footprint) -> str | None:
-    config = shares.config
-    assert isinstance(config.stages, int)
-    most = max(0, min(config.stages - 1, STAGGER_MAX))
-    if config.stages == 0 or config.stagger <= most:
-        return None
-    return f"stagger must be 0 to {most} with {config.stages} stages but got {config.stagger}"
+def _stagger(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    most = max(0, min(int(config.stages) - 1, STAGGER_MAX))
+    if config.stages and config.stagger > most:
+        yield f"stagger must be 0 to {most} with {config.stages} stages but got {config.stagger}"
 
 
-def _cluster(shares: Footprint) -> str | None:
-    config = shares.config
-    if (config.cluster_m, config.cluster_n) in CLUSTERS:
-        return None
-    allowed = ", ".join(f"{m}x{n}" for m, n in CLUSTERS)
-    return f"cluster must be one of {allowed} but got {config.cluster_m}x{config.cluster_n}"
+def _cluster(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if (config.cluster_m, config.cluster_n) not in CLUSTERS:
+        allowed = ", ".join(f"{m}x{n}" for m, n in CLUSTERS)
+        yield f"cluster must be one of {allowed} but got {config.cluster_m}x{config.cluster_n}"
 
 
-def _multicast(shares: Footprint) -> str | None:
-    config = shares.config
+def _multicast(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.multicast == "alternate":
         if config.cluster_m * config.cluster_n == 1:
-            return 'multicast "alternate" is for CTAs that share a tile and cluster is 1x1; leave it at "split"'
-        return None
-    for side, rows, sharers in (
-        ("tile_m", config.tile_m, config.cluster_n),
-        ("tile_n", config.tile_n, config.cluster_m),
-    ):
+            yield 'multicast "alternate" is for CTAs that share a tile and cluster is 1x1; leave it at "split"'
+        return
+    for side, sharers in (("tile_m", config.cluster_n), ("tile_n", config.cluster_m)):
+        rows = getattr(config, side)
         if rows % (8 * sharers):
-            return (
+            yield (
                 f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row atoms; change it or the cluster, "
                 'or take multicast "alternate"'
             )
-    return None
 
 
 SHAPE_RULES = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, is_odd_chunk, smem_limit, stages_max
 from hopper_gemm.model.problem import ELEMENT_BYTES
@@ -24,158 +26,126 @@ L2_PROMOTIONS = (0, 64, 128, 256)
 LIBRARY_ARRIVALS = ("warp", "elected", "consumer")
 
 
-def _loads(shares: Footprint) -> str | None:
-    config = shares.config
+def _loads(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.loads == "tma":
-        return None
+        return
     loads = f'loads "{config.loads}"'
     if not config.specialised:
-        return f"{loads} come from a producer warpgroup; {config.schedule} has none, take cooperative"
+        yield f"{loads} come from a producer warpgroup; {config.schedule} has none, take cooperative"
     if config.cluster_size > 1:
-        return f"{loads} cannot multicast; take cluster 1x1"
+        yield f"{loads} cannot multicast; take cluster 1x1"
     copied = config.tile_n + (config.tile_m if config.loads == "cp_async" else 0)
     if copied > COPIED_ROWS:
-        return f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
+        yield f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
     if config.tile_m >= DEEP_COPIES[0] and config.k_depth >= DEEP_COPIES[1] and config.loads == "cp_async":
-        return f"{loads} of {config.tile_m} rows at k_depth {config.k_depth} spill; lower k_depth or tile_m"
+        yield f"{loads} of {config.tile_m} rows at k_depth {config.k_depth} spill; lower k_depth or tile_m"
     if config.full_barriers > 1:
-        return f"{loads} land in order and need one full barrier; take full_barriers = 1"
-    return None
+        yield f"{loads} land in order and need one full barrier; take full_barriers = 1"
 
 
-def _stores(shares: Footprint) -> str | None:
-    config = shares.config
+def _stores(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.stores == "tma":
-        return None
+        return
     if config.specialised and config.consumers == 2 and min(shares.share_n, shares.accumulators) > DIRECT_MOST:
-        return (
+        yield (
             f'stores "direct" from {shares.accumulators} accumulators, {shares.share_n} columns wide, run out of '
             f"registers beyond {DIRECT_MOST} of both; take stores tma"
         )
-    if config.epi_n == 0 and config.epi_buffers == 0:
-        return None
-    return 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
+    if config.epi_n or config.epi_buffers:
+        yield 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
 
 
-def _unroll(shares: Footprint) -> str | None:
-    config = shares.config
-    assert isinstance(config.stages, int)
+def _unroll(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if not config.unroll:
-        return None
-    if config.stages > UNROLL_MAX:
-        return (
-            f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or do not unroll"
-        )
+        return
+    if int(config.stages) > UNROLL_MAX:
+        yield f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or no unroll"
     if shares.accumulators > UNROLL_ACCUMULATORS:
-        return (
-            f"an unrolled loop leaves {UNROLL_ACCUMULATORS} accumulators but got {shares.accumulators}; do not unroll"
-        )
-    return None
+        yield f"an unrolled loop leaves {UNROLL_ACCUMULATORS} accumulators but got {shares.accumulators}; do not unroll"
 
 
-def _split_k(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.split_k == 1:
-        return None
-    if config.reduction == "workspace":
-        return _split_through_workspace(shares)
+def _split_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.split_k > 1:
+        yield from (_in_workspace if config.reduction == "workspace" else _in_cluster)(config, shares)
+
+
+def _in_cluster(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.split_k not in SPLIT_K:
-        return (
+        yield (
             f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {config.split_k}; "
             f'take reduction "workspace" for any up to {PARTS_MAX}'
         )
     alone = config.cluster_m * config.cluster_n == 1 and config.schedule == "cooperative"
     if not alone or config.loads != "tma" or config.stores != "tma":
-        return "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
+        yield "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
     if shares.chunks % config.split_k:
-        return f"{shares.chunks} chunks of a consumer cannot be dealt to {config.split_k} CTAs; take a smaller epi_n"
-    assert isinstance(config.stages, int)
-    room = shares.stage_bytes * config.stages
+        yield f"{shares.chunks} chunks of a consumer cannot be dealt to {config.split_k} CTAs; take a smaller epi_n"
+    room = shares.stage_bytes * int(config.stages)
     if shares.reduction_bytes > room:
-        return f"the parts of a tile take {shares.reduction_bytes} B but the ring has {room}; take more stages"
-    return None
+        yield f"the parts of a tile take {shares.reduction_bytes} B but the ring has {room}; take more stages"
 
 
-def _split_through_workspace(shares: Footprint) -> str | None:
-    config = shares.config
+def _in_workspace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     most = min(PARTS_MAX, clusters_at_once(config.cluster_size) * config.ctas_per_sm)
     if config.split_k > most:
-        return f"split_k must be at most {most}, the clusters that fit the GPU at once, but got {config.split_k}"
+        yield f"split_k must be at most {most}, the clusters that fit the GPU at once, but got {config.split_k}"
     if config.schedule != "cooperative" or not config.persistent:
-        return 'reduction "workspace" needs a walk over parts: take schedule cooperative, persistent'
+        yield 'reduction "workspace" needs a walk over parts: take schedule cooperative, persistent'
     if config.loads != "tma" or config.stores != "tma":
-        return 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
+        yield 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
     if shares.accumulators > GATHERED_MOST:
-        return (
-            f'reduction "workspace" has registers for {GATHERED_MOST} accumulators but got {shares.accumulators}; '
-            "take a smaller tile"
-        )
+        room = f'reduction "workspace" has registers for {GATHERED_MOST} accumulators'
+        yield f"{room} but got {shares.accumulators}; take a smaller tile"
     if config.full_barriers > 1:
-        return 'reduction "workspace" has no registers for more barriers; take full_barriers 1'
-    return None
+        yield 'reduction "workspace" has no registers for more barriers; take full_barriers 1'
 
 
-def _reduction(shares: Footprint) -> str | None:
-    if shares.config.reduction == "workspace" and shares.config.split_k == 1:
-        return 'reduction "workspace" adds up split-K parts and split_k is 1; take reduction "cluster" or raise split_k'
-    return None
+def _reduction(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.reduction == "workspace" and config.split_k == 1:
+        yield 'reduction "workspace" adds up split-K parts and split_k is 1; take reduction "cluster" or raise split_k'
 
 
-def _interleave_k(shares: Footprint) -> str | None:
-    if shares.config.interleave_k and (shares.config.split_k == 1 or shares.config.prefetch > 0):
-        return "interleave_k deals the stages of k to split-K parts: raise split_k, and take prefetch 0"
-    return None
+def _interleave_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.interleave_k and (config.split_k == 1 or config.prefetch):
+        yield "interleave_k deals the stages of k to split-K parts: raise split_k, and take prefetch 0"
 
 
-def _part_order(shares: Footprint) -> str | None:
-    if shares.config.part_order == "part" and shares.config.work_items == 1:
-        return 'part_order "part" is for parts that clusters take one by one: take reduction workspace, raise split_k'
-    return None
+def _part_order(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.part_order == "part" and config.work_items == 1:
+        yield 'part_order "part" is for parts that clusters take one by one: take reduction workspace, raise split_k'
 
 
-def _rotate_k(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.rotate_k == 0:
-        return None
-    if config.loads != "tma" or not config.specialised or config.prefetch > 0:
-        return "rotate_k is for a producer by TMA: take loads tma, schedule cooperative or pingpong, prefetch 0"
+def _rotate_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.rotate_k and (config.loads != "tma" or not config.specialised or config.prefetch):
+        yield "rotate_k is for a producer by TMA: take loads tma, schedule cooperative or pingpong, prefetch 0"
     if config.rotate_k > ROTATE_MAX:
-        return f"rotate_k must be 0 to {ROTATE_MAX} but got {config.rotate_k}"
-    return None
+        yield f"rotate_k must be 0 to {ROTATE_MAX} but got {config.rotate_k}"
 
 
-def _prefetch(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.prefetch == 0:
-        return None
+def _prefetch(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.prefetch > PREFETCH_MAX:
-        return f"prefetch must be 0 to {PREFETCH_MAX} stages but got {config.prefetch}"
-    if config.loads != "tma" or not config.specialised:
-        return "prefetch is asked by TMA, by a warp of the producer: take loads tma and a schedule with a producer"
-    return None
+        yield f"prefetch must be 0 to {PREFETCH_MAX} stages but got {config.prefetch}"
+    if config.prefetch and (config.loads != "tma" or not config.specialised):
+        yield "prefetch is asked by TMA, by a warp of the producer: take loads tma and a schedule with a producer"
 
 
-def _swizzle(shares: Footprint) -> str | None:
-    if shares.config.swizzle <= SWIZZLE_MAX:
-        return None
-    return f"swizzle must be 1 to {SWIZZLE_MAX} but got {shares.config.swizzle}"
+def _swizzle(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.swizzle > SWIZZLE_MAX:
+        yield f"swizzle must be 1 to {SWIZZLE_MAX} but got {config.swizzle}"
 
 
-def _reverse_k(shares: Footprint) -> str | None:
-    if not shares.config.reverse_k or _walks(shares.config):
-        return None
-    return f"reverse_k reverses k from tile to tile of a CTA: {_WALKS}"
+def _reverse_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.reverse_k and not _walks(config):
+        yield f"reverse_k reverses k from tile to tile of a CTA: {_WALKS}"
 
 
-def _pace(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.pace == 0:
-        return None
+def _pace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.pace > PACE_MAX:
-        return f"pace must be 0 to {PACE_MAX} stages but got {config.pace}"
-    if config.stream_k:
-        return "pace and stream_k together run out of registers; leave one of them out"
-    return None if _walks(config) else f"pace holds back who walks over tiles: {_WALKS}"
+        yield f"pace must be 0 to {PACE_MAX} stages but got {config.pace}"
+    if config.pace and config.stream_k:
+        yield "pace and stream_k together run out of registers; leave one of them out"
+    if config.pace and not _walks(config):
+        yield f"pace holds back who walks over tiles: {_WALKS}"
 
 
 _WALKS = "take loads tma by a producer, persistent, split_k 1"
@@ -186,173 +156,137 @@ def _walks(config: GemmConfig) -> bool:
     return config.specialised and config.loads == "tma" and config.persistent and config.split_k == 1
 
 
-def _evict_c(shares: Footprint) -> str | None:
-    if not shares.config.evict_c or shares.config.stores == "tma":
-        return None
-    return 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
+def _evict_c(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.evict_c and config.stores == "direct":
+        yield 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
 
 
-def _stream_k(shares: Footprint) -> str | None:
-    config = shares.config
+def _stream_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if not config.stream_k:
-        return None
+        return
     if config.schedule != "cooperative" or not config.persistent or config.split_k > 1:
-        return "stream_k cuts the last wave of a persistent launch: take schedule cooperative, persistent, split_k 1"
+        yield "stream_k cuts the last wave of a persistent launch: take schedule cooperative, persistent, split_k 1"
     boxes = ELEMENT_BYTES * config.tile_k // shares.swizzle_bytes
     if boxes > STREAM_K_BOXES:
-        return (
-            f"stream_k's producer has registers for {STREAM_K_BOXES} boxes of a stage but got {boxes}; change k_depth"
-        )
+        yield f"stream_k's producer has registers for {STREAM_K_BOXES} boxes a stage but got {boxes}; change k_depth"
     if shares.chunk_n < STREAM_K_CHUNK:
-        return f"stream_k stores chunks of {STREAM_K_CHUNK} columns at least but got {shares.chunk_n}; raise epi_n"
-    assert isinstance(config.consumers, int)
-    if is_odd_chunk(shares.chunk_n) and (shares.accumulators > GATHERED_MOST or config.consumers > 2):
-        return (
+        yield f"stream_k stores chunks of {STREAM_K_CHUNK} columns at least but got {shares.chunk_n}; raise epi_n"
+    if is_odd_chunk(shares.chunk_n) and (shares.accumulators > GATHERED_MOST or int(config.consumers) > 2):
+        yield (
             f"stream_k has no registers for chunks of {shares.chunk_n} columns beside {shares.accumulators} "
             f"accumulators of {config.consumers} consumers; take epi_n of {', '.join(map(str, EPI_N))}"
         )
     if config.cluster_size > 2:
-        return "stream_k waits for clusters that must all be resident: take a cluster of two at most"
+        yield "stream_k waits for clusters that must all be resident: take a cluster of two at most"
     if config.loads != "tma":
-        return f'stream_k starts within a tile, which loads "{config.loads}" cannot; take loads tma'
-    return None
+        yield f'stream_k starts within a tile, which loads "{config.loads}" cannot; take loads tma'
 
 
-def _swap_ab(shares: Footprint) -> str | None:
-    if shares.config.swap_ab and shares.config.stores == "direct":
-        return 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
-    return None
+def _swap_ab(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.swap_ab and config.stores == "direct":
+        yield 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
 
 
-def _arrivals(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.arrivals in ("warp", "group") or config.cluster_size == 1:
-        return None
-    return f'arrivals "{config.arrivals}" reach only their own CTA; take cluster 1x1'
+def _arrivals(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.arrivals not in ("warp", "group") and config.cluster_size > 1:
+        yield f'arrivals "{config.arrivals}" reach only their own CTA; take cluster 1x1'
 
 
-def _waits(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.waits == "acquire" or (config.loads == "tma" and config.scheduler == "static"):
-        return None
-    return 'waits "relaxed" do not show what threads wrote: take loads tma and scheduler static'
+def _waits(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.waits == "relaxed" and (config.loads != "tma" or config.scheduler != "static"):
+        yield 'waits "relaxed" do not show what threads wrote: take loads tma and scheduler static'
 
 
-def _ring(shares: Footprint) -> str | None:
-    config = shares.config
+def _ring(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.ring == "own":
-        return None
+        return
     if config.loads != "tma" or config.full_barriers > 1 or config.scheduler != "static" or config.waits != "acquire":
-        return 'ring "library" takes loads tma, full_barriers 1, scheduler static and waits acquire'
+        yield 'ring "library" takes loads tma, full_barriers 1, scheduler static and waits acquire'
     if config.ring_state != "index_phase":
-        return f'ring "library" has a state of its own; leave ring_state but got {config.ring_state}'
-    if config.arrivals in LIBRARY_ARRIVALS:
-        return None
-    return f'ring "library" offers arrivals {", ".join(LIBRARY_ARRIVALS)} but got {config.arrivals}'
+        yield f'ring "library" has a state of its own; leave ring_state but got {config.ring_state}'
+    if config.arrivals not in LIBRARY_ARRIVALS:
+        yield f'ring "library" offers arrivals {", ".join(LIBRARY_ARRIVALS)} but got {config.arrivals}'
 
 
-def _four(shares: Footprint) -> str | None:
-    config = shares.config
-    if config.consumers != 4:
-        return None
+def _four(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     plain = config.schedule == "cooperative" and config.split_k == 1 and not config.stream_k
-    if plain and config.loads == "tma" and config.stores == "tma":
-        return None
-    return "4 consumers share whole tiles by TMA: take schedule cooperative, split_k 1, loads and stores tma"
+    if config.consumers == 4 and not (plain and config.loads == "tma" and config.stores == "tma"):
+        yield "4 consumers share whole tiles by TMA: take schedule cooperative, split_k 1, loads and stores tma"
 
 
-def _spills(shares: Footprint) -> str | None:
-    config = shares.config
-    if not config.spills:
-        return None
-    if config.schedule != "cooperative" or config.split_k > 1 or config.stream_k or config.unroll:
-        return "spills are for one plain kernel: take schedule cooperative, split_k 1, no stream_k, no unroll"
-    return None
+def _spills(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    plain = config.schedule == "cooperative" and config.split_k == 1 and not config.stream_k
+    if config.spills and (not plain or config.unroll):
+        yield "spills are for one plain kernel: take schedule cooperative, split_k 1, no stream_k, no unroll"
 
 
-def _epi_n(shares: Footprint) -> str | None:
-    config = shares.config
+def _epi_n(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    columns = int(config.epi_n)
     if config.stores == "direct":
-        return None
-    assert isinstance(config.epi_n, int)
-    if not is_odd_chunk(config.epi_n):
-        return one_of("epi_n", EPI_N)(shares)
-    if shares.share_n % config.epi_n:
-        return (
-            f"chunks of {config.epi_n} columns cannot make up a share of {shares.share_n}; take a divisor, or {EPI_N}"
-        )
-    return None
+        return
+    if not is_odd_chunk(columns):
+        yield from one_of("epi_n", EPI_N)(config, shares)
+    elif shares.share_n % columns:
+        yield f"chunks of {columns} columns cannot make up a share of {shares.share_n}; take a divisor, or {EPI_N}"
 
 
-def _staging(shares: Footprint) -> str | None:
-    config = shares.config
-    assert isinstance(config.stages, int)
-    if config.stores == "direct" or config.staging == "ring" or config.stages > stages_max(config):
-        return None
+def _staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    if config.stores == "direct" or config.staging == "ring" or int(config.stages) > stages_max(config):
+        return
     if config.epi_buffers == 0:
-        return 'epi_buffers must be at least 1 but got 0; leave it at "max"'
-    if shares.smem_bytes <= smem_limit(config):
-        return None
-    return (
-        f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {smem_limit(config)}; "
-        'leave epi_buffers at "max"'
-    )
+        yield 'epi_buffers must be at least 1 but got 0; leave it at "max"'
+    if shares.smem_bytes > smem_limit(config):
+        yield (
+            f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {smem_limit(config)}; "
+            'leave epi_buffers at "max"'
+        )
 
 
-def _ring_staging(shares: Footprint) -> str | None:
-    config = shares.config
+def _ring_staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.staging == "own":
-        return None
+        return
     if config.schedule != "cooperative" or config.loads != "tma" or config.stores != "tma" or config.unroll:
-        return 'staging "ring" is for a tile that TMA loads and stores: take schedule cooperative, no unroll'
+        yield 'staging "ring" is for a tile that TMA loads and stores: take schedule cooperative, no unroll'
     if config.split_k > 1 or config.stream_k:
-        return 'staging "ring" stores whole tiles; take split_k 1 and stream_k false, or staging own'
+        yield 'staging "ring" stores whole tiles; take split_k 1 and stream_k false, or staging own'
     if config.k_depth != 4:
-        return f'staging "ring" puts chunks where rows of 128 bytes lay: take k_depth 4 but got {config.k_depth}'
+        yield f'staging "ring" puts chunks where rows of 128 bytes lay: take k_depth 4 but got {config.k_depth}'
     if config.epi_buffers:
-        return 'staging "ring" has no buffers of its own; leave epi_buffers at "max"'
+        yield 'staging "ring" has no buffers of its own; leave epi_buffers at "max"'
     if not shares.slot_chunks:
-        return f"a chunk of {shares.chunk_n} columns does not fit into a consumer's part of a slot; lower epi_n"
-    assert isinstance(config.stages, int)
+        yield f"a chunk of {shares.chunk_n} columns does not fit into a consumer's part of a slot; lower epi_n"
     held = shares.held_slots(ELEMENT_BYTES)
-    if held <= config.stages:
-        return None
-    return f'staging "ring" takes {held} slots and the ring has {config.stages}; take more stages, or a wider epi_n'
+    if held > int(config.stages):
+        yield f'staging "ring" takes {held} slots and the ring has {config.stages}; take more stages, or a wider epi_n'
 
 
-def _scheduler(shares: Footprint) -> str | None:
-    config = shares.config
+def _scheduler(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.scheduler == "static":
-        return None
+        return
     if config.every_thread("producer"):
-        return (
+        yield (
             f'scheduler "dynamic" ends with a slot that one thread fills and arrivals "{config.arrivals}" expects all '
             "of a warp; take arrivals warp"
         )
     if config.schedule != "cooperative" or config.loads != "tma" or not config.persistent:
-        return (
+        yield (
             'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
             "cooperative, loads tma, persistent"
         )
     if config.stream_k or shares.parts_meet:
-        return 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
+        yield 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
     if config.prefetch:
-        return 'scheduler "dynamic" does not know its first tile before the kernel ahead has ended; take prefetch 0'
-    return None
+        yield 'scheduler "dynamic" does not know its first tile before the kernel ahead has ended; take prefetch 0'
 
 
-def _skew(shares: Footprint) -> str | None:
-    config = shares.config
+def _skew(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.skew == 0:
-        return None
-    assert isinstance(config.stages, int)
-    assert isinstance(config.consumers, int)
+        return
     if config.schedule != "cooperative" or config.consumers == 1 or shares.parts_meet or config.loads != "tma":
-        return "skew is between consumers that share a tile: take schedule cooperative, 2 or 3 consumers, loads tma"
-    most = (config.stages - 1 - config.stagger) // (config.consumers - 1)
-    if config.skew <= most:
-        return None
-    return f"skew must be 0 to {most} with {config.stages} stages but got {config.skew}: the ring holds no more"
+        yield "skew is between consumers that share a tile: take schedule cooperative, 2 or 3 consumers, loads tma"
+    most = (int(config.stages) - 1 - config.stagger) // (int(config.consumers) - 1)
+    if config.skew > most:
+        yield f"skew must be 0 to {most} with {config.stages} stages but got {config.skew}: the ring holds no more"
 
 
 TECHNIQUE_RULES = (

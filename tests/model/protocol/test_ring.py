@@ -9,7 +9,7 @@ from math import ceil
 import pytest
 
 from hopper_gemm.model.protocol.machine import ORDERS, explore, run
-from hopper_gemm.model.protocol.ring import Barrier, Fault, Indexed, Packed, Protocol, walk
+from hopper_gemm.model.protocol.ring import Barrier, Fault, Protocol
 from hopper_gemm.model.protocol.search import Broken
 from hopper_gemm.model.rules.shape import STAGGER_MAX
 from tests.model.protocol.broken import failing
@@ -18,7 +18,6 @@ STAGES = range(1, 19)
 """Every depth of the published grid."""
 
 SMALL = range(1, 4)
-FORMS = (Indexed, Packed)
 
 
 def staggers(stages: int) -> range:
@@ -40,31 +39,10 @@ def drawn(rng: random.Random) -> dict:
         "lanes": rng.randint(1, 2),
         "pingpong": rng.random() < 0.5,
         "one_full": rng.random() < 0.5,
-        "form": rng.choice(FORMS),
     }
 
 
-# Where a role stands, and what a barrier counts ------------------------------------------------
-
-
-@pytest.mark.parametrize("stages", STAGES)
-def test_both_forms_of_the_state_walk_alike(stages):
-    """Slot i % stages with the parity of its round i // stages; the producer's parity is the other one."""
-    for form, ahead in product(FORMS, (False, True)):
-        start, count = form.start(stages, ahead), 4 * stages + 1
-        places = walk(start, count)
-        assert places == [(i % stages, (i // stages + ahead) % 2) for i in range(count)]
-        skipped = [start.advance(i) for i in range(count)]
-        assert [(state.index, state.phase) for state in skipped] == places
-        for i, behind in product(range(count), range(stages)):
-            assert skipped[i].behind(behind).index == (i - behind) % stages
-
-
-def test_with_one_stage_the_packed_number_is_the_parity_and_never_grows():
-    assert [Packed.start(1, ahead).advance(count).value for ahead in (0, 1) for count in (0, 1, 2, 7)] == [
-        *(0, 1, 0, 1),
-        *(1, 0, 1, 0),
-    ]
+# What a barrier counts --------------------------------------------------------------------------
 
 
 def test_a_barrier_keeps_its_phase_until_arrivals_and_bytes_are_in_whatever_comes_first():
@@ -109,7 +87,7 @@ def test_no_order_at_all_breaks_a_small_ring_of_one_consumer(stages):
     for stagger, k_tiles, options in product(
         staggers(stages),
         range(1, stages + 2),
-        ({}, {"one_full": False}, {"form": Packed, "lanes": 2}),
+        ({}, {"one_full": False}, {"lanes": 2}),
     ):
         assert explore(Protocol(stages, stagger, ceil((2 * stages + 1) / k_tiles), k_tiles, **options)) > stages
 
@@ -192,10 +170,9 @@ def test_copies_announced_late_need_as_many_slots_that_nobody_holds_back(stages)
 
 @pytest.mark.parametrize("stages", STAGES)
 def test_a_producer_that_does_not_start_one_phase_ahead_never_starts(stages):
-    for form in FORMS:
-        with pytest.raises(Broken) as found:
-            run(Protocol(stages, 0, 1, 1, form=form, fault=Fault(phase_ahead=False)))
-        assert (found.value.kind, found.value.trail) == ("deadlock", ())
+    with pytest.raises(Broken) as found:
+        run(Protocol(stages, 0, 1, 1, fault=Fault(phase_ahead=False)))
+    assert (found.value.kind, found.value.trail) == ("deadlock", ())
 
 
 @pytest.mark.parametrize("stages", STAGES)
