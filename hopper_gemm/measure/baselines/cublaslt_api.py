@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
+MAPS = Path("/proc/self/maps")
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 COMPUTE_32F = 68
@@ -52,6 +53,18 @@ REDUCED_IN_FP32 = 2
 
 IDS = 100
 """Ids of algorithms asked for; the library gives fewer where it has no more."""
+
+STATUSES = {
+    1: "not initialised",
+    3: "allocation failed",
+    7: "invalid value",
+    8: "architecture mismatch",
+    11: "mapping error",
+    13: "execution failed",
+    14: "internal error",
+    15: "not supported",
+    16: "licence error",
+}
 
 
 class Algo(ctypes.Structure):
@@ -102,10 +115,16 @@ class Library:
     def __init__(self, shared: Any) -> None:
         self._shared = shared
         self._handle: c_void_p | None = None
-        shared.cublasLtGetStatusName.restype = ctypes.c_char_p
+        shared.cublasLtGetVersion.restype = c_size_t
         for name, arguments in _SIGNATURES.items():
             function = getattr(shared, name)
             function.restype, function.argtypes = c_int, list(arguments)
+
+    @property
+    def version(self) -> str:
+        """Such as ``13.1.0``."""
+        number = int(self._shared.cublasLtGetVersion())
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def plan(
         self,
@@ -132,7 +151,7 @@ class Library:
         """
         status = getattr(self._shared, name)(*arguments)
         if status:
-            raise CublasLtError(f"{name}: {self._shared.cublasLtGetStatusName(status).decode()} ({status})")
+            raise CublasLtError(f"{name}: {STATUSES.get(status, 'unknown status')} ({status})")
 
     def algo_fields(self, algo: Algo) -> dict[str, int]:
         """An algorithm's attributes by the names of :data:`ALGO_FIELDS`; those that it does not tell are left out."""
@@ -273,16 +292,23 @@ def _free(library: Library, descriptors: list[tuple[str, c_void_p]]) -> None:
         library.call(f"{name}Destroy", made)
 
 
-_DESCRIPTORS = ("MatmulDesc", "MatrixLayout", "MatmulPreference")
-
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtCreate": (POINTER(c_void_p),),
     "cublasLtMatmulDescCreate": (POINTER(c_void_p), c_int, c_int),
+    "cublasLtMatmulDescDestroy": (c_void_p,),
+    "cublasLtMatmulDescSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
     "cublasLtMatrixLayoutCreate": (POINTER(c_void_p), c_int, c_uint64, c_uint64, c_int64),
+    "cublasLtMatrixLayoutDestroy": (c_void_p,),
+    "cublasLtMatrixLayoutSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
     "cublasLtMatmulPreferenceCreate": (POINTER(c_void_p),),
-    **{f"cublasLt{kind}Destroy": (c_void_p,) for kind in _DESCRIPTORS},
-    **{f"cublasLt{kind}SetAttribute": (c_void_p, c_int, c_void_p, c_size_t) for kind in _DESCRIPTORS},
-    "cublasLtMatmulAlgoGetHeuristic": (*(c_void_p,) * 7, c_int, POINTER(HeuristicResult), POINTER(c_int)),
+    "cublasLtMatmulPreferenceDestroy": (c_void_p,),
+    "cublasLtMatmulPreferenceSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
+    "cublasLtMatmulAlgoGetHeuristic": (
+        *(c_void_p,) * 7,
+        c_int,
+        POINTER(HeuristicResult),
+        POINTER(c_int),
+    ),
     "cublasLtMatmulAlgoGetIds": (c_void_p, *(c_int,) * 7, POINTER(c_int), POINTER(c_int)),
     "cublasLtMatmulAlgoInit": (c_void_p, *(c_int,) * 7, POINTER(Algo)),
     "cublasLtMatmulAlgoCheck": (*(c_void_p,) * 6, POINTER(Algo), POINTER(HeuristicResult)),
@@ -300,19 +326,28 @@ def library() -> Library:
     Raises:
         OSError: there is none.
     """
-    return Library(load())
+    return Library(load(_mapped(MAPS.read_text() if MAPS.is_file() else "")))
 
 
-def load(dll: Callable[[str, int], Any] = ctypes.CDLL) -> Any:
-    """Load the library: that which the process has loaded already, if any.
+def load(mapped: str | None, dll: Callable[[str], Any] = ctypes.CDLL) -> Any:
+    """Load the library.
 
     Args:
-        dll: what loads a name in a mode.
+        mapped: file that the process has loaded already, if any.
+        dll: what loads.
 
     Raises:
         OSError: none of the known names can be loaded.
     """
-    for mode, name in product((os.RTLD_NOW | os.RTLD_NOLOAD, ctypes.DEFAULT_MODE), SONAMES):
-        with contextlib.suppress(OSError):
-            return dll(name, mode)
+    for name in filter(None, (mapped, *SONAMES)):
+        try:
+            return dll(name)
+        except OSError:
+            continue
     raise OSError(f"none of {', '.join(SONAMES)} can be loaded; install a torch with CUDA, which brings it")
+
+
+def _mapped(maps: str) -> str | None:
+    """The library's file among the files that a process has mapped, in the form of ``/proc/self/maps``."""
+    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if "libcublasLt.so" in line)
+    return next((path for path in paths if not path.endswith("(deleted)")), None)
