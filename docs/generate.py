@@ -40,8 +40,8 @@ RESULTS = ROOT / "results/h200"
 PAGES = ("README.md", "docs/*.md")
 
 LISTS = (
-    *("suite-isolated", "suite-isolated-first", "short", "drawn-isolated", "suite-chained", "suite", "suite-second"),
-    *("suite-first", "drawn", "suite-auto", "suite-untuned"),
+    *("suite-isolated", "suite-isolated-second", "suite-isolated-first", "short", "drawn-isolated", "suite-chained"),
+    *("suite-chained-first", "suite", "suite-second", "suite-first", "drawn", "suite-auto", "suite-untuned"),
 )
 """Recorded comparisons, the latest first."""
 
@@ -228,7 +228,14 @@ def over(name: str) -> dict[str, dict[str, Row]]:
 def components() -> str:
     """How far finals and comparisons of the same machine code lie apart, isolated, by class of duration."""
     measured = []
-    for name in ("suite-isolated", "suite-isolated-first", "short", "short-again", "drawn-isolated"):
+    for name in (
+        "suite-isolated",
+        "suite-isolated-second",
+        "suite-isolated-first",
+        "short",
+        "short-again",
+        "drawn-isolated",
+    ):
         rows = study(name).stage("compare")
         for folder in sorted((RESULTS / name).glob("tune-*")):
             rows = [*rows, *read_study(folder).stage("final")]
@@ -281,14 +288,14 @@ def guard() -> str:
 
 
 def suite() -> str:
-    """The suite between other kernels, problem by problem, with what another host found."""
-    rows, runs = [], {name: over(name) for name in ("suite-isolated", "suite-isolated-first")}
+    """The suite between other kernels, problem by problem, with what the run before found."""
+    rows, runs = [], {name: over(name) for name in ("suite-isolated", "suite-isolated-second")}
     for problem, found in runs["suite-isolated"].items():
         ours = found["cublas"]
         assert ours.point.config is not None
         shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
         other = ", ".join(
-            f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs["suite-isolated-first"][problem].items())
+            f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs["suite-isolated-second"][problem].items())
         )
         figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, other
         rows.append((problem, *figures, f"`{short_label(ours.point.config)}`"))
@@ -299,7 +306,7 @@ def suite() -> str:
 
     now, lt, *first = (average(run, name) for run in runs for name in ("cublas", "cublaslt"))
     rows.append(("geometric mean", "", "", now, lt, ", ".join(first), ""))
-    names = ("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "both, another host", "config")
+    names = ("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "both, the run before", "config")
     return table(names, rows)
 
 
@@ -337,12 +344,63 @@ def headline() -> str:
         if name == "drawn-isolated":
             mean_of, least, count = reached()
             rows.append((f"of these the {count} that TMA reaches", context, f"{mean_of:.3f}x, least {least:.3f}x", ""))
-    (best,) = (row.figures for row in pooled(study("steady-square").stage("final")) if row.point.config is not None)
+    (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if row.point.config is not None)
     energy = (
         f"{best['speedup']:.3f}x at {best['pj_per_flop']:.3f} pJ/FLOP (torch.mm {best['baseline_pj_per_flop']:.3f})"
     )
     rows.append(("[8192^3 at the power cap](docs/steady.md), the final", "isolated, steady", energy, ""))
     return table(("problems", "context", "over `torch.mm`", "over the faster of it and the best of cuBLASLt"), rows)
+
+
+def rotated() -> str:
+    """Speedups of kernels whose clusters begin apart in k, by how many stages."""
+    shown = {
+        ("rotate-square", "128x128", "1x1", "pingpong"): "128x128 ping-pong, alone in its cluster",
+        ("rotate-square", "128x128", "1x2", "pingpong"): "128x128 ping-pong, two CTAs",
+        ("rotate-square", "256x192", "1x2", "cooperative"): "256x192, two CTAs",
+        ("rotate-deep", "128x64", "1x1", "cooperative"): "128x64, alone in its cluster",
+    }
+    cells: dict[tuple[str, str], dict[int, str]] = {}
+    for name in ("rotate-square", "rotate-deep"):
+        for row in study(name).stage("sweep"):
+            one = row.point.config
+            key = name, f"{one.tile_m}x{one.tile_n}", f"{one.cluster_m}x{one.cluster_n}", one.schedule
+            if row.ok and key in shown and one.rotate_k <= 4:
+                place = str(row.point.problem), shown[key]
+                cells.setdefault(place, {})[one.rotate_k] = f"{row.figures['speedup']:.3f}x"
+    starts = (0, 1, 2, 4)
+    rows = [(*place, *(of[start] for start in starts)) for place, of in cells.items()]
+    return table(("problem", "tile", *(f"{start} apart" for start in starts)), rows)
+
+
+def walked() -> str:
+    """Speedups of single CTAs by the order of their tiles."""
+    shown = (("1024x1024x16384", "128x64"), ("2048x2048x2048", "128x128"), ("8192x8192x8192", "128x128"))
+    cells: dict[tuple[str, str, str], dict[int, str]] = {}
+    for row in study("walk").stage("sweep"):
+        one, problem = row.point.config, str(row.point.problem)
+        if row.ok and one.cluster_size == 1 and (problem, f"{one.tile_m}x{one.tile_n}") in shown:
+            place = problem, f"{one.tile_m}x{one.tile_n}", one.raster
+            cells.setdefault(place, {})[one.swizzle] = f"{row.figures['speedup']:.2f}"
+    widths = (1, 2, 3, 4, 6, 8, 11, 12, 16)
+    rows = [(*place, *(of[width] for width in widths)) for place, of in sorted(cells.items())]
+    return table(("problem", "tile", "raster", *(f"{width}" for width in widths)), rows)
+
+
+def by_part() -> str:
+    """The best time of split-K by tile, parts, cluster and the order of the work."""
+    best: dict[tuple[str, int, str], dict[str, float]] = {}
+    for row in study("part-order").stage("sweep"):
+        one = row.point.config
+        if row.ok and one.tile_m * one.tile_n <= 2**14 and one.split_k == (8 if row.point.problem.k == 65536 else 2):
+            place = str(row.point.problem), one.split_k, f"{one.cluster_m}x{one.cluster_n}"
+            of = best.setdefault(place, {})
+            of[one.part_order] = min(float(row.figures["time_us"]), of.get(one.part_order, float("inf")))
+    rows = [
+        (problem, str(parts), cluster, f"{of['tile']:.1f} us", f"{of['part']:.1f} us")
+        for (problem, parts, cluster), of in best.items()
+    ]
+    return table(("problem", "parts", "cluster", "parts of a tile side by side", "tiles of a part side by side"), rows)
 
 
 def lists() -> str:
@@ -404,6 +462,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "guard": guard,
     "headline": headline,
     "lists": lists,
+    "rotated": rotated,
+    "walked": walked,
+    "by-part": by_part,
 }
 """Generated parts by name."""
 
