@@ -48,6 +48,10 @@ ROUNDS = 150e-6
 late or busy holds nobody up. All ten problems of the isolated suite from 166 us on were fastest so, by 0.1 to 1.7 % in
 the median of their pairs; on the shorter ones it cost 0.6 to 2 %."""
 
+ABREAST = 4
+"""Tiles of a split-K part abreast, where they stand side by side: sixteen neighbours share a GPC, and four by four ask
+for the least. At 1024x1024x16384 it was worth 1.1 % over eight (docs/neighbours.md)."""
+
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
 PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
@@ -168,7 +172,8 @@ def _tiles(
             sides: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "cluster_m": cluster_m, "cluster_n": cluster_n}
             for stagger, raster, swap_ab in product(staggers, rasters, (False, True)):
                 config = replace(like, **sides, split_k=split_k, stagger=stagger, raster=raster, swap_ab=swap_ab)
-                yield replace(config, swizzle=min(SWIZZLE_MAX, max(1, round(best_swizzle(config)))))
+                abreast = ABREAST if like.part_order == "part" else best_swizzle(config)
+                yield replace(config, swizzle=min(SWIZZLE_MAX, max(1, round(abreast))))
 
 
 _compiled: Callable[[GemmConfig], tuple[Any, ...]] = attrgetter(*(name for name in FIELDS if name not in LAUNCH_FIELDS))

@@ -36,6 +36,10 @@ So were two more constants later, by searches on problems whose rows do not star
 model had chosen one of them. One is set by rows of an odd multiple of 16 bytes (2,056 and 6,888 elements), the other by
 an odd multiple of 32 (3,408 and 3,696); an odd multiple of 64 (4,000) costs nothing.
 
+``shared`` alone came from the study part-order (docs/neighbours.md): split-K with the tiles of a part side by side is
+then off by 1 to 6 %, all too slow. That single CTAs share what they read without split-K as well, the model does not
+know.
+
 What it gave up for that: among the 25 tiles at 8192^3 it ranks at 0.74, where it ranked at 0.80 when it had been fitted
 to little else. They differ by energy, which the model does not know.
 

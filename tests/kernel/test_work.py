@@ -25,10 +25,12 @@ def _walk(
     cluster: Int32,
     parts: cutlass.Constexpr,
     stream: cutlass.Constexpr,
+    interleaved: cutlass.Constexpr,
+    by_part: cutlass.Constexpr,
 ):
     """The items of a cluster, one a row."""
     order = Int32(1), Int32(1), Int32(1), Int32(0)
-    raster = Raster.of(tiles, *order, Int32(CLUSTERS), parts, stream)
+    raster = Raster.of(tiles, *order, Int32(CLUSTERS), parts, stream, interleaved, by_part)
     if cutlass.const_expr(stream):
         walk = StreamWalk.of(raster, k_tiles, cluster)
     else:
@@ -45,14 +47,15 @@ def _walk(
         count = count + 1
 
 
-def walking(parts: int = 1, stream: bool = False):
+def walking(parts: int = 1, stream: bool = False, interleaved: bool = False, by_part: bool = False):
     """What gives the items of a cluster, by the code of the kernel."""
 
     def tensor():
         out = torch.full((MOST, 6), -1, dtype=torch.int32)
         return out, from_dlpack(out).mark_layout_dynamic(leading_dim=1)
 
-    compiled = cute.compile(_walk, tensor()[1], *[Int32(1)] * 3, parts, stream, options="--gpu-arch sm_90a")
+    ways = parts, stream, interleaved, by_part
+    compiled = cute.compile(_walk, tensor()[1], *[Int32(1)] * 3, *ways, options="--gpu-arch sm_90a")
 
     def run(tiles: int, k_tiles: int, cluster: int) -> list[Piece]:
         out, argument = tensor()
@@ -75,6 +78,26 @@ def test_clusters_deal_out_the_parts_of_every_tile_which_are_neighbours_and_make
             ranges = [range(first, first + count) for _, _, first, count, *_ in items[tile * parts :][:parts]]
             assert [stage for one in ranges for stage in one] == list(range(k_tiles))
         assert {item[3] for item in items} <= {k_tiles // parts, -(-k_tiles // parts)}
+
+
+@pytest.mark.parametrize("parts", [2, 3, 16])
+def test_by_part_all_tiles_have_their_first_part_before_any_has_its_second(parts):
+    walk = walking(parts, by_part=True)
+    for tiles, k_tiles in ((1, 64), (4, 67)):
+        items = [walk(tiles, k_tiles, cluster)[0] for cluster in range(tiles * parts)]
+        assert [item[:2] for item in items] == [(tile, part) for part in range(parts) for tile in range(tiles)]
+        for tile in range(tiles):
+            ranges = [range(first, first + count) for _, _, first, count, *_ in items[tile::tiles]]
+            assert [stage for one in ranges for stage in one] == list(range(k_tiles))
+
+
+@pytest.mark.parametrize("parts", [2, 3, 16])
+def test_interleaved_parts_take_every_so_many_stages_and_leave_none_out(parts):
+    walk = walking(parts, interleaved=True)
+    for k_tiles in (parts, 64, 67):
+        items = [walk(1, k_tiles, cluster)[0] for cluster in range(parts)]
+        taken = [range(first, first + count * parts, parts) for _, _, first, count, *_ in items]
+        assert sorted(stage for one in taken for stage in one) == list(range(k_tiles))
 
 
 @pytest.fixture(scope="module")
