@@ -39,9 +39,12 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/h200"
 PAGES = ("README.md", "docs/*.md")
 
+ISOLATED = ("suite-isolated", "suite-isolated-second", "suite-isolated-first", "short", "drawn-isolated")
+"""Recorded comparisons between other kernels."""
+
 LISTS = (
-    *("suite-isolated", "suite-isolated-second", "suite-isolated-first", "short", "drawn-isolated", "suite-chained"),
-    *("suite-chained-first", "suite", "suite-second", "suite-first", "drawn", "suite-auto", "suite-untuned"),
+    *(*ISOLATED, "suite-chained", "suite-chained-first", "suite", "suite-second", "suite-first", "drawn"),
+    *("suite-auto", "suite-untuned"),
 )
 """Recorded comparisons, the latest first."""
 
@@ -228,14 +231,7 @@ def over(name: str) -> dict[str, dict[str, Row]]:
 def components() -> str:
     """How far finals and comparisons of the same machine code lie apart, isolated, by class of duration."""
     measured = []
-    for name in (
-        "suite-isolated",
-        "suite-isolated-second",
-        "suite-isolated-first",
-        "short",
-        "short-again",
-        "drawn-isolated",
-    ):
+    for name in (*ISOLATED, "short-again"):
         rows = study(name).stage("compare")
         for folder in sorted((RESULTS / name).glob("tune-*")):
             rows = [*rows, *read_study(folder).stage("final")]

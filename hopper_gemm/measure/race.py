@@ -21,7 +21,7 @@ class Look(NamedTuple):
 
 
 class Race(NamedTuple):
-    """What a config is up against.
+    """When a config is dropped, and which one it is compared with.
 
     Args:
         looks: when to drop it, in this order, where it is hopeless beside the leader.
@@ -35,7 +35,7 @@ class Race(NamedTuple):
 
 
 ALONE = Race()
-"""Beside nobody: nothing is dropped."""
+"""No race: nothing is dropped."""
 
 
 def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:

@@ -73,7 +73,7 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """What :func:`explain` found, for a person."""
+    """The lines of text that show what :func:`explain` found."""
     problem, back = GemmProblem(**found["problem"]), found["smem_read_bytes_per_flop"]
     regions = " + ".join(f"{name} {size}" for name, size in found["smem_map"].items())
     reads = f", wgmma reads {back:.4f} B/FLOP back" if back else ""

@@ -50,7 +50,7 @@ the median of their pairs; on the shorter ones it cost 0.6 to 2 %."""
 
 ABREAST = 4
 """Tiles of a split-K part abreast, where they stand side by side: sixteen neighbours share a GPC, and four by four ask
-for the least. At 1024x1024x16384 it was worth 1.1 % over eight (docs/neighbours.md)."""
+for the least. At 1024x1024x16384 it was worth 1 % over eight (docs/neighbours.md)."""
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)

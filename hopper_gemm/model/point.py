@@ -1,4 +1,4 @@
-"""What is measured: one config, or a baseline, on one problem, in one regime and context; and a pair of its times."""
+"""A point: one config, or a baseline, on one problem, in one regime and context. A sample: one pair of its times."""
 
 from __future__ import annotations
 

@@ -169,8 +169,8 @@ BEFORE = Pace(
     knee=0.232,
     slope_hz=0.297e9,
 )
-"""What was fitted before the suite was measured, to 1,200 bursts, when the effects at zero were not known: with it the
-notebooks show how far the model held on what it had not seen."""
+"""The constants as they were fitted to 1,200 bursts before the suite was measured; effects that were not known then are
+zero. The notebooks show with them how far the model held on what it had not seen."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class TunedEntry:
 
 
 _KINDS: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
-"""What the fields of an entry are in JSON, by their annotation."""
+"""JSON types of an entry's fields, by annotation."""
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:

@@ -109,11 +109,11 @@ def _output(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> Iter
         )
     if columns % least:
         need = least * problem.out_bytes // ELEMENT_BYTES
-        mend = f"take epi_n {need} or more"
+        fix = f"take epi_n {need} or more"
         if shares.share_n % need:
-            mend = f"give each consumer a multiple of {need} columns instead of {shares.share_n}"
-            mend += "" if config.swap_ab else ", or take stores direct"
-        yield f"{problem.dtype} leaves in chunks of {columns} columns here and needs whole {least}; {mend}"
+            fix = f"give each consumer a multiple of {need} columns instead of {shares.share_n}"
+            fix += "" if config.swap_ab else ", or take stores direct"
+        yield f"{problem.dtype} leaves in chunks of {columns} columns here and needs whole {least}; {fix}"
 
 
 PAIR_RULES = (

@@ -1,4 +1,4 @@
-"""What a rule is: one fact that must hold, with what is wrong and the mend where it does not."""
+"""What a rule is: one fact that must hold, with what is wrong and the fix where it does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Rule:
     Args:
         name: how tables and messages call it.
         why: the fact behind it.
-        mistakes: what is wrong, each with the mend, where anything is. Given are a config and its footprint; these and
+        mistakes: what is wrong, each with its fix, where anything is. Given are a config and its footprint; these and
             a problem; or a problem.
     """
 
@@ -25,7 +25,7 @@ class Rule:
     mistakes: Callable[..., Iterator[str]]
 
     def check(self, *given: object) -> str | None:
-        """The first mistake and its mend; None where there is none."""
+        """The first mistake and its fix; None where there is none."""
         return next(self.mistakes(*given), None)
 
 
