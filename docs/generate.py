@@ -186,29 +186,35 @@ def beside() -> str:
 
 
 def rungs() -> str:
-    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside the tuned kernel; bursts with today's kernel too."""
+    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside the tuned kernel; and with the first kernel."""
     found: dict[str, dict[str, Result]] = {}
-    for name, regimes in (("ladder", ("burst", "steady")), ("ladder-again", ("burst",))):
+    for name in ("ladder", "ladder-first"):
         for step in ladder(rows_of(study(name), "sweep"), study(name).provenance["rungs"]):
             ours = {one.group.regime: one for one in step.results if one.group.m == 8192}
-            found.setdefault(step.name, {}).update({f"{name} {regime}": ours[regime] for regime in regimes})
-    columns = ("ladder burst", "ladder steady", "ladder-again burst")
+            found.setdefault(step.name, {}).update({f"{name} {regime}": ours[regime] for regime in ours})
+    columns = [f"{name} {regime}" for name in ("ladder", "ladder-first") for regime in ("burst", "steady")]
 
     def rates(name: str, what: str) -> list[str]:
         return [f"{getattr(found[name][column], what):.0f}" for column in columns]
 
     rows = [(name, adds, *rates(name, "tflops")) for name, adds in RUNGS.items()]
     rows.append(("cuBLAS", "torch.mm, timed beside the tuned kernel (peek)", *rates("peek", "baseline_tflops")))
-    return table(("rung", "adds", "burst", "steady", "burst, kernel of today"), rows)
+    return table(("rung", "adds", "burst", "steady", "burst, first kernel", "steady, first kernel"), rows)
 
 
-def today(m: int) -> str:
-    """The cells of the seed table with the kernel of today, as the joint sweep has them."""
-    cells = rows_of(study("seed-table"), "sweep").query("regime == 'burst' and m == @m")
-    keys = ["m", "n", "k", "tile_m", "k_depth", "stages", "stagger"]
-    frame = rows_of(study("joint"), "sweep").merge(cells[[*keys, "speedup"]], on=keys, suffixes=("", "_first"))
-    shown = markdown_table(pivot(frame).map(one_line), "M tile \\ K depth")
-    return f"{shown}\n\nAt the median {(frame['speedup'] / frame['speedup_first']).median():.3f} times the cell above."
+def since() -> str:
+    """How the cells of the seed table compare with those of other runs, as speedups over cuBLAS."""
+    keys = ["m", "n", "k", "tile_m", "k_depth", "stages", "stagger", "regime"]
+    cells, rows = rows_of(study("seed-table"), "sweep").query("status == 'ok'"), []
+    runs = {"seed-table-first": "the first kernel", "joint": "the joint sweep, the kernel of today"}
+    for name, what in runs.items():
+        both = cells.merge(rows_of(study(name), "sweep")[[*keys, "speedup"]], on=keys, suffixes=("", "_other"))
+        for (m, regime), part in both.groupby(["m", "regime"]):
+            ratio = part["speedup"] / part["speedup_other"]
+            least, most = part.loc[ratio.idxmin()], part.loc[ratio.idxmax()]
+            ends = (f"{ratio[one.name]:.3f} at {one.tile_m:.0f} x {one.k_depth:.0f}" for one in (least, most))
+            rows.append((what, f"{m}^3, {regime}", len(part), f"{ratio.median():.3f}", *ends))
+    return table(("over", "problem", "cells", "median", "least", "most"), rows)
 
 
 def across_boards(row: Row) -> str:
@@ -446,8 +452,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "stages": lambda: words(STAGES),
     "seed-4096": lambda: seed_table(4096),
     "seed-8192": lambda: seed_table(8192),
-    "today-4096": lambda: today(4096),
-    "today-8192": lambda: today(8192),
+    "seed-since": since,
     "seed-post": lambda: PIPELINING,
     "seed-beside": beside,
     "seed-all": all_cells,

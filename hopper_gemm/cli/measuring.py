@@ -80,6 +80,9 @@ def tune(
     gpus: options.Gpus = "0",
     cluster: options.Cluster = False,
     host: options.Host = LOOPBACK,
+    known: Annotated[
+        bool, typer.Option("--known/--unknown", help="Begin with the best known configs of this problem and its like.")
+    ] = True,
     pdl: Annotated[bool | None, typer.Option(help="Search PDL. Default: chained, short.")] = None,
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
     as_json: options.Json = False,
@@ -91,10 +94,10 @@ def tune(
     from hopper_gemm.run.source import choose
     from hopper_gemm.tables.verdict import verdict
 
-    for option, value, known in (("regime", regime, REGIMES), ("context", context, CONTEXTS)):
-        if value not in known:
-            raise ValueError(f"--{option} must be one of {', '.join(known)} but got {value!r}")
-    how = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), pdl, finals)
+    for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS)):
+        if value not in words:
+            raise ValueError(f"--{option} must be one of {', '.join(words)} but got {value!r}")
+    how = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), known, pdl, finals)
     listen, say = host if cluster else "", saying(as_json)
     if shapes is not None:
         if (m, n, k) != (None, None, None):

@@ -106,7 +106,11 @@ def _fills(config: GemmConfig, problem: GemmProblem, sms: int) -> bool:
 
 
 def promising(
-    configs: Sequence[GemmConfig], problem: GemmProblem, keep: int, sms: int = hopper.SM_COUNT
+    configs: Sequence[GemmConfig],
+    problem: GemmProblem,
+    keep: int,
+    known: Iterable[GemmConfig] = (),
+    sms: int = hopper.SM_COUNT,
 ) -> set[GemmConfig]:
     """The configs of the ``keep`` ways to compile the kernel that the model thinks the fastest. A fourth of them are
     dealt out evenly to the techniques, of which the model may be wrong altogether.
@@ -115,6 +119,7 @@ def promising(
         configs: legal on the problem, resolved.
         problem: what is multiplied.
         keep: ways to compile; all of their ways to launch that are among the configs stay.
+        known: configs whose ways to compile stay beside them, whatever the model thinks.
         sms: SMs of the GPU.
     """
     ranked: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -125,7 +130,7 @@ def promising(
         by_technique.setdefault(kind, []).append(key)
     each = keep // 4 // max(1, len(by_technique))
     dealt = [key for of in by_technique.values() for key in of[:each]]
-    chosen = set(list(dict.fromkeys([*dealt, *ranked]))[:keep])
+    chosen = {*list(dict.fromkeys([*dealt, *ranked]))[:keep], *map(_compiled, known)}
     return {config for config in configs if _compiled(config) in chosen}
 
 

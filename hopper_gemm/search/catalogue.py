@@ -23,6 +23,7 @@ def make(
     predicted: np.ndarray,
     seeds: int = 4,
     earlier: Sequence[tuple[GemmConfig, Losses, float]] = (),
+    known: Sequence[int] = (),
 ) -> Inside:
     """A sampler by its name.
 
@@ -33,6 +34,7 @@ def make(
         seeds: configs that guided samplers try first: up to half of them the best of earlier studies, the others the
             model's.
         earlier: configs with losses and prediction, from earlier studies.
+        known: configs that guided samplers try before those, by number.
 
     Raises:
         ValueError: there is no such sampler.
@@ -41,13 +43,13 @@ def make(
         return Ranked(space, objective, seed, np.arange(len(space)))
     if name == "random":
         return Inside(space, objective, seed)
-    known = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
-    first = list(dict.fromkeys(number for _, number in known))[: seeds // 2]
+    told = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
+    first = list(dict.fromkeys(number for _, number in told))[: seeds // 2]
     if name == "prior":
-        return Ranked(space, objective, seed, predicted, first)
+        return Ranked(space, objective, seed, predicted, [*known, *first])
     first += [number for number in diverse(predicted, space.configs, seeds) if number not in first]
     if name == "tpe":
-        return Tpe(space, objective, seed, first[:seeds])
+        return Tpe(space, objective, seed, [*known, *first[:seeds]])
     if name == "gp":
-        return Gp(space, objective, seed, predicted, first[:seeds], earlier)
+        return Gp(space, objective, seed, predicted, [*known, *first[:seeds]], earlier)
     raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)} but got {name!r}")

@@ -23,7 +23,7 @@ from hopper_gemm.search.samplers import Inside, predictions
 from hopper_gemm.study.files import here_or_in_checkout
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError, Row
-from hopper_gemm.study.space import place_of
+from hopper_gemm.study.space import begun_with, place_of
 from hopper_gemm.study.spec import SweepSpec
 
 
@@ -161,7 +161,8 @@ class Search:
             and (values := objective.values(row.figures)) is not None
         ]
         predicted = self._predicted(space, problems)
-        place.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, told)
+        known = [space.number[config] for config in begun_with(spec) if config in space.number]
+        place.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, told, known)
         for config, losses, _ in told:
             if config in space.number:
                 place.sampler.hint(space.number[config], losses)

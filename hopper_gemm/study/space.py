@@ -78,7 +78,7 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 
 def count(spec: SweepSpec) -> int:
     """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
-    choices = [map(len, _axes(grid).values()) for grid in (spec.space, *spec.grids)]
+    choices = [map(len, _axes(grid).values()) for grid in (spec.space, *spec.grids, *spec.known)]
     configs = len(spec.rungs) or sum(map(prod, choices))
     return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
 
@@ -139,16 +139,22 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
     return Space(kept, dict(Counter(why.split(":", 1)[0] for why in found.values() if why)), len(found))
 
 
+def begun_with(spec: SweepSpec) -> list[GemmConfig]:
+    """The configs that a search tries first, legal or not."""
+    return [next(_grid(spec, grid))[0] for grid in spec.known]
+
+
 def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[GemmConfig, str]:
     """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
     refused = [str(reason) for reason in problem_reasons(problem)]
+    known = {config: why for grid in spec.known for config, why in _grid(spec, grid)}
     ruled = {}
-    for config, why in _refusals(spec).items():
+    for config, why in {**known, **_refusals(spec)}.items():
         pair = [] if why else map(str, pair_reasons(config, problem))
         ruled[config] = "; ".join([*why, *pair, *refused])
     if spec.keep is None:
         return ruled
-    kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep)
+    kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep, known)
     return {config: why for config, why in ruled.items() if why or config in kept}
 
 

@@ -208,8 +208,11 @@ class SweepSpec(_Section):
         space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
             both of the cluster's fields.
         grids: further grids, such as one in which k is divided; their configs follow the space's.
+        known: grids with which a search begins: with the first config of each, which was found to be good on the
+            problem, or on one like it.
         keep: so many ways to compile the kernel stay in the space of each problem, the most promising by the model of
-            :mod:`hopper_gemm.model.predict`, with all their ways to launch it; without it all stay.
+            :mod:`hopper_gemm.model.predict`, with all their ways to launch it, and those that are known; without it all
+            stay.
         rungs: configs one by one instead of a grid, each a step from another; the first starts from the space, which
             then holds single values, or none.
         lower_to_fit: parameters that are lowered to what the rules allow instead of being refused (``stagger``).
@@ -238,6 +241,7 @@ class SweepSpec(_Section):
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
     space: Grid = {}
     grids: list[Grid] = []
+    known: list[Grid] = []
     keep: Count | None = None
     rungs: list[RungSection] = []
     lower_to_fit: list[Literal["stagger"]] = []
@@ -318,7 +322,7 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
     for name, values in space.items() if isinstance(space, dict) else ():
         if isinstance(values, list):
             yield f"space.{name}: must be one value beside rungs but got a list; vary it in a rung"
-    for name in ("grids", "keep"):
+    for name in ("grids", "known", "keep"):
         if raw.get(name):
             yield f"{name}: stands beside a space, not beside rungs; leave it out"
     if raw.get("skip_illegal"):

@@ -73,6 +73,13 @@ def test_the_promising_keep_all_their_ways_to_launch():
     assert {config.tile_n for config in kept} == {128, 192}
 
 
+def test_what_is_known_stays_whatever_the_model_thinks():
+    problem = GemmProblem(4096, 4096, 4096)
+    configs = [resolve(GemmConfig(tile_m=tile_m, stagger=0)) for tile_m in (64, 128, 256)]
+    assert promising(configs, problem, 1) == {configs[2]}
+    assert promising(configs, problem, 1, [configs[0].but(swizzle=2)]) == {configs[0], configs[2]}
+
+
 def test_a_fourth_of_the_promising_is_dealt_out_to_the_techniques():
     """Of forty tiles four small ones would never be among the best twenty by prediction alone."""
     problem = GemmProblem(8192, 8192, 8192)

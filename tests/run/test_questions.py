@@ -12,10 +12,11 @@ from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import TunedEntry
+from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.questions.compare import Comparison, HostTimes, choose, problems_of
 from hopper_gemm.run.questions.counters import Counting, folder_of
+from hopper_gemm.run.questions.finals import write_tuned
 from hopper_gemm.run.questions.many import Many
 from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.run.questions.tune import Options, question, study_name
@@ -23,7 +24,7 @@ from hopper_gemm.run.task import Answer, Joined
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.schema import COUNTED
-from hopper_gemm.study.space import points
+from hopper_gemm.study.space import begun_with, points, space_of
 from tests.run import fakes
 from tests.run.instant import ABOUT, SEARCH, Instant, rows_of, spec_of, swept
 
@@ -310,6 +311,16 @@ def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
 # --- tune
 
 
+def test_the_table_takes_a_slower_entry_only_if_both_were_measured_side_by_side(tmp_path):
+    path, other = tmp_path / FILE, resolve(GemmConfig(tile_n=192, stagger=0))
+    old, new = entry_of(speedup=1.04), entry_of(speedup=1.02, study="again", config=other)
+    write_tuned(path, [old])
+    write_tuned(path, [new])
+    assert read_tuned(path) == [old]
+    write_tuned(path, [new], {old.config})
+    assert read_tuned(path) == [new]
+
+
 def test_the_space_of_tune_holds_what_a_search_needs():
     small, large = GemmProblem(1024, 1024, 1024), GemmProblem(8192, 8192, 8192)
     spec = question(large, Options(seconds=10))
@@ -325,6 +336,20 @@ def test_the_space_of_tune_holds_what_a_search_needs():
     assert question(small, Options(pdl=True)).space["pdl"] == [False, True]
     assert spec.budget.seconds == 10
     assert question(small, Options(trials=5)).budget.seconds is None
+
+
+@pytest.mark.parametrize("context", ["isolated", "chained"])
+def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(context):
+    problem, stranger = GemmProblem(2048, 2048, 2048), GemmProblem(2048, 2048, 2049 + 7)
+    entries = [entry for entry in recorded_entries() if entry.problem == problem]
+    spec = question(problem, Options(context=context))
+    first, legal = begun_with(spec), {point.config for point in space_of(spec).legal}
+    assert {entry.config for entry in entries if context == "chained" or not entry.config.pdl} <= set(first) & legal
+    assert {config.pdl for config in first} == ({False, True} if context == "chained" else {False})
+    usual = {"raster": "m", "swizzle": 8}
+    assert sum(config.but(**usual) == first[0].but(**usual) for config in legal) >= 10
+    assert pick(entries, problem, context=context).config in begun_with(question(stranger, Options(context=context)))
+    assert not question(problem, Options(context=context, known=False)).known
 
 
 def test_a_tuned_problem_is_named_with_what_is_unusual():

@@ -9,7 +9,7 @@ import pytest
 from hopper_gemm.search.objective import joint
 from hopper_gemm.search.search import Search
 from hopper_gemm.study.row import Row
-from hopper_gemm.study.space import place_of, points
+from hopper_gemm.study.space import begun_with, place_of, points
 from hopper_gemm.study.spec import SpecError, checked
 from tests.run.instant import SEARCH, spec_of
 
@@ -50,6 +50,16 @@ def test_a_search_measures_its_budget_and_goes_on_from_its_rows(tmp_path, sample
     assert (len(rest), len({*begun, *rest})) == (7, 12)
     assert second.finished
     assert walked(Search(spec, legal_of(spec), map(ran, [*begun, *rest]))) == []
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "prior"])
+def test_a_search_begins_with_the_first_config_of_each_grid_that_is_known(tmp_path, sampler):
+    known = "known = [{ tile_m = 64, k_depth = [5, 6], cluster = '1x1' }, { tile_m = 128, tile_n = 24 }]\n[[prob"
+    spec = spec_of(tmp_path, SEARCH, ('"gp"', f'"{sampler}"'), ("[[prob", known))
+    begun = [point.config for point in walked(Search(spec, legal_of(spec), []))]
+    assert begun[:2] == begun_with(spec)
+    assert [(config.tile_m, config.tile_n, config.k_depth) for config in begun[:2]] == [(64, 128, 5), (128, 24, 4)]
+    assert any(point.config.k_depth == 6 and point.config.cluster_size == 1 for point in legal_of(spec))
 
 
 def test_an_exhaustive_sweep_is_a_search_in_the_order_of_the_file(tmp_path):

@@ -17,7 +17,7 @@ from hopper_gemm.study.schema import NAMES
 from tests.conftest import ROOT
 
 RECORDED = ROOT / "results/h200"
-SEED = RECORDED / "seed-table"
+SEED = RECORDED / "seed-table-first"
 FOLDERS = sorted(path.parent for path in RECORDED.rglob("provenance.json") if has_rows(path.parent))
 
 

@@ -134,7 +134,9 @@ class Finals:
             board=best.board,
             **figures,
         )
-        write_tuned(self._folder.path.parent / FILE, [entry])
+        rows = self._folder.stage("sweep")
+        beside = {row.point.config for row in rows if row.ok and place_of(row.point) == place}
+        write_tuned(self._folder.path.parent / FILE, [entry], beside)
 
     def _ran(self, place: str) -> list[Row]:
         """The finals of a place that ran in every process in which they were tried, each over all of these."""
@@ -163,10 +165,17 @@ class Finals:
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 
 
-def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:
+def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[GemmConfig | None] = ()) -> None:
     """Merge entries into a tuned table: one per problem, regime and context. A newer one of the same study or of the
-    same config replaces the older, since the better of two measurements of one thing is only the luckier; any other one
-    only if it is faster. Several processes may write one table: each waits for the other."""
+    same config replaces the older, since the better of two measurements of one thing is only the luckier; so does one
+    that was measured beside the older one's config. Any other one replaces it only if it is faster. Several processes
+    may write one table: each waits for the other.
+
+    Args:
+        path: of the table.
+        entries: to merge, of one place where ``beside`` is given.
+        beside: configs that their study measured too.
+    """
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     while not lock.take():
         time.sleep(0.05)  # held for milliseconds, and freed by the kernel if its holder dies
@@ -174,7 +183,7 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry]) -> None:
         known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
         for entry in entries:
             old = known.get(_key(entry))
-            same = old is not None and (old.study == entry.study or old.config == entry.config)
+            same = old is not None and (old.study == entry.study or old.config in (entry.config, *beside))
             if old is None or same or entry.speedup > old.speedup:
                 known[_key(entry)] = entry
         write_json(path, [asdict(known[key]) for key in sorted(known)])

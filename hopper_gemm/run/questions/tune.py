@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import results_root
+from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, results_root
 from hopper_gemm.study.files import here_or_in_checkout, shown
 from hopper_gemm.study.provenance import PROVENANCE
 from hopper_gemm.study.reader import Study, has_rows, read_study
@@ -49,6 +51,12 @@ come near cuBLAS moved by 0.1 % between 10, 20 and 40 ms, by up to 0.25 % from 5
 SEEDS = 12
 """Tried first: half of them the most promising tiles, half the most promising techniques."""
 
+NEAR = 4
+"""Problems nearest to the one that is tuned, whose best configs are tried before those."""
+
+WALK = ("raster", "swizzle")
+"""What sets the order of the tiles, and compiles nothing anew."""
+
 SECONDS = 60.0
 AHEAD = 24
 """Configs that compile while one is measured: more than there are processes to compile them."""
@@ -66,6 +74,7 @@ class Options:
         sampler: of :data:`hopper_gemm.search.catalogue.SAMPLERS`.
         warm_start: results folders whose rows are told to the sampler; one without a study of its own, such as that of
             a list, stands for its folder of this problem, if it has one.
+        known: begin with what the recorded tables hold for the problem and for those nearest to it.
         pdl: whether programmatic dependent launch is searched as well; None: in the chained context where a launch is
             as short as :data:`SHORT`. A kernel that runs between others hardly gains by it.
         finals: configs that are measured again in fresh processes.
@@ -77,6 +86,7 @@ class Options:
     trials: int | None = None
     sampler: str = "gp"
     warm_start: tuple[Path, ...] = ()
+    known: bool = True
     pdl: bool | None = None
     finals: int | None = None
 
@@ -93,6 +103,7 @@ def question(problem: GemmProblem, options: Options, recorded: Study | None = No
         "grids": [_with(ways, grid) for grid in _space()["grids"]],
         "keep": KEEP + KEEP // 2 if ways.keys() & {"pdl", "pace", "scheduler"} else KEEP,
         "seeds": SEEDS,
+        "known": _known(problem, options, ways, recorded_entries()) if options.known else [],
     }
     if recorded is not None:
         asked = recorded.provenance["spec"]
@@ -169,6 +180,25 @@ def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
     if problem.m * problem.n * problem.out_bytes > hopper.L2_BYTES:
         ways["evict_c"] = True  # nobody finds it there anyway
     return ways
+
+
+def _known(
+    problem: GemmProblem, options: Options, ways: dict[str, Any], entries: Sequence[TunedEntry]
+) -> list[dict[str, Any]]:
+    """What was the best of this problem anywhere, each with every walk over its tiles, and of those nearest to it."""
+
+    def far(other: GemmProblem) -> float:
+        sides = zip((problem.m, problem.n, problem.k), (other.m, other.n, other.k), strict=True)
+        return sum(abs(log2(mine / its)) for mine, its in sides)
+
+    alike = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {problem}
+    near = [pick(entries, other, options.regime, options.context).config for other in sorted(alike, key=far)[:NEAR]]
+    found = []
+    for config in dict.fromkeys([*(entry.config for entry in entries if entry.problem == problem), *near]):
+        fields = config.as_dict()
+        walks = {name: list(dict.fromkeys([fields[name], *_space()["space"][name]])) for name in WALK}
+        found += [{**fields, **walks, "pdl": pdl} for pdl in ways.get("pdl", [False])]
+    return found
 
 
 def _with(ways: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
