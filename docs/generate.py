@@ -39,12 +39,15 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/h200"
 PAGES = ("README.md", "docs/*.md")
 
-ISOLATED = ("suite-isolated", "suite-isolated-second", "suite-isolated-first", "short", "drawn-isolated")
+ISOLATED = (
+    *("suite-isolated", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
+    *("short", "drawn-isolated"),
+)
 """Recorded comparisons between other kernels."""
 
 LISTS = (
-    *(*ISOLATED, "suite-chained", "suite-chained-first", "suite", "suite-second", "suite-first", "drawn"),
-    *("suite-auto", "suite-untuned"),
+    *(*ISOLATED, "suite-chained", "suite-chained-second", "suite-chained-first", "suite", "suite-second"),
+    *("suite-first", "drawn", "suite-auto", "suite-untuned"),
 )
 """Recorded comparisons, the latest first."""
 
@@ -225,9 +228,9 @@ def across_boards(row: Row) -> str:
     return f"{wide.median:.3f}x [{wide.low:.3f}, {wide.high:.3f}]"
 
 
-def over(name: str) -> dict[str, dict[str, Row]]:
-    """An isolated comparison of the suite: of each problem the rows by baseline."""
-    found: dict[str, dict[str, Row]] = {str(problem): {} for problem in read_shapes().of_regime("burst")}
+def over(name: str, regime: str = "burst") -> dict[str, dict[str, Row]]:
+    """A comparison of the suite: of each problem the rows by baseline."""
+    found: dict[str, dict[str, Row]] = {str(problem): {} for problem in read_shapes().of_regime(regime)}
     for row in study(name).stage("compare"):
         if row.ok:
             found[str(row.point.problem)][row.point.against] = row
@@ -290,16 +293,17 @@ def guard() -> str:
 
 
 def suite() -> str:
-    """The suite between other kernels, problem by problem, with what the run before found."""
-    rows, runs = [], {name: over(name) for name in ("suite-isolated", "suite-isolated-second")}
-    for problem, found in runs["suite-isolated"].items():
+    """The suite between other kernels, problem by problem, with what a later and an earlier run found."""
+    rows, runs = [], {name: over(f"suite-isolated{name}") for name in ("", "-again", "-second")}
+    for problem, found in runs[""].items():
         ours = found["cublas"]
         assert ours.point.config is not None
         shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
-        other = ", ".join(
-            f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs["suite-isolated-second"][problem].items())
+        others = (
+            ", ".join(f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs[name][problem].items()))
+            for name in ("-again", "-second")
         )
-        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, other
+        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, *others
         rows.append((problem, *figures, f"`{short_label(ours.point.config)}`"))
 
     def average(run: str, name: str) -> str:
@@ -307,9 +311,9 @@ def suite() -> str:
         return f"{geometric_mean(speedups):.3f}x ({len(speedups)})"
 
     now, lt, *first = (average(run, name) for run in runs for name in ("cublas", "cublaslt"))
-    rows.append(("geometric mean", "", "", now, lt, ", ".join(first), ""))
-    names = ("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "both, the run before", "config")
-    return table(names, rows)
+    rows.append(("geometric mean", "", "", now, lt, ", ".join(first[:2]), ", ".join(first[2:]), ""))
+    others = "both, tuned again, other boards", "both, the run before"
+    return table(("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", *others, "config"), rows)
 
 
 def reached() -> tuple[float, float, int]:
@@ -323,21 +327,16 @@ def reached() -> tuple[float, float, int]:
 
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
-    found = over("suite-isolated").values()
-    ours = [float(rows["cublas"].figures["speedup"]) for rows in found]
-    faster = [min(float(row.figures["speedup"]) for row in rows.values()) for rows in found]
-    rows = [
-        (
-            f"[suite](docs/suite.md): {len(ours)} problems, tuned",
-            "isolated",
-            f"**{geometric_mean(ours):.3f}x**, least {min(ours):.3f}x",
-            f"{geometric_mean(faster):.3f}x, least {min(faster):.3f}x",
-        )
-    ]
+    rows = []
+    for context, bold in (("isolated", "**"), ("chained", "")):
+        found = over(f"suite-{context}").values()
+        ours = [float(of["cublas"].figures["speedup"]) for of in found]
+        faster = [min(float(row.figures["speedup"]) for row in of.values()) for of in found]
+        figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
+        rows.append((f"[suite](docs/suite.md): {len(ours)} problems, tuned", context, *figures))
     told = {
         "short": ("[short](docs/suite.md): 24 problems of 2 to 12 us, tuned for 4 s each", "isolated"),
         "drawn-isolated": ("[drawn](docs/suite.md): 20 problems by a seed, 7 of them copied first", "isolated"),
-        "suite-chained": ("[suite](docs/suite.md), back to back", "chained"),
         "suite-auto": ("[suite, untuned](docs/suite.md): what the model picks (earlier kernel)", "chained"),
     }
     for name, (what, context) in told.items():
@@ -347,11 +346,31 @@ def headline() -> str:
             mean_of, least, count = reached()
             rows.append((f"of these the {count} that TMA reaches", context, f"{mean_of:.3f}x, least {least:.3f}x", ""))
     (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if row.point.config is not None)
+    found = over("suite-steady", "steady")["8192x8192x8192"]["cublas"]
+    again = max(row.figures["speedup"] for row in pooled(study("alone-steady").stage("final")))
     energy = (
-        f"{best['speedup']:.3f}x at {best['pj_per_flop']:.3f} pJ/FLOP (torch.mm {best['baseline_pj_per_flop']:.3f})"
+        f"{best['speedup']:.3f}x at {best['pj_per_flop']:.3f} pJ/FLOP (torch.mm {best['baseline_pj_per_flop']:.3f}); "
+        f"{again:.3f}x and {found.figures['speedup']:.3f}x on two other boards"
     )
-    rows.append(("[8192^3 at the power cap](docs/steady.md), the final", "isolated, steady", energy, ""))
+    rows.append(("[8192^3 at the power cap](docs/steady.md), finals", "isolated, steady", energy, ""))
     return table(("problems", "context", "over `torch.mm`", "over the faster of it and the best of cuBLASLt"), rows)
+
+
+def alone() -> str:
+    """Single CTAs and a cluster of two at the power cap, with what the profiler counted in another run."""
+    counted = {row.point.config: row.figures for row in study("alone-counted").stage("counters")}
+    rows = []
+    for row in sorted(study("alone-steady").stage("sweep"), key=lambda row: -row.figures["speedup"]):
+        one = row.point.config
+        assert one is not None
+        seen = counted[one]
+        names = ("tma_load_bytes", "dram_read_bytes")
+        loaded, dram = (f"{seen[name] / 1e9:.2f}" for name in names)
+        moved = loaded, f"{32 * seen['l2_read_sectors'] / 1e9:.2f}", dram
+        figures = f"{row.figures['speedup']:.3f}x", f"{row.figures['pj_per_flop']:.3f}", *moved
+        rows.append((f"{one.cluster_m}x{one.cluster_n}", f"{one.raster} {one.swizzle}", one.scheduler, *figures))
+    moved = "loaded, GB", "from the L2, GB", "from DRAM, GB"
+    return table(("cluster", "walk", "scheduler", "over torch.mm", "pJ/FLOP", *moved), rows)
 
 
 def rotated() -> str:
@@ -463,6 +482,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "guard": guard,
     "headline": headline,
     "lists": lists,
+    "alone": alone,
     "rotated": rotated,
     "walked": walked,
     "by-part": by_part,

@@ -254,8 +254,8 @@ predicted.round(2)
 
 # %%
 figure, axis = plt.subplots(figsize=(8.5, 5), layout="constrained")
-THAT_DAY = ("data", "l2-promotion", "ladder", "options", "raster", "seed-table", "stagger", "stagger-steady")
-THAT_DAY += ("tile-shape", "tune-2304x2304x4096-burst", "tune-8192x6144x4096-burst")
+THAT_DAY = ("data", "l2-promotion", "ladder-first", "options", "raster", "seed-table-first", "stagger")
+THAT_DAY += ("stagger-steady", "tile-shape", "tune-2304x2304x4096-burst", "tune-8192x6144x4096-burst")
 highest: dict[str, float] = {}
 boards: set[str] = set()
 for name in THAT_DAY:
@@ -299,7 +299,7 @@ print(f"highest clock of any row, {len(boards)} boards:", {name: round(value) fo
 # zeros in burst clocks were equal. An estimate, not a measurement: rank two rungs by activity alone.
 
 # %%
-ladder = rows_of(read_study(results / "ladder"), "sweep").query("regime == 'burst' and schedule != 'multistage'")
+ladder = rows_of(read_study(results / "ladder-first"), "sweep").query("regime == 'burst' and schedule != 'multistage'")
 tuned = ladder.query("code == @rows.code.iloc[0]").set_index("m")
 pingpong = ladder.query("schedule == 'pingpong' and tile == '128x128'").set_index("m")
 pd.DataFrame(

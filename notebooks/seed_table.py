@@ -12,7 +12,9 @@
 # # The M tile x K depth table, read closely
 #
 # One kernel, forty cells, two problems, two regimes: what does the table say, and what limits each cell? Everything
-# here is computed from `results/h200/seed-table/`, measured on an NVIDIA H200; no GPU is needed to run it again.
+# here is computed from `results/h200/seed-table-first/`, measured on an NVIDIA H200 with the first kernel; no GPU is
+# needed to run it again. The same cells with the kernel of today are 2 % faster at the median in bursts, and rank alike
+# (docs/seed-table.md).
 # Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
@@ -30,7 +32,7 @@ from hopper_gemm.tables.plots import show_small
 
 show_small()
 results = results_root() / "h200"
-study = read_study(results / "seed-table")
+study = read_study(results / "seed-table-first")
 print(source_line(study.provenance))
 
 # %% [markdown]

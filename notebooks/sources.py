@@ -109,7 +109,7 @@ def spread(ratios: pd.Series) -> str:
 # figures.
 
 # %%
-seed = recorded("seed-table")
+seed = recorded("seed-table-first")
 late = ran(seed).query("regime == 'burst'")
 print(source_line(seed.provenance))
 compared = {m: beside(late[late.m == m]) for m in (4096, 8192)}
@@ -628,7 +628,7 @@ page("waits", waits.astype(str).set_index("K depth"), "K depth")
 # The ladder has three rungs of it, both problems, both regimes:
 
 # %%
-climbed = recorded("ladder")
+climbed = recorded("ladder-first")
 steps = {step.name: step for step in ladder(rows_of(climbed, "sweep"), climbed.provenance["rungs"])}
 names = ("peek: producer", "peek: consumer", "peek")
 pd.DataFrame(

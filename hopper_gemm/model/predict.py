@@ -5,43 +5,53 @@ three, rounded off where two come close:
 
 * **math**: the tensor cores' clocks, or those of shared memory where a narrow wgmma reads its operands back faster
   than it multiplies them;
-* **load**: what the SM must take from the L2 (multicast counted once), narrow swizzles at a lower rate, and its
-  part of what all SMs under way read from DRAM, which raster, swizzle and cluster decide;
+* **load**: what the SM must take from the L2 (multicast counted once, and less of what others of its GPC ask for at
+  the same time), narrow swizzles at a lower rate, and its part of what all SMs under way read from DRAM, which raster,
+  swizzle and cluster decide;
 * **ring**: a slot comes round again when it was loaded, which takes a latency beside the load, and multiplied; with
   ``stages - 1 - stagger`` loads under way that time is shared among them and the one that is multiplied.
 
 Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, what it takes to add up the parts
 of a divided k, and what a launch costs; and no launch takes less than to read and write everything once. Where a launch
-is not persistent, as many CTAs as fit share an SM. The clock follows the load of the tensor cores: beyond a certain
-load the power cap lowers it, in a burst as well.
+is not persistent, as many CTAs as fit share an SM. The clock follows the load of the tensor cores and of the L2: beyond
+a certain load the power cap lowers it, in a burst as well.
 
-The constants were fitted, by a random descent on the error of the logarithm, to some 3,000 bursts of
-``results/h200``: those of the seed table, options, ladder (without its clusters of four, whose launches were too
-large), stagger, tile shape, raster, L2 promotion, divided k, early launches without a prefetch, and the searches of the
-suite. Among configs within 15 % of the best of their problem the predicted time is off by 3.1 % (root mean square),
-among all by 8 %. Of the hundred configs or so that were measured of each problem of the suite the one ranked first is
-2.8 % behind the best in the median, 12 % at worst (1024^3).
+Neighbours (docs/neighbours.md): sixteen single CTAs that follow one another in the walk share a GPC, and so does every
+eighth cluster. What they ask for twice is counted once, as far as ``shared`` says: of sixteen tiles in a square four
+panels of A and four of B, in a row one of A and sixteen of B. Rows off the L2's lines cost the same, shared or not.
 
-How far it holds where it was not fitted: its constants of before (:data:`BEFORE`), from 1,200 bursts of square
-problems nearly all, were off by 5.2 % near the best of the suite's searches, divided k, stream-K, swapped operands,
-ping-pong and few rows included, none of which they had seen.
+The constants were fitted by a random descent to all recorded bursts of ``results/h200`` (9,250 isolated, 16,770
+chained; without copied operands, rotate_k, interleave_k, spills and loads by threads): to the logarithm of the time,
+to what the first choice loses, and to how many configs of tune's space that nobody measured are expected ahead of the
+best known. Isolated, recent and good ones count most. Errors of the logarithm, %, root mean square:
 
-And where these constants were not: the second run over the suite and the space at 4096^3 and 8192^3, measured after,
-are off by 4.8 and 3.8 % near their best; of the problems of the suite the first choice is 2.9 % behind in the median,
-of the space 0 and 0.3 %. ``piece`` alone was set by them: stream-K without a whole wave, which cuts every tile, had
-been taken for twice as fast as it is.
+| bursts | constants before | now |
+| --- | --- | --- |
+| isolated, within 15 % of the best of their problem | 13.2 | 5.6 |
+| isolated, all | 20.4 | 17.6 |
+| chained, within 15 % | 6.2 | 4.4 |
+| chained, all | 12.5 | 11.6 |
 
-So were two more constants later, by searches on problems whose rows do not start at multiples of 64 bytes: at
-3000x5000x2056 (rows of 4,112 bytes) configs without a cluster had been taken for 1.4 times as fast as they are, and the
-model had chosen one of them. One is set by rows of an odd multiple of 16 bytes (2,056 and 6,888 elements), the other by
-an odd multiple of 32 (3,408 and 3,696); an odd multiple of 64 (4,000) costs nothing.
+What the model's first choice among the measured isolated configs of a problem loses, and where the best known config
+stands in tune's space, counted in ways to compile:
 
-``shared`` alone came from the study part-order (docs/neighbours.md): split-K with the tiles of a part side by side is
-then off by 1 to 6 %, all too slow. That single CTAs share what they read without split-K as well, the model does not
-know.
+| problems | | before | now |
+| --- | --- | --- | --- |
+| suite, 24 | first choice, median and worst | 2.4, 16.4 % | 2.8, 12.9 % |
+| suite, 21 whose best is in the space | place, median and mean | 12, 63 | 12, 39 |
+| short, 24 | first choice, median and worst | 5.3, 63.7 % | 3.2, 67.0 % |
+| short, 24 | place, median and mean | 16, 72 | 6, 29 |
 
-What it gave up for that: among the 25 tiles at 8192^3 it ranks at 0.74, where it ranked at 0.80 when it had been fitted
-to little else. They differ by energy, which the model does not know.
+Of the best known configs of 46 problems, drawn ones included, tune keeps all; it kept 45. Where they were not fitted:
+constants of all but a third of the problems are off by 6.7 % near the isolated best of that third (before: 12.9 %), and
+their first choice loses 4.5 % on average (5.8 %). The constants of long before (:data:`BEFORE`), from 1,200 chained
+bursts of square problems nearly all, were off by 5.2 % near the best of the suite's first searches, none of which they
+had seen.
+
+What it does not know: launches of 3 us differ by more than it says (256^3); a chunk whose rows are an odd number of
+16-byte pieces leaves more slowly where there is one round; one consumer alone is slower than it thinks where k is deep.
+With the menu's configs it picks where nobody has tuned: of five picks in the suite that were measured four are at most
+7.8 % behind, and 64x128 at 1024^3 9 to 33 %.
 
 An output of fp32 counts in what memory must take at least; its epilogue is taken for that of a 16-bit one, register for
 register. At 16384^3, where a launch takes 11 ms, CTAs that do not meet (``pace``) drift apart and read panels two
@@ -51,18 +61,25 @@ and a half times: ``drift`` is the 7 % that it costs, and all that the model kno
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, footprint
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import clusters_at_once, l2_bytes_per_stage, output_sides, work_items
+from hopper_gemm.model.roofline import clusters_at_once, output_sides
 
 SMEM_BYTES_PER_CLOCK = 128
+L2_PORT_BYTES = 64
+"""What an SM's port to the L2 is said to pass in a clock."""
 
 DRIFTING = 5e-3
 """Seconds; longest of those where nothing of it was seen are launches of 2.3 ms."""
+
+NEIGHBOURS, TURNS = 16, 8
+"""SMs of a GPC, and how many clusters further on the next one of the same GPC is; single CTAs fill one GPC after the
+other (docs/neighbours.md)."""
 
 REGISTERS_BESIDE = 70
 """Registers of a thread beside its accumulators, where none are moved between the roles."""
@@ -76,7 +93,9 @@ class Pace:
         l2_bytes: what an SM takes from the L2 each clock while all others do.
         off_lines, off_sectors: more of a load whose rows start at odd multiples of 32 bytes, so that three of four
             touch another line of the L2, and of 16, so that nearly all touch a sector more as well.
-        shared: of a load's time, what is left where CTAs of one GPC have the same part of k and share what they read.
+        shared: share of a load that is left where all CTAs of a GPC ask for the same, each alone in its cluster.
+            Clusters save half as much.
+        beyond: what a byte costs that lies outside the matrices, against one inside.
         half, quarter: rate of loads whose rows span 64 and 32 bytes, against 128.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: of the memory's bandwidth, what a kernel can reach that reads each operand once.
@@ -86,6 +105,7 @@ class Pace:
         write_share: part of the ring's filling that gets in the way of wgmma's reads.
         drain: tensor cores without work between two stages of a lone consumer that keeps no wgmma group in flight.
         epilogue: for each accumulator register: convert, stage, store.
+        tail: of each byte of the last tile, until it has left the SM.
         direct: the epilogue's clocks with stores from registers, against those through shared memory.
         thread_loads: rate of copies by threads, against TMA.
         sharpness: exponent of the norm that rounds off the slowest of three.
@@ -104,41 +124,45 @@ class Pace:
         fast_hz: SM clock of a kernel that the power cap leaves alone.
         drift: more of a launch beyond :data:`DRIFTING` whose CTAs do not keep together.
         knee: share of the tensor cores' time in use from which on the cap lowers the clock.
+        heat: what a full port to the L2 adds to that share: moving bytes takes power as well.
         slope_hz: by how much, for each further share of it.
     """
 
-    l2_bytes: float = 76.0
-    off_lines: float = 0.33
-    off_sectors: float = 0.8
-    shared: float = 0.5
-    half: float = 0.73
-    quarter: float = 0.305
-    dram_share: float = 0.512
-    dram_rate: float = 0.96
-    straight: float = 0.131
-    latency: float = 356.0
-    stage: float = 54.8
-    write_share: float = 0.371
-    drain: float = 29.1
-    epilogue: float = 15.5
-    direct: float = 6.24
+    l2_bytes: float = 72.4
+    off_lines: float = 0.32
+    off_sectors: float = 1.22
+    shared: float = 0.469
+    beyond: float = 2.96
+    half: float = 0.577
+    quarter: float = 0.26
+    dram_share: float = 0.278
+    dram_rate: float = 0.932
+    straight: float = 0.134
+    latency: float = 453.0
+    stage: float = 61.0
+    write_share: float = 0.199
+    drain: float = 96.2
+    epilogue: float = 10.3
+    tail: float = 0.0408
+    direct: float = 9.05
     thread_loads: float = 0.583
-    sharpness: float = 5.04
-    launch: float = 5570.0
-    cluster: float = 900.0
-    counted: float = 500.0
-    balance: float = 0.01
-    alone: float = 0.881
-    paired: float = 0.25
-    meet: float = 7800.0
-    apart: float = 8310.0
-    piece: float = 8500.0
-    chunk: float = 64.3
-    lone: float = 134.0
-    turn: float = 342.0
+    sharpness: float = 6.36
+    launch: float = 4000.0
+    cluster: float = 742.0
+    counted: float = 503.0
+    balance: float = 0.0125
+    alone: float = 0.514
+    paired: float = 0.256
+    meet: float = 2190.0
+    apart: float = 3210.0
+    piece: float = 6290.0
+    chunk: float = 85.8
+    lone: float = 124.0
+    turn: float = 229.0
     fast_hz: float = 1.86e9
-    knee: float = 0.515
-    slope_hz: float = 0.644e9
+    knee: float = 0.522
+    heat: float = 0.299
+    slope_hz: float = 0.547e9
     drift: float = 0.07
 
 
@@ -147,12 +171,14 @@ FITTED = Pace()
 
 BEFORE = Pace(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
+    **dict.fromkeys(("beyond", "tail", "heat"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
     l2_bytes=71.6,
     shared=1.0,
     half=0.752,
     quarter=0.342,
     dram_share=0.809,
+    dram_rate=0.96,
     straight=0.098,
     latency=403.0,
     stage=49.8,
@@ -216,9 +242,11 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     shares = footprint(config)
     config = shares.config
     assert isinstance(config.stages, int)
+    size, (m, n) = config.cluster_size, output_sides(config, problem.m, problem.n)
+    tiles = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
+    fits, clusters = clusters_at_once(size, sms), tiles[0] * tiles[1] * config.work_items
     ctas = _ctas_per_sm(shares)
-    slots = clusters_at_once(config.cluster_size, sms) * ctas
-    clusters = work_items(config, problem)
+    slots = fits * ctas
     resident = slots if config.stream_k else min(slots, clusters)
     steps = ceil(ceil(problem.k / config.tile_k) / config.split_k)
 
@@ -227,9 +255,12 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     math = max(product, product * _reads_per_math(shares.share_n) + filled)
     if not config.stagger and config.consumers == 1:
         math += pace.drain
-    load = _load(shares, problem, sms, resident, pace)
+    row = ELEMENT_BYTES * config.tile_k
+    taken = row * min(m, config.tile_m) / config.cluster_n, row * min(n, config.tile_n) / config.cluster_m
+    load = _load(shares, problem, taken, tiles, resident, pace)
     ahead = max(0, config.stages - 1 - config.stagger)
     ring = (math + pace.latency + load) / (ahead + 1)
+    ctas = min(ctas, ceil(clusters / fits))
     math, load = math * ctas, load * ctas
     each = _norm((math, load, ring), pace.sharpness)
 
@@ -244,7 +275,8 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     if config.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
         total = rounds * (max(each * steps, (each * steps + epilogue) / 2) + pace.turn) + epilogue
     else:
-        idle = epilogue if config.persistent and config.specialised else epilogue + pace.latency + load
+        early = config.persistent and config.specialised and config.staging == "own"
+        idle = epilogue if early else epilogue + pace.latency + load
         whole, rest = divmod(clusters, resident)
         if config.stream_k and (rest or not whole):
             left = 2 * config.tile_m * config.tile_n * 4 / pace.l2_bytes + pace.apart
@@ -254,11 +286,12 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
             total = rounds * (each * steps + idle)
     if config.scheduler == "dynamic":
         total = total * (1 - pace.balance * (1 - 1 / rounds)) + pace.counted
-    hidden = (pace.alone if config.cluster_size == 1 else pace.paired) if config.pdl else 0.0
-    entry = pace.launch + (pace.cluster if config.cluster_size > 1 else 0.0)
-    total += entry * (1 - hidden) + pace.latency + load
+    hidden = (pace.alone if size == 1 else pace.paired) if config.pdl else 0.0
+    entry = pace.launch + (pace.cluster if size > 1 else 0.0)
+    total += entry * (1 - hidden) + pace.latency + load + pace.tail * ELEMENT_BYTES * config.tile_m * config.tile_n
 
-    busy = min(1.0, clusters * config.cluster_size * steps * product / (sms * total))
+    stages = clusters * size * steps / (sms * total)
+    busy = min(1.0, stages * product) + pace.heat * min(1.0, stages * (taken[0] + taken[1]) / L2_PORT_BYTES)
     clock = pace.fast_hz - pace.slope_hz * max(0.0, busy - pace.knee)
     least = problem.bytes / (pace.dram_rate * hopper.HBM_BYTES_PER_SECOND) + pace.launch / clock
     seconds = _norm((total / clock, least), pace.sharpness)
@@ -270,7 +303,7 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
 def _norm(limits: tuple[float, ...], sharpness: float) -> float:
     """The largest of several limits, rounded off where others come close."""
     most = max(limits)
-    return most * sum((one / most) ** sharpness for one in limits) ** (1 / sharpness)
+    return most * sum([(one / most) ** sharpness for one in limits]) ** (1 / sharpness)
 
 
 def _ctas_per_sm(shares: Footprint) -> int:
@@ -292,25 +325,68 @@ def _gather(shares: Footprint) -> float:
     return tile * (1 + config.split_k * ceil(shares.chunks / config.split_k) / shares.chunks)
 
 
-def _load(shares: Footprint, problem: GemmProblem, sms: int, resident: int, pace: Pace) -> float:
-    """Clocks in which an SM gets one stage while all others do."""
-    config = shares.config
+def _load(
+    shares: Footprint,
+    problem: GemmProblem,
+    taken: tuple[float, float],
+    tiles: tuple[int, int],
+    resident: int,
+    pace: Pace,
+) -> float:
+    """Clocks in which an SM gets one stage while all others do.
+
+    Args:
+        shares, problem, pace: as above.
+        taken: bytes of A and of B, multicast counted once, without those that lie outside the matrices.
+        tiles: of clusters, down and across the output.
+        resident: clusters under way.
+    """
+    config, (of_a, of_b) = shares.config, taken
     rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(shares.swizzle_bytes, pace.quarter)
     rate *= pace.thread_loads if config.loads != "tma" else 1.0
     patch = _patch(config, output_sides(config, problem.m, problem.n), resident / config.work_items)
     read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
     read *= 1.0 if config.serpentine else 1.0 + pace.straight
-    rate /= 1.0 + _astray(problem, pace)
-    rate /= pace.shared if config.part_order == "part" and config.cluster_size == 1 else 1.0
-    return l2_bytes_per_stage(config, problem) / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
+    lines, sectors = _astray(problem)
+    whole = ELEMENT_BYTES * config.tile_k * (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m)
+    asked = (of_a + of_b) * (1.0 + lines * pace.off_lines + sectors * pace.off_sectors - pace.beyond)
+    asked += pace.beyond * whole
+    spared = 1.0 - pace.shared if config.cluster_size == 1 else (1.0 - pace.shared) / 2
+    again_a, again_b = _again(config, tiles)
+    asked -= spared * (of_a * again_a + of_b * again_b)
+    return asked / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
 
 
-def _astray(problem: GemmProblem, pace: Pace) -> float:
-    """How much more a load takes for where the rows of the matrices start, both operands counted alike."""
+def _again(config: GemmConfig, tiles: tuple[int, int]) -> tuple[float, float]:
+    """Share of the panels of A and of B, asked for by the clusters of one GPC at a time, that repeat another's."""
+    length, across = tiles if config.raster == "m" else tiles[::-1]
+    width, parts = min(config.swizzle, across), config.work_items
+    found = _shared(width, length, tiles[0] * tiles[1], parts, config.part_order == "part", config.cluster_size)
+    return found if config.raster == "m" else found[::-1]
+
+
+@cache
+def _shared(width: int, length: int, tiles: int, parts: int, by_part: bool, size: int) -> tuple[float, float]:
+    """Share of the panels along the walk, and of those across it, that repeat another's. The walk is that of
+    :func:`hopper_gemm.model.roofline.tile_order`, from its start."""
+    stride = 1 if size == 1 else TURNS
+    items = range(0, min(stride * max(1, NEIGHBOURS // size), tiles * parts), stride)
+    along, over = set(), set()
+    for item in items:
+        part, tile = divmod(item, tiles) if by_part else (item % parts, item // parts)
+        group, step = divmod(tile, width * length)
+        along.add((part, step // width))
+        over.add((part, group * width + step % width))
+    return 1 - len(along) / len(items), 1 - len(over) / len(items)
+
+
+@cache
+def _astray(problem: GemmProblem) -> tuple[float, float]:
+    """Share of the operands whose rows start off the lines of the L2 but at sectors, and of those off its sectors."""
     rows = {"m": problem.m, "n": problem.n, "k": problem.k}
     starts = [ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES for axis in problem.layouts]
-    more = {0: 0.0, 64: 0.0, 32: pace.off_lines, 96: pace.off_lines}
-    return sum(more.get(start, pace.off_sectors) for start in starts) / len(starts)
+    lines = sum(start in (32, 96) for start in starts)
+    return lines / len(starts), sum(start % 32 > 0 for start in starts) / len(starts)
 
 
 DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND

@@ -65,7 +65,9 @@ def test_it_ranks_the_recorded_bursts(study, problem, least):
 
 def test_its_errors_are_those_that_it_states():
     found = pd.concat(
-        [bursts(study, problem).assign(best=lambda part: part["measured"].min()) for study, problem, _ in RANKED]
+        bursts(study, problem).assign(best=lambda part: part["measured"].min())
+        for study, problem, _ in RANKED
+        if not study.endswith("-first")
     )
     error = np.log(found["predicted"] / found["measured"])
     near = found["measured"] < found["best"] / 0.85
@@ -118,6 +120,23 @@ def test_rows_that_start_off_the_lines_of_the_l2_load_more_slowly():
     assert load[4096] == load[4128] < load[4112] < load[4104]
     by_rows = predict(tile, GemmProblem(4104, 4096, 4096, layouts="mk")).load
     assert load[4096] < by_rows < load[4104], "of one operand's"
+
+
+def test_neighbours_that_share_more_load_faster():
+    """Of sixteen tiles in a row of the walk four by four ask for 8 panels, one by sixteen for 17."""
+    problem = GemmProblem(1024, 1024, 16384)
+    alone = GemmConfig(tile_m=128, tile_n=64, cluster_n=1, raster="n")
+    square, row = (predict(replace(alone, swizzle=wide), problem).load for wide in (4, 1))
+    assert square < row
+    none = replace(FITTED, shared=1.0)
+    pairs = [(predict(one, problem), predict(one, problem, pace=none)) for one in (alone, replace(alone, cluster_n=2))]
+    left = [shared.load / unshared.load for shared, unshared in pairs]
+    assert left[0] < left[1] <= 1.0, "clusters save less"
+
+
+def test_what_lies_outside_the_matrices_is_not_free():
+    tile = GemmConfig(tile_m=256, tile_n=64, cluster_n=1)
+    assert predict(tile, GemmProblem(64, 4096, 4096)).load > predict(tile, GemmProblem(256, 4096, 4096)).load
 
 
 def test_ctas_that_do_not_meet_drift_apart_in_long_launches():
