@@ -11,14 +11,17 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial
+from math import ceil
 from pathlib import Path
 
 import pandas as pd
 
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.measure.verdict import Measured, components_of, paired_verdict, published
+from hopper_gemm.model import hopper
 from hopper_gemm.model.config import DEFAULTS, PARAMETERS, Parameter
 from hopper_gemm.model.legality import RULES
+from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
 from hopper_gemm.study.files import write_whole
 from hopper_gemm.study.pooling import pooled
@@ -316,6 +319,30 @@ def suite() -> str:
     return table(("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", *others, "config"), rows)
 
 
+AIM = 1.035
+"""Speedup over the faster of torch.mm and cuBLASLt that was aimed at, isolated."""
+
+
+def left() -> str:
+    """Problems of the suite that miss the aim: what the tensor cores of the fullest SM, or else memory, take at least,
+    and what is left of the launch."""
+    rows = []
+    for problem, found in over("suite-isolated").items():
+        row, least = found["cublas"], min(one.figures["speedup"] for one in found.values())
+        config, us = row.point.config, row.figures["time_us"]
+        assert config is not None
+        if least >= AIM:
+            continue
+        steps = ceil(ceil(row.point.problem.k / config.tile_k) / config.split_k)
+        clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+        math = waves(config, row.point.problem).waves * steps * clocks / row.figures["sm_mhz"]
+        memory = row.point.problem.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
+        times = (us, math, memory, us - max(math, memory), us * (1 - least / AIM))
+        rows.append((problem, f"{least:.3f}x", f"{row.figures['sm_mhz']:.0f}", *(f"{one:.1f}" for one in times)))
+    times = "us", "tensor cores", "memory", "left", "too much"
+    return table(("problem", "over the faster", "MHz", *times), rows)
+
+
 def reached() -> tuple[float, float, int]:
     """The drawn problems that TMA reaches, isolated: geometric mean, least, how many."""
     rows = [
@@ -483,6 +510,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "headline": headline,
     "lists": lists,
     "alone": alone,
+    "left": left,
     "rotated": rotated,
     "walked": walked,
     "by-part": by_part,
