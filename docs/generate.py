@@ -385,7 +385,7 @@ def headline() -> str:
 
 def alone() -> str:
     """Single CTAs and a cluster of two at the power cap, with what the profiler counted in another run."""
-    counted = {row.point.config: row.figures for row in study("alone-counted").stage("counters")}
+    counted = {row.point.config: row.figures for row in study("alone-steady").stage("counters")}
     rows = []
     for row in sorted(study("alone-steady").stage("sweep"), key=lambda row: -row.figures["speedup"]):
         one = row.point.config

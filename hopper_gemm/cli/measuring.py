@@ -81,7 +81,7 @@ def tune(
     cluster: options.Cluster = False,
     host: options.Host = LOOPBACK,
     known: Annotated[
-        bool, typer.Option("--known/--unknown", help="Begin with the best known configs of this problem and its like.")
+        bool, typer.Option(help="Begin with the best configs known of the problem and of those near it. Default: yes.")
     ] = True,
     pdl: Annotated[bool | None, typer.Option(help="Search PDL. Default: chained, short.")] = None,
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
