@@ -17,6 +17,7 @@ from hopper_gemm.model.menu import promising
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.shape import STAGGER_MAX
+from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 from hopper_gemm.study.spec import SpecError, SweepSpec, fields_of
 
 MOST = 2_000_000
@@ -201,14 +202,15 @@ def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig
         choice = list(zip(axes, values, strict=True))
         base = resolved(tuple(one for one in choice if one[0] not in LAUNCH_FIELDS))
         config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS})
-        ruled = tuple(one for one in choice if one[0] not in _ORDER_FIELDS)
+        ruled = tuple(one for one in choice if not _is_order(*one))
         if ruled not in checked:
             checked[ruled] = _why(config)
         yield config, checked[ruled]
 
 
-_ORDER_FIELDS = ("raster", "serpentine")
-"""Launch parameters that no rule is about."""
+def _is_order(name: str, value: Any) -> bool:
+    """Whether a choice is one of the order of tiles, which no rule is about: but for a swizzle that is too wide."""
+    return name in ("raster", "serpentine") or (name == "swizzle" and value <= SWIZZLE_MAX)
 
 
 def _why(config: GemmConfig) -> tuple[str, ...]:
