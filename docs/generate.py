@@ -197,7 +197,7 @@ def rungs() -> str:
     for name in ("ladder", "ladder-first"):
         for step in ladder(rows_of(study(name), "sweep"), study(name).provenance["rungs"]):
             ours = {one.group.regime: one for one in step.results if one.group.m == 8192}
-            found.setdefault(step.name, {}).update({f"{name} {regime}": ours[regime] for regime in ours})
+            found.setdefault(step.name, {}).update({f"{name} {regime}": one for regime, one in ours.items()})
     columns = [f"{name} {regime}" for name in ("ladder", "ladder-first") for regime in ("burst", "steady")]
 
     def rates(name: str, what: str) -> list[str]:
@@ -339,8 +339,7 @@ def left() -> str:
         memory = row.point.problem.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
         times = (us, math, memory, us - max(math, memory), us * (1 - least / AIM))
         rows.append((problem, f"{least:.3f}x", f"{row.figures['sm_mhz']:.0f}", *(f"{one:.1f}" for one in times)))
-    times = "us", "tensor cores", "memory", "left", "too much"
-    return table(("problem", "over the faster", "MHz", *times), rows)
+    return table(("problem", "over the faster", "MHz", "us", "tensor cores", "memory", "left", "too much"), rows)
 
 
 def reached() -> tuple[float, float, int]:
@@ -391,13 +390,12 @@ def alone() -> str:
         one = row.point.config
         assert one is not None
         seen = counted[one]
-        names = ("tma_load_bytes", "dram_read_bytes")
-        loaded, dram = (f"{seen[name] / 1e9:.2f}" for name in names)
-        moved = loaded, f"{32 * seen['l2_read_sectors'] / 1e9:.2f}", dram
-        figures = f"{row.figures['speedup']:.3f}x", f"{row.figures['pj_per_flop']:.3f}", *moved
+        moved = (seen["tma_load_bytes"], 32 * seen["l2_read_sectors"], seen["dram_read_bytes"])
+        gigabytes = (f"{size / 1e9:.2f}" for size in moved)
+        figures = f"{row.figures['speedup']:.3f}x", f"{row.figures['pj_per_flop']:.3f}", *gigabytes
         rows.append((f"{one.cluster_m}x{one.cluster_n}", f"{one.raster} {one.swizzle}", one.scheduler, *figures))
-    moved = "loaded, GB", "from the L2, GB", "from DRAM, GB"
-    return table(("cluster", "walk", "scheduler", "over torch.mm", "pJ/FLOP", *moved), rows)
+    names = "loaded, GB", "from the L2, GB", "from DRAM, GB"
+    return table(("cluster", "walk", "scheduler", "over torch.mm", "pJ/FLOP", *names), rows)
 
 
 def rotated() -> str:

@@ -119,7 +119,7 @@ def promising(
         configs: legal on the problem, resolved.
         problem: what is multiplied.
         keep: ways to compile; all of their ways to launch that are among the configs stay.
-        known: configs whose ways to compile stay beside them, whatever the model thinks.
+        known: configs whose ways to compile stay as well, whatever the model predicts.
         sms: SMs of the GPU.
     """
     ranked: dict[tuple[Any, ...], tuple[Any, ...]] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil
 
 from hopper_gemm.model import hopper
@@ -39,11 +41,12 @@ def output_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
     return (n, m) if config.swap_ab else (m, n)
 
 
-def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> float:
-    """Bytes of a stage that an SM takes from the L2, multicast counted once: what lies outside the matrices is not
-    read."""
+def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> tuple[float, float]:
+    """Bytes of A and of B that an SM takes from the L2 for a stage, multicast counted once: what lies outside the
+    matrices is not read."""
     rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem.m, problem.n))
-    return ELEMENT_BYTES * config.tile_k * (rows / config.cluster_n + columns / config.cluster_m)
+    row = ELEMENT_BYTES * config.tile_k
+    return row * rows / config.cluster_n, row * columns / config.cluster_m
 
 
 def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
@@ -53,8 +56,14 @@ def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
 
 def tiles_across(config: GemmConfig, m: int, n: int) -> int:
     """:func:`cluster_tiles` of an output of m rows and n columns."""
+    down, across = tile_sides(config, m, n)
+    return down * across
+
+
+def tile_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
+    """Cluster tiles down and across an output of m rows and n columns, as the tiles see it."""
     rows, columns = output_sides(config, m, n)
-    return -(-rows // (config.tile_m * config.cluster_m)) * -(-columns // (config.tile_n * config.cluster_n))
+    return -(-rows // (config.tile_m * config.cluster_m)), -(-columns // (config.tile_n * config.cluster_n))
 
 
 def work_items(config: GemmConfig, problem: GemmProblem) -> int:
@@ -106,23 +115,30 @@ def limit_seconds(problem: GemmProblem) -> float:
     return max(arithmetic, memory) + LAUNCH_SECONDS
 
 
-def tile_order(tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> list[tuple[int, int]]:
+def tile_order(
+    tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool, most: int | None = None
+) -> list[tuple[int, int]]:
     """The cluster tiles (m, n) in the order in which the kernel's scheduler hands them out.
 
     Args:
         tiles_m, tiles_n: cluster tiles along m and n.
         raster, swizzle, serpentine: of the config.
+        most: return only so many, the first; None for all.
 
     Example:
         >>> tile_order(3, 3, "m", 2, serpentine=True)
         [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2), (0, 2)]
     """
     walk, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
-    found = []
-    for group, start in enumerate(range(0, across, swizzle)):
-        steps = reversed(range(walk)) if serpentine and group % 2 else range(walk)
-        found += [(step, side) for step in steps for side in range(start, min(start + swizzle, across))]
-    return found if raster == "m" else [(m, n) for n, m in found]
+
+    def tiles() -> Iterator[tuple[int, int]]:
+        for group, start in enumerate(range(0, across, swizzle)):
+            steps = reversed(range(walk)) if serpentine and group % 2 else range(walk)
+            for step in steps:
+                for side in range(start, min(start + swizzle, across)):
+                    yield (step, side) if raster == "m" else (side, step)
+
+    return list(islice(tiles(), most))
 
 
 def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:

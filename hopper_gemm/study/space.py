@@ -141,7 +141,7 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
 
 
 def begun_with(spec: SweepSpec) -> list[GemmConfig]:
-    """The configs that a search tries first, legal or not."""
+    """The first config of each known grid, legal or not: a search tries these first."""
     return [next(_grid(spec, grid))[0] for grid in spec.known]
 
 
@@ -209,7 +209,7 @@ def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig
 
 
 def _is_order(name: str, value: Any) -> bool:
-    """Whether a choice is one of the order of tiles, which no rule is about: but for a swizzle that is too wide."""
+    """Return True if a choice sets only the order of the tiles and breaks no rule; a swizzle that is too wide does."""
     return name in ("raster", "serpentine") or (name == "swizzle" and value <= SWIZZLE_MAX)
 
 

@@ -208,10 +208,10 @@ class SweepSpec(_Section):
         space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
             both of the cluster's fields.
         grids: further grids, such as one in which k is divided; their configs follow the space's.
-        known: grids with which a search begins: with the first config of each, which was found to be good on the
-            problem, or on one like it.
+        known: grids of configs that were good on the problem, or on one like it. A search tries the first config of
+            each before anything else.
         keep: so many ways to compile the kernel stay in the space of each problem, the most promising by the model of
-            :mod:`hopper_gemm.model.predict`, with all their ways to launch it, and those that are known; without it all
+            :mod:`hopper_gemm.model.predict`, with all their ways to launch it, beside the known grids; without it all
             stay.
         rungs: configs one by one instead of a grid, each a step from another; the first starts from the space, which
             then holds single values, or none.

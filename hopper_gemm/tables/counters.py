@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import ceil
 from typing import Any
 
 import pandas as pd
@@ -83,9 +82,9 @@ def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT)
 
     DRAM reads so much if all clusters of a wave keep step and the L2 keeps nothing from one wave to the next.
     """
-    m, n = roofline.output_sides(config, problem.m, problem.n)
     height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    tiles = roofline.tile_order(ceil(m / height), ceil(n / width), config.raster, config.swizzle, config.serpentine)
+    down, across = roofline.tile_sides(config, problem.m, problem.n)
+    tiles = roofline.tile_order(down, across, config.raster, config.swizzle, config.serpentine)
     at_once = sms // (config.cluster_m * config.cluster_n)
     sides = sum(height * rows + width * columns for rows, columns in unique_panels(tiles, at_once))
     return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
@@ -132,7 +131,7 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
         "ahead_kib": ahead * shares.stage_bytes / 1024,
         "span": shares.swizzle_bytes,
         "wave_efficiency": roofline.waves(config, problem).efficiency,
-        "l2_bytes_per_clock": roofline.l2_bytes_per_stage(config, problem) / clocks,
+        "l2_bytes_per_clock": sum(roofline.l2_bytes_per_stage(config, problem)) / clocks,
         "flop_per_smem_byte": roofline.smem_intensity(config),
         "smem_bytes_per_flop": roofline.smem_reads_per_flop(config),
     }

@@ -1,4 +1,4 @@
-"""What a rule is: one fact that must hold, with what is wrong and the fix where it does not."""
+"""A legality rule: its name, the fact behind it, and a check that returns a mistake with its fix."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import log2
 from pathlib import Path
@@ -14,7 +14,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, results_root
+from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, results_root, without_pdl
 from hopper_gemm.study.files import here_or_in_checkout, shown
 from hopper_gemm.study.provenance import PROVENANCE
 from hopper_gemm.study.reader import Study, has_rows, read_study
@@ -52,10 +52,10 @@ SEEDS = 12
 """Tried first: half of them the most promising tiles, half the most promising techniques."""
 
 NEAR = 4
-"""Problems nearest to the one that is tuned, whose best configs are tried before those."""
+"""Number of other tuned problems, the nearest ones, whose best configs a search tries first."""
 
 WALK = ("raster", "swizzle")
-"""What sets the order of the tiles, and compiles nothing anew."""
+"""Fields that set the order of the tiles: launch arguments, so that a change compiles nothing."""
 
 SECONDS = 60.0
 AHEAD = 24
@@ -185,7 +185,8 @@ def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
 def _known(
     problem: GemmProblem, options: Options, ways: dict[str, Any], entries: Sequence[TunedEntry]
 ) -> list[dict[str, Any]]:
-    """What was the best of this problem anywhere, each with every walk over its tiles, and of those nearest to it."""
+    """Grids that begin at known configs: of this problem in any regime and context, then of the problems nearest to it.
+    Each varies raster and swizzle."""
 
     def far(other: GemmProblem) -> float:
         sides = zip((problem.m, problem.n, problem.k), (other.m, other.n, other.k), strict=True)
@@ -193,11 +194,13 @@ def _known(
 
     alike = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {problem}
     near = [pick(entries, other, options.regime, options.context).config for other in sorted(alike, key=far)[:NEAR]]
+    best = [*(entry.config for entry in entries if entry.problem == problem), *near]
+    early = [replace(config, pdl=True) for config in best] if "pdl" in ways else []
     found = []
-    for config in dict.fromkeys([*(entry.config for entry in entries if entry.problem == problem), *near]):
+    for config in dict.fromkeys([*map(without_pdl, best), *early]):
         fields = config.as_dict()
         walks = {name: list(dict.fromkeys([fields[name], *_space()["space"][name]])) for name in WALK}
-        found += [{**fields, **walks, "pdl": pdl} for pdl in ways.get("pdl", [False])]
+        found.append({**fields, **walks})
     return found
 
 
