@@ -67,7 +67,7 @@ def explain(
 ) -> None:
     """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run
     instead. No GPU needed."""
-    from hopper_gemm.model.config import GemmConfig
+    from hopper_gemm.ladder.config import config_of
     from hopper_gemm.model.explain import explain as explained
     from hopper_gemm.model.explain import lines
     from hopper_gemm.model.legality import problem_reasons
@@ -75,7 +75,7 @@ def explain(
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.tuned import pick, recorded_entries
 
-    config = GemmConfig(**options.config_values(settings or []))
+    config = config_of(options.config_values(settings or []))
     problem = GemmProblem(m, n, k, dtype, layouts)
     found = explained(config, problem)
     served = None if problem_reasons(problem) else pick(recorded_entries(), problem, context=context)

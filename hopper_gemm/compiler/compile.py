@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from hopper_gemm.kernel.gemm import HopperGemm
-from hopper_gemm.kernel.meter import ROLES, ROLES_TRACED, TRACE_WORDS, Reading
+from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
@@ -32,17 +33,15 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(
-    config: GemmConfig, dtype: str, layouts: str = "kk", metered: bool = False, traced: bool = False
-) -> Compiled:
+def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", observer: str = "") -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
         config: a legal config.
         dtype: a name of :data:`hopper_gemm.model.problem.DTYPES`.
         layouts: the contiguous axis of A, then of B.
-        metered: whether its roles count their waits, into one more argument; see :mod:`hopper_gemm.kernel.meter`.
-        traced: whether its first CTA notes when it did what, likewise.
+        observer: what looks on and writes into one more argument, as module:name of a class; see
+            :class:`hopper_gemm.kernel.observer.Observer`.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
@@ -59,15 +58,15 @@ def compile_kernel(
     sums, words, readings = None, None, None
     if config.has_workspace:
         sums, words = (make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32))
-    if metered or traced:
-        width = TRACE_WORDS if traced else len(Reading._fields)
-        shape = (cute.sym_int(), ROLES_TRACED if traced else len(ROLES), width)
+    seen = _named(observer)() if observer else Observer()
+    if seen.roles:
+        shape = (cute.sym_int(), seen.roles, seen.words)
         strides = (shape[1] * shape[2], shape[2], 1)
         readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            HopperGemm(footprint(config), element, layouts, out, metered, traced),
+            _named(config.builder)(footprint(config), element, layouts, out, seen),
             matrix(element, m, k, layouts[0] != "k"),
             matrix(element, n, k, layouts[1] != "k"),
             matrix(out, m, n),
@@ -84,3 +83,9 @@ def compile_kernel(
         path = Path(scratch) / "kernel.o"
         launcher.export_to_c(object_file_path=str(path), function_name=FUNCTION)
         return Compiled(path.read_bytes(), launcher.__cubin__)
+
+
+def _named(name: str) -> Any:
+    """A class by its module and name."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

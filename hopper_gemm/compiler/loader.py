@@ -73,8 +73,8 @@ class LoadedKernel:
             a: (m, k), contiguous as the problem's layouts say.
             b: (n, k), likewise: the transpose of the right operand.
             out: (m, n), n contiguous; written whole.
-            readings: where a metered kernel writes, and only that: contiguous int32 of the shape
-                (:meth:`ctas`, roles, fields), zero; see :mod:`hopper_gemm.kernel.meter`.
+            readings: where an observed kernel writes, and only that: contiguous int32 of the shape
+                (:meth:`ctas`, roles, words), zero; see :class:`hopper_gemm.kernel.observer.Observer`.
         """
         sums = words = None
         if self._meets:
@@ -126,23 +126,20 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
     if report is None:
         from hopper_gemm.compiler.compile import compile_kernel
 
-        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.metered, kernel.traced)
+        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.observer)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report)
     return report
 
 
-def load(
-    config: GemmConfig, problem: GemmProblem, store: Path | None = None, metered: bool = False, traced: bool = False
-) -> LoadedKernel:
+def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, observer: str = "") -> LoadedKernel:
     """A kernel for a config and a problem, from the store or compiled now (about a second).
 
     Args:
         config: any legal config; ``"auto"`` and ``"max"`` are resolved.
         problem: only its type and layouts matter to the binary; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder.
-        metered: whether its roles count their waits; its call then takes readings too.
-        traced: whether they note when they did what, likewise; see :mod:`hopper_gemm.measure.trace`.
+        observer: what looks on, as module:name of a class; the kernel's call then takes readings too.
 
     Returns:
         The kernel, loaded for the current device.
@@ -153,7 +150,7 @@ def load(
     found = reasons(config, problem)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
-    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, metered, traced)
+    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, observer)
     with LOADING:
         return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), kernels.object_file(kernel))
 

@@ -23,30 +23,28 @@ import os
 import stat
 import tempfile
 import tokenize
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 
 PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 SOURCES = (
     "kernel/**/*.py",
+    "ladder/*.py",
     "model/config.py",
     "model/footprint.py",
     "model/hopper.py",
-    "model/protocol/ledger.py",
+    "model/ledger.py",
     "model/problem.py",
     "compiler/compile.py",
 )
-NOT_SOURCES = ("kernel/probes.py",)
-"""Kernels that a measurement compiles for itself; they shape no entry."""
-
 LOCK = ".lock"
 
 
@@ -56,26 +54,23 @@ class StoreError(PermissionError):
 
 @dataclass(frozen=True)
 class KernelId:
-    """What one binary is compiled for: a resolved config at default launch values, a type and a layout; and whether its
-    roles count their waits, or note when they did what, which makes it another binary."""
+    """What one binary is compiled for: a resolved config at default launch values, a type and a layout; and what looks
+    on as it runs, as module:name, which makes it another binary."""
 
     config: GemmConfig
     dtype: str
     layouts: str
-    metered: bool = False
-    traced: bool = False
+    observer: str = ""
 
     @staticmethod
-    def of(config: GemmConfig, problem: GemmProblem, metered: bool = False, traced: bool = False) -> KernelId:
+    def of(config: GemmConfig, problem: GemmProblem, observer: str = "") -> KernelId:
         """The binary that serves a config on a problem; configs that differ only at launch share it."""
-        default = GemmConfig()
-        launch = {name: getattr(default, name) for name in LAUNCH_FIELDS}
-        return KernelId(replace(resolve(config), **launch), problem.dtype, problem.layouts, metered, traced)
+        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer)
 
     @property
     def digest(self) -> str:
-        """Name of the entry in a store; ``metered`` and ``traced`` are no part of it where they are false."""
-        kernel = {name: value for name, value in asdict(self).items() if value is not False}
+        """Name of the entry in a store."""
+        kernel = {**asdict(self), "builder": self.config.builder}
         parts = {"sources": source_digest(), "kernel": kernel, "versions": dict(_versions()), "arch": hopper.ARCH}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -93,8 +88,6 @@ def source_digest() -> str:
     digest = hashlib.sha256()
     for pattern in SOURCES:
         for path in sorted(root.glob(pattern)):
-            if path.relative_to(root).as_posix() in NOT_SOURCES:
-                continue
             digest.update(path.relative_to(root).as_posix().encode())
             digest.update(bare_code(path.read_text()).encode())
     return digest.hexdigest()[:16]

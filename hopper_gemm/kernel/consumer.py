@@ -8,8 +8,7 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
-from hopper_gemm.kernel.ladder.multistage import Ahead
-from hopper_gemm.kernel.meter import Meter, Trace
+from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.model import hopper
 
@@ -76,96 +75,100 @@ class Share:
         ring.release(index, self.target, known[0] & known[1] if len(known) == 2 else known[0] if known else None)
 
 
-@cute.jit
-def multiply_tile(
-    ring: Ring,
-    state: RingState,
-    share: Share,
-    k_tiles: Int32,
-    stagger: cutlass.Constexpr[int],
-    peek: cutlass.Constexpr[bool],
-    unroll: cutlass.Constexpr[int],
-    ahead: Ahead | None,
-    turn: Turn | None,
-    meter: Meter,
-    trace: Trace | None,
-    held: cutlass.Constexpr[int],
-) -> tuple[RingState, Meter]:
-    """The MMA role, for one share of one output tile: accumulators = sum over k_tiles of A @ B.
-
-    Each stage is one wgmma group. After issuing stage i the warp waits until at most ``stagger`` groups are in
-    flight, which ends group i - stagger, and releases that stage; see :mod:`hopper_gemm.kernel.pipeline` for why
-    that is safe. The tensor cores so always have a group queued while the barriers are served. The first wgmma of
-    the tile ignores what the accumulators held, which saves clearing them.
+@dataclass(frozen=True)
+class Mainloop:
+    """The MMA role, for one share of one output tile after another.
 
     Args:
-        ring, state: where this consumer stands; the releases trail ``stagger`` slots behind.
+        ring: of stages.
         share: what it multiplies.
-        k_tiles: stages of this tile, at least 1.
         stagger: groups in flight when an older stage is released.
         peek: probe the next stage while the tensor cores work, and block only if the probe failed.
+        held: last stages of a tile that are not released; see :func:`release_held`.
         unroll: iterations of the loop to lay out one after the other.
-        ahead: the loads that this warpgroup sees to itself, or None where a producer does.
-        turn: taken before the first stage and given after the last is fed, or None where all work at once.
-        meter: of this role.
-        trace: where to note moments, or None.
-        held: last stages of the tile that are not released; see :func:`release_held`.
-
-    Returns:
-        The state after the last stage, and the meter. No group is in flight and every stage but those held has been
-        released.
     """
-    k_blocks = cute.size(share.a, mode=[2])
-    batch = max(1, UNIFORM_WGMMA // cute.size(share.a, mode=[1]))
-    released = state.behind(stagger)
-    passed = Boolean(False)
-    if cutlass.const_expr(ahead is not None):
-        ahead.fill(state, k_tiles)
-    if cutlass.const_expr(turn is not None):
-        turn.take()
-    for k_tile in cutlass.range(k_tiles, unroll=unroll):
-        if cutlass.const_expr(ahead is not None):
-            ahead.step(state, k_tile, k_tiles)
-        asked = meter.ask()
-        _note(trace, k_tile, "asked")
-        ring.wait(state.index, state.parity, passed)
-        meter = meter.got(asked, passed)
-        _note(trace, k_tile, "had")
-        warpgroup.fence()
-        atom = cute.make_mma_atom(share.mma.op)
-        atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0)
-        index = state.index
-        for k_block in cutlass.range_constexpr(k_blocks):
-            if cutlass.const_expr(k_block > 0 and k_block % batch == 0):
-                index = cute.arch.make_warp_uniform(index)
-            at = (None, None, k_block, index)
-            cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
-            atom.set(warpgroup.Field.ACCUMULATE, True)
-        warpgroup.commit_group()
-        _note(trace, k_tile, "issued")
-        state = state.next()
-        if cutlass.const_expr(peek):
-            passed = ring.peek_full(state.index, state.parity)
-        warpgroup.wait_group(stagger)
-        share.release(ring, released.index, _due(k_tile, k_tiles, stagger, held))
-        _note(trace, k_tile, "released")
-        released = released.next()
-    if cutlass.const_expr(turn is not None):
-        turn.give()
-    warpgroup.wait_group(0)
-    for i in cutlass.range_constexpr(stagger - held):
-        share.release(ring, released.index, k_tiles + i >= stagger)
-        released = released.next()
-    return state, meter
 
+    ring: Ring
+    share: Share
+    stagger: int
+    peek: bool
+    held: int
+    unroll: int = 1
 
-def _due(k_tile: Int32, k_tiles: Int32, stagger: int, held: int) -> Boolean | None:
-    """Whether a stage is released after stage ``k_tile`` is committed; None where that is certain."""
-    begun = k_tile >= stagger if stagger else None
-    if not held:
-        return begun
-    before_held = k_tile < k_tiles - held + stagger
-    return before_held if begun is None else begun & before_held
+    @cute.jit
+    def multiply_tile(
+        self, state: RingState, k_tiles: Int32, turn: Turn | None, seen: Observer
+    ) -> tuple[RingState, Observer]:
+        """Accumulators = sum over k_tiles of A @ B.
+
+        Each stage is one wgmma group. After issuing stage i the warp waits until at most ``stagger`` groups are in
+        flight, which ends group i - stagger, and releases that stage; see :mod:`hopper_gemm.kernel.pipeline` for why
+        that is safe. The tensor cores so always have a group queued while the barriers are served. The first wgmma of
+        the tile ignores what the accumulators held, which saves clearing them.
+
+        Args:
+            state: where this consumer stands; the releases trail ``stagger`` slots behind.
+            k_tiles: stages of this tile, at least 1.
+            turn: taken before the first stage and given after the last is fed, or None where all work at once.
+            seen: what looks on.
+
+        Returns:
+            The state after the last stage, and the observer. No group is in flight and every stage but those held has
+            been released.
+        """
+        ring, share, stagger = self.ring, self.share, self.stagger
+        k_blocks = cute.size(share.a, mode=[2])
+        batch = max(1, UNIFORM_WGMMA // cute.size(share.a, mode=[1]))
+        released = state.behind(stagger)
+        passed = Boolean(False)
+        self.load_first(state, k_tiles)
+        if cutlass.const_expr(turn is not None):
+            turn.take()
+        for k_tile in cutlass.range(k_tiles, unroll=self.unroll):
+            self.load_ahead(state, k_tile, k_tiles)
+            seen = seen.stage("asked", k_tile)
+            ring.wait(state.index, state.parity, passed)
+            seen = seen.stage("had", k_tile, passed)
+            warpgroup.fence()
+            atom = cute.make_mma_atom(share.mma.op)
+            atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0)
+            index = state.index
+            for k_block in cutlass.range_constexpr(k_blocks):
+                if cutlass.const_expr(k_block > 0 and k_block % batch == 0):
+                    index = cute.arch.make_warp_uniform(index)
+                at = (None, None, k_block, index)
+                cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
+                atom.set(warpgroup.Field.ACCUMULATE, True)
+            warpgroup.commit_group()
+            seen = seen.stage("issued", k_tile)
+            state = state.next()
+            if cutlass.const_expr(self.peek):
+                passed = ring.peek_full(state.index, state.parity)
+            warpgroup.wait_group(stagger)
+            share.release(ring, released.index, self._due(k_tile, k_tiles))
+            seen = seen.stage("released", k_tile)
+            released = released.next()
+        if cutlass.const_expr(turn is not None):
+            turn.give()
+        warpgroup.wait_group(0)
+        for i in cutlass.range_constexpr(stagger - self.held):
+            share.release(ring, released.index, k_tiles + i >= stagger)
+            released = released.next()
+        return state, seen
+
+    def load_first(self, state: RingState, k_tiles: Int32) -> None:
+        """The tile's first loads, where this warpgroup loads for itself: here a producer does."""
+
+    def load_ahead(self, state: RingState, k_tile: Int32, k_tiles: Int32) -> None:
+        """The loads that this warpgroup issues before it waits for stage ``k_tile``: none."""
+
+    def _due(self, k_tile: Int32, k_tiles: Int32) -> Boolean | None:
+        """Whether a stage is released after stage ``k_tile`` is committed; None where that is certain."""
+        begun = k_tile >= self.stagger if self.stagger else None
+        if not self.held:
+            return begun
+        before_held = k_tile < k_tiles - self.held + self.stagger
+        return before_held if begun is None else begun & before_held
 
 
 @cute.jit
@@ -174,8 +177,3 @@ def release_held(ring: Ring, share: Share, first: Int32, held: cutlass.Constexpr
     for i in cutlass.range_constexpr(held):
         slot = first + i
         share.release(ring, cutlass.select_(slot >= ring.stages, slot - ring.stages, slot), None)
-
-
-def _note(trace: Trace | None, k_tile: Int32, moment: str) -> None:
-    if trace is not None:
-        trace.stage(k_tile, moment)

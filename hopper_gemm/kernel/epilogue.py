@@ -23,6 +23,21 @@ EVICT_FIRST = 0x12F0000000000000
 
 
 @dataclass(frozen=True)
+class Region:
+    """Where one consumer's share lies in the output, in chunks.
+
+    Args:
+        rows, columns: of the share, down and across.
+        row, column: of the share's first chunk in the whole output.
+    """
+
+    rows: int
+    columns: int
+    row: Int32
+    column: Int32
+
+
+@dataclass(frozen=True)
 class Chunks:
     """The shape of an epilogue's chunks, and how they lie in shared memory.
 
@@ -196,10 +211,7 @@ class Epilogue:
     def store_tile(
         self,
         accumulators: cute.Tensor,
-        rows: cutlass.Constexpr[int],
-        columns: cutlass.Constexpr[int],
-        row: Int32,
-        column: Int32,
+        region: Region,
         reduction: ClusterSum | WorkspaceSum | None = None,
         first: Int32 | None = None,
     ) -> None:
@@ -210,12 +222,12 @@ class Epilogue:
 
         Args:
             accumulators: fp32 registers of the share.
-            rows, columns: chunks of the share, down and across.
-            row, column: the share's first chunk in the whole output.
+            region: where the share lies in the output.
             reduction: whose sums are stored, chunk by chunk of those that this CTA owns; None where the accumulators
                 are the sums.
             first: the first slot of the ring in which to stage; then all stores have been read on return.
         """
+        rows, columns, row, column = region.rows, region.columns, region.row, region.column
         chunks = rows * columns
         size = cute.size(accumulators) // chunks
         flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))

@@ -7,12 +7,11 @@ In reading order:
     _set_up             barriers of the ring, the cluster meets
     _produce, _fill     the producer: item after item, stage after stage
     _consume            a consumer: wait, multiply, release, item after item
-    _store              the tile leaves: reduction of split-K parts, epilogue
-    _tile, _walk        which item is next, and where it lies
+    _store              the tile leaves: sums of split-K parts, epilogue
 
-The methods behind these build what the roles use: each a few lines, read when its name comes up. The loops themselves
-are in :mod:`hopper_gemm.kernel.producer` and :func:`hopper_gemm.kernel.consumer.multiply_tile`, the barriers in
-:mod:`hopper_gemm.kernel.pipeline`.
+The methods behind these build what the roles use: each a few lines, read when its name comes up, and replaced by
+overriding where a variant differs. The loops themselves are :meth:`hopper_gemm.kernel.producer.Fill.tile` and
+:meth:`hopper_gemm.kernel.consumer.Mainloop.multiply_tile`, the barriers :mod:`hopper_gemm.kernel.pipeline`.
 """
 
 from __future__ import annotations
@@ -21,31 +20,23 @@ from dataclasses import dataclass
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass import Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.experimental.cuda.tensor_map import TensorMap
 from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.bundle import Bundle
-from hopper_gemm.kernel.consumer import Share, Turn, multiply_tile, release_held
-from hopper_gemm.kernel.epilogue import Chunks, Epilogue
-from hopper_gemm.kernel.ladder.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
-from hopper_gemm.kernel.ladder.direct_store import DirectEpilogue
-from hopper_gemm.kernel.ladder.library_ring import LibraryRing, LibraryState
-from hopper_gemm.kernel.ladder.multistage import Ahead
-from hopper_gemm.kernel.ladder.packed_state import PackedState
-from hopper_gemm.kernel.meter import Meter, Trace
+from hopper_gemm.kernel.consumer import Mainloop, Share, Turn, release_held
+from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
+from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
-from hopper_gemm.kernel.reduction import ClusterSum, StreamSum, WorkspaceSum, meet
-from hopper_gemm.kernel.work import NO_MORE, SLOTS, Counter, Handed, Item, Raster, StreamWalk, Walk, stretch
-from hopper_gemm.kernel.workspace import PACE_WORD, WORK_WORD, Workspace
+from hopper_gemm.kernel.reduction import Parts, meet
+from hopper_gemm.kernel.work import SLOTS, Counter, Item, Raster, TileScheduler
+from hopper_gemm.kernel.workspace import PACE_WORD, Workspace
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import Footprint
-
-STATES = {"index_phase": RingState, "packed": PackedState}
-"""Ways to keep a place in our own ring, by the name of the config's ``ring_state``."""
 
 BUFFER_ALIGN = 1024
 
@@ -59,92 +50,51 @@ turn in pingpong. Those in between belong to the consumers' epilogues."""
 
 @dataclass(frozen=True)
 class Operands(Bundle):
-    """The operands: for each its TMA load, the tensor as that sees it, and a descriptor with another L2
-    promotion, or None. With loads by cp.async there is no TMA load, and the tensors are plain."""
+    """The operands: for each its TMA load, and the tensor as that sees it; plain, and no load, where threads copy."""
 
     atom_a: cute.CopyAtom | None
     a: cute.Tensor
-    map_a: TensorMap | None
     atom_b: cute.CopyAtom | None
     b: cute.Tensor
-    map_b: TensorMap | None
 
 
 @dataclass(frozen=True)
 class Output(Bundle):
-    """The output: C as the TMA store sees it; with direct stores there is no such store, and C is plain."""
+    """The output: C as the TMA store sees it; plain, and no store, where threads write."""
 
     atom: cute.CopyAtom | None
     c: cute.Tensor
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a thread is.
+class Memory:
+    """The shared memory of a CTA: A and B as (rows, depth, stage); the layout of C's chunk buffers, or None."""
 
-    Args:
-        thread: within its CTA.
-        lane: within its warp.
-        warp: of its CTA.
-        warpgroup: of its CTA.
-        rank_m, rank_n: of its CTA within the cluster.
-        cluster: of the grid.
-        part: of its CTA among those that divide k; 0 where they do not.
-    """
-
-    thread: Int32
-    lane: Int32
-    warp: Int32
-    warpgroup: Int32
-    rank_m: Int32 | int
-    rank_n: Int32 | int
-    cluster: Int32
-    part: Int32 | int
-
-    @staticmethod
-    def here(cluster_m: int, cluster_n: int, parts: int) -> Place:
-        """The place of this thread in a cluster of so many CTAs along m, along n, and along k."""
-        thread, _, _ = cute.arch.thread_idx()
-        x, rank_n, part = cute.arch.block_idx()
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        group = cute.arch.make_warp_uniform(thread // hopper.WARPGROUP_THREADS)
-        return Place(
-            thread,
-            cute.arch.lane_idx(),
-            warp,
-            group,
-            x % cluster_m if cluster_m > 1 else 0,
-            rank_n if cluster_n > 1 else 0,
-            x // cluster_m if cluster_m > 1 else x,
-            part if parts > 1 else 0,
-        )
-
-    @property
-    def in_group(self) -> Int32:
-        """Thread within its warpgroup."""
-        return self.thread % hopper.WARPGROUP_THREADS
+    storage: object
+    a: cute.Tensor
+    b: cute.Tensor
+    layout_c: cute.ComposedLayout | None
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a CTA works on, the same for all of its roles.
+    """What a CTA works on and with, the same for all of its roles."""
 
-    Args:
-        place: of the thread.
-        ring: of stages.
-        raster: order of the tiles.
-        k_first, k_tiles: stages of every tile that this CTA multiplies.
-        workspace: of the launch, or None.
-        readings: where a metered kernel writes, or None.
-    """
+    scheduler: TileScheduler
+    operands: Operands
+    output: Output
+    memory: Memory
+    seen: Observer
 
-    place: Place
-    ring: Ring
-    raster: Raster
-    k_first: Int32 | int
-    k_tiles: Int32
-    workspace: Workspace | None
-    readings: cute.Tensor | None
+    @property
+    def place(self) -> Place:
+        """Of the thread."""
+        return self.scheduler.place
+
+    @property
+    def ring(self) -> Ring:
+        """Of stages."""
+        return self.scheduler.ring
 
 
 class HopperGemm:
@@ -153,12 +103,9 @@ class HopperGemm:
     Roles of a CTA (threads 0..127 are warpgroup 0):
 
         warpgroup 0         producer    warp 0 loads A and B into the ring by TMA, the other warps only give up
-                                        registers; by cp.async, all four load
+                                        registers
         warpgroup 1 .. c    consumers   wgmma on their share of the tile, then their share's epilogue; in pingpong each
                                         takes every other tile whole
-
-    In the schedule ``multistage`` there is no producer, consumers are warpgroups 0 .. c - 1, and warp 0 issues the
-    loads between its wgmmas.
 
     Synchronisation, and who arrives where:
 
@@ -173,13 +120,17 @@ class HopperGemm:
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
     until every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
 
+    Words here and in CUTLASS: the ring is the mainloop pipeline, its slots are stages, :class:`RingState` is the
+    PipelineState; an item is a work tile, a walk the tile scheduler's sequence of them; a share is what one consumer
+    computes of a CTA's tile; a chunk is an epilogue subtile; a panel is what CTAs of a row or column share of A or B;
+    :func:`meet` is cluster_arrive and cluster_wait; a footprint is a config's use of shared memory and registers.
+
     Args:
         footprint: the resolved config with its derived figures; it must be legal.
         dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
         out_dtype: element type of C: theirs or fp32.
-        metered: whether the roles count their waits; see :mod:`hopper_gemm.kernel.meter`.
-        traced: whether the first CTA notes when it did what.
+        observer: what looks on.
     """
 
     def __init__(
@@ -188,11 +139,10 @@ class HopperGemm:
         dtype: type[cutlass.Numeric],
         layouts: str,
         out_dtype: type[cutlass.Numeric],
-        metered: bool = False,
-        traced: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         self.footprint, self.config = footprint, footprint.config
-        self.metered, self.traced = metered, traced
+        self.observer = observer or Observer()
         self.dtype, self.out_dtype = dtype, out_dtype
         config = footprint.config
         self.chunks = Chunks(footprint, out_dtype)
@@ -232,37 +182,23 @@ class HopperGemm:
             serpentine: 1 to walk every other group in reverse.
             stream: where to launch.
             sums, words: a workspace, fp32 and int32; see :mod:`hopper_gemm.kernel.workspace`. None without one.
-            readings: (CTAs, roles, fields) of 32 bits, where a metered kernel writes; None without a meter.
+            readings: where an observer writes, 32 bits each; None where it writes nothing.
         """
-        config, shares = self.config, self.footprint
+        config, footprint = self.config, self.footprint
         if cutlass.const_expr(config.swap_ab):
             a, b = b, a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
-        if cutlass.const_expr(config.loads == "tma"):
-            load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
-            map_a, map_b = (one.descriptor(x, config.l2_promotion) for one, x in ((self.a, a), (self.b, b)))
-            operands = Operands(load_a.atom, load_a.tma_tensor, map_a, load_b.atom, load_b.tma_tensor, map_b)
-        elif cutlass.const_expr(config.loads == "mixed"):
-            load_a = self.a.load_atom(a)
-            map_a = self.a.descriptor(a, config.l2_promotion)
-            operands = Operands(load_a.atom, load_a.tma_tensor, map_a, None, b, None)
-        else:
-            operands = Operands(None, a, None, None, b, None)
-        output = Output(None, c)
-        if cutlass.const_expr(config.stores == "tma"):
-            store = self.chunks.store_atom(c)
-            output = Output(store.atom, store.tma_tensor)
-
+        operands, output = self._operands(a, b), self._output(c)
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
         order = along_m, swizzle, serpentine
-        parts = config.work_items, config.stream_k, config.interleave_k, config.part_order == "part"
-        raster = Raster.of(tiles_m, tiles_n, *order, clusters, *parts)
+        parts = config.work_items, config.stream_k, config.part_order == "part"
+        raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(operands, output, raster, k_tiles, workspace, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
-            block=(shares.threads, 1, 1),
+            block=(footprint.threads, 1, 1),
             # a launch with the attribute costs 0.4 to 1 us more, also where the cluster is one CTA
             cluster=(config.cluster_m, config.cluster_n, self.parts) if config.cluster_size > 1 else None,
             min_blocks_per_mp=config.ctas_per_sm,
@@ -284,100 +220,76 @@ class HopperGemm:
         readings: cute.Tensor | None,
     ) -> None:
         """Set up, then play the warpgroup's role; see the class."""
-        config, registers = self.config, self.footprint.registers
-        entry = cute.arch.clock() if cutlass.const_expr(self.traced) else None
+        config = self.config
+        seen = self.observer.enter(readings)
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
-        place = Place.here(*self.cluster, self.parts)
-        layout_a, layout_b = self.a.layout(), self.b.layout()
-        layout_c = None
-        if cutlass.const_expr(config.stores == "tma" and config.staging == "own"):
-            layout_c = self.chunks.layout(config.epi_buffers * config.consumers)
-        storage = SmemAllocator().allocate(self._shared(layout_a, layout_b, layout_c))
-        shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
-        shared_b = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-        ring = self._ring(storage)
+        place = Place.here(self.cluster, self.parts)
+        memory = self._memory()
+        ring = self._ring(memory.storage)
         k_first = 0
         if cutlass.const_expr(self.parts > 1):
-            k_first, k_tiles = stretch(place.part, self.parts, k_tiles, config.interleave_k)
-        task = Task(place, ring, raster, k_first, k_tiles, workspace, readings)
-
-        if cutlass.const_expr(config.prefetch > 0):
-            if place.warp == 1:
-                self._prefetch(task, self._tma_loads(task, operands, shared_a, shared_b))
-        if place.warp == 0:
-            for atom in (operands.atom_a, operands.atom_b, output.atom):
-                if cutlass.const_expr(atom is not None):
-                    cpasync.prefetch_descriptor(atom)
-            with cute.arch.elect_one():
-                ring.init()
-                if cutlass.const_expr(self._has_mailbox):
-                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
-            cute.arch.sync_warp()
-        self._set_up(place)
-        if cutlass.const_expr(self.traced):
-            self._trace(task, place.warpgroup).mark("entry", entry)
-
-        if cutlass.const_expr(config.specialised):
-            if place.warpgroup == 0:
-                if cutlass.const_expr(registers.moved):
-                    cute.arch.setmaxregister_decrease(registers.producer)
-                self._produce(task, operands, storage, shared_a, shared_b)
-            else:
-                if cutlass.const_expr(registers.moved):
-                    cute.arch.setmaxregister_increase(registers.consumer)
-                self._consume(task, place.warpgroup - 1, shared_a, shared_b, storage, layout_c, output, None)
-        else:
-            loads = self._tma_loads(task, operands, shared_a, shared_b)
-            self._consume(task, place.warpgroup, shared_a, shared_b, storage, layout_c, output, loads)
-            if cutlass.const_expr(config.cluster_size > 1):
-                meet()
+            k_first, k_tiles = raster.stretch(place.part, self.parts, k_tiles)
+        mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
+        scheduler = TileScheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox)
+        task = Task(scheduler, operands, output, memory, seen)
+        self._set_up(task)
+        self._play(task)
 
     @cute.jit
-    def _set_up(self, place: Place) -> None:
-        """Let nobody use a barrier before it is initialised. Alone in its cluster, the producer need not wait for
-        anyone: it initialised them itself."""
-        config, shares = self.config, self.footprint
-        if cutlass.const_expr(config.cluster_size > 1):
+    def _set_up(self, task: Task) -> None:
+        """Initialise the barriers, and let nobody use one before that is done."""
+        scheduler = task.scheduler
+        if task.place.warp == 0:
+            self._prefetch_descriptors(task)
+            with cute.arch.elect_one():
+                task.ring.init()
+                if cutlass.const_expr(self._has_mailbox):
+                    Counter.init(scheduler.mailbox, self.config.cluster_size)
+            cute.arch.sync_warp()
+        self._await_barriers(task.place)
+
+    @cute.jit
+    def _await_barriers(self, place: Place) -> None:
+        """Wait until the barriers are initialised. Alone in its cluster, the producer need not wait for anyone: it
+        initialised them itself."""
+        if cutlass.const_expr(self.config.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
-        elif cutlass.const_expr(config.specialised and config.loads == "tma"):
-            threads = shares.threads - hopper.WARPGROUP_THREADS + hopper.WARP_THREADS
+        else:
+            threads = self.footprint.threads - hopper.WARPGROUP_THREADS + hopper.WARP_THREADS
             if place.warp == 0:
                 cute.arch.barrier_arrive(barrier_id=SET_UP, number_of_threads=threads)
             elif place.warpgroup > 0:
                 cute.arch.barrier(barrier_id=SET_UP, number_of_threads=threads)
+
+    @cute.jit
+    def _play(self, task: Task) -> None:
+        """One role a warpgroup."""
+        registers = self.footprint.registers
+        if task.place.warpgroup == 0:
+            if cutlass.const_expr(registers.moved):
+                cute.arch.setmaxregister_decrease(registers.producer)
+            self._produce(task)
         else:
-            cute.arch.sync_threads()
+            if cutlass.const_expr(registers.moved):
+                cute.arch.setmaxregister_increase(registers.consumer)
+            self._consume(task, task.place.warpgroup - 1)
 
     # The producer ----------------------------------------------------------------------------
 
     @cute.jit
-    def _produce(self, task: Task, operands: Operands, storage, shared_a: cute.Tensor, shared_b: cute.Tensor) -> None:
+    def _produce(self, task: Task) -> None:
         """Load every item of this CTA. By a warpgroup: one warp issues TMA, and the others arrive at the cluster's
         barriers where it adds up split-K parts."""
-        config, place = self.config, task.place
         state = self._state(phase=1)
-        if cutlass.const_expr(config.loads != "tma"):
+        if task.place.warp == 0:
+            loads = self._loads(task)
             self._await_launch()
-            self._fill(task, self._copy_fill(task, operands, storage, shared_a), state, self._walk(task, storage))
-        elif place.warp == 0:
-            loads = self._tma_loads(task, operands, shared_a, shared_b)
-            self._await_launch()
-            pace = None
-            if cutlass.const_expr(config.pace > 0):
-                word = task.workspace.word(PACE_WORD)
-                pace = Pace.of(word, config.pace, task.raster, config.cluster_size, task.k_tiles)
-            peek, tagged = config.peeks("producer"), config.scheduler == "dynamic"
-            trace = self._trace(task, 0) if cutlass.const_expr(self.traced) else None
-            clusters = task.raster.clusters
-            stride = config.split_k if config.interleave_k else 1
-            steps = config.reverse_k, stride, config.rotate_k
-            fill = Fill(loads, peek, self._unroll, *steps, pace, self.metered, tagged, clusters, trace)
-            self._fill(task, fill, state, self._walk(task, storage))
+            self._fill(task, self._filler(task, loads), state)
         elif cutlass.const_expr(self.parts > 1):
             self._await_launch()
-            walk = self._walk(task, storage)
+            walk = task.scheduler.producer()
             at = walk.start(state)
             while walk.more(at):
                 meet()
@@ -386,363 +298,234 @@ class HopperGemm:
                 at = walk.next(at, state)
 
     @cute.jit
-    def _fill(self, task: Task, fill: Fill | CopyFill, state: RingState, walk: Walk | StreamWalk | Counter) -> None:
-        self._note(task, 0, "set_up")
-        at, filling = walk.start(state), fill.start(state)
+    def _fill(self, task: Task, fill: Fill, state: RingState) -> None:
+        """Fill the ring with every item."""
+        scheduler, seen = task.scheduler, task.seen.role(task.place, 0)
+        walk = scheduler.producer()
+        at, filling = walk.start(state), fill.start(state, seen.begin())
         while walk.more(at):
-            item = walk.item(at)
-            number = at.index if cutlass.const_expr(self.config.scheduler == "dynamic") else None
+            item, number = walk.item(at), walk.number(at)
             at = walk.ask(at)
-            tile_m, tile_n = self._tile(task, item)
+            tile_m, tile_n = scheduler.tile(item)
             filling = fill.tile(filling, tile_m, tile_n, item, number)
             if cutlass.const_expr(self.parts > 1):
                 meet()
                 meet()
                 meet()
             at = walk.next(at, filling.state)
-        if cutlass.const_expr(self.config.scheduler == "dynamic"):
-            fill.end(filling, Int32(NO_MORE), self.config.cluster_size > 1)
-            walk.leave(at)
-        else:
-            fill.end(filling, None, self.config.cluster_size > 1)
-        if cutlass.const_expr(self.metered):
-            if task.place.lane == 0:
-                filling.meter.write(task.readings, 0)
-        self._note(task, 0, "left")
+        fill.end(filling, walk.ending, self.config.cluster_size > 1)
+        walk.leave(at)
+        filling.seen.leave()
 
     def _await_launch(self) -> None:
         """Where the launch may be ahead of the one before it, wait for that."""
         if self.config.pdl:
             cute.arch.griddepcontrol_wait()
 
-    @cute.jit
-    def _prefetch(self, task: Task, loads: Loads) -> None:
-        """Ask the first stages that this CTA will load into the L2, before anything else is done. By one warp.
-
-        It does not pay: 1 to 1.8 us were lost on launches of 5 to 50 us, since the same rows pass through the TMA unit
-        twice, the prefetched ones ahead of those that are waited for.
-        """
-        walk = self._static_walk(task)
-        item = walk.item(walk.start(self._state(phase=1)))
-        tile_m, tile_n = self._tile(task, item)
-        with cute.arch.elect_one():  # the DSL does so for a copy, not for this
-            for k_tile in cutlass.range(cutlass.min(self.config.prefetch, item.k_count), unroll=1):
-                loads.prefetch(tile_m, tile_n, item.k_first + k_tile)
-
     # The consumers ---------------------------------------------------------------------------
 
     @cute.jit
-    def _consume(
-        self,
-        task: Task,
-        consumer: Int32,
-        shared_a: cute.Tensor,
-        shared_b: cute.Tensor,
-        storage,
-        layout_c: cute.ComposedLayout | None,
-        output: Output,
-        loads: Loads | None,
-    ) -> None:
-        """Multiply and store every item of this consumer; load them too where there is no producer. By a warpgroup."""
-        config, shares, place, ring = self.config, self.footprint, task.place, task.ring
+    def _consume(self, task: Task, consumer: Int32) -> None:
+        """Multiply and store every item of this consumer. By a warpgroup."""
+        config, footprint, scheduler = self.config, self.footprint, task.scheduler
         pingpong = config.schedule == "pingpong"
         consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
         consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
-        own_a, own_b = self._own(shared_a, shared_b, consumer_m, consumer_n)
-        share = self._share(task, own_a, own_b)
-        own = own_a if cutlass.const_expr(config.split == "m") else own_b
-        epilogue = self._epilogue(task, consumer, storage, layout_c, output, own)
-        held = shares.held_slots(self.out_dtype.width // 8)
-        rows, columns = shares.share_m // hopper.WGMMA_M, shares.share_n // self.chunks.n
+        own_a, own_b = self._own(task.memory, consumer_m, consumer_n)
+        loop = self._mainloop(task, self._share(task, own_a, own_b))
+        epilogue = self._epilogue(task, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
+        parts = Parts(footprint, scheduler, consumer, task.memory.a.iterator)
+        rows, columns = footprint.share_m // hopper.WGMMA_M, footprint.share_n // self.chunks.n
         self._await_launch()
 
         state = self._state(phase=0)
-        if cutlass.const_expr(config.scheduler == "dynamic"):
-            walk = Handed(task.raster, task.k_first, task.k_tiles, ring)
-        else:
-            walk = self._static_walk(task, consumer if pingpong else None)
+        walk = scheduler.consumer(consumer if pingpong else None)
         if cutlass.const_expr(pingpong):
-            state = state.advance(consumer * task.k_tiles)
-        meter = Meter.start(self.metered)
-        self._note(task, consumer + 1, "set_up")
-        trace = self._trace(task, consumer + 1) if cutlass.const_expr(self.traced) else None
+            state = state.advance(consumer * scheduler.k_tiles)
+        seen = task.seen.role(task.place, consumer + 1).begin()
         at = walk.start(state)
-        if cutlass.const_expr(config.skew > 0):
-            # only for a stage of the first item: a CTA may have no other, or, handed out dynamically, none at all
-            if walk.more(at):
-                if consumer * config.skew < walk.item(at).k_count:
-                    ring.wait(consumer * config.skew, Int32(0))
+        self._fall_behind(task, walk, at, consumer)
         while walk.more(at):
             item = walk.item(at)
-            tile_m, tile_n = self._tile(task, item)
-            self._note(task, consumer + 1, "first")
-            ahead = None
-            if cutlass.const_expr(loads is not None):
-                stages_ahead = config.stages - 1 - config.stagger
-                ahead = Ahead(loads, tile_m, tile_n, stages_ahead, place.warp == 0)
+            tile_m, tile_n = scheduler.tile(item)
+            seen = seen.at("first")
             turn = None
             if cutlass.const_expr(pingpong):
-                mine, other = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer
-                clusters = task.raster.clusters
-                turn = Turn(mine, other, at >= clusters, at + clusters < task.raster.tiles)
-            state, meter = multiply_tile(
-                ring,
-                state,
-                share,
-                item.k_count,
-                config.stagger,
-                config.peeks("consumer"),
-                self._unroll,
-                ahead,
-                turn,
-                meter,
-                trace,
-                held,
-            )
-            self._note(task, consumer + 1, "fed")
+                mine, other, clusters = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer, scheduler.raster.clusters
+                turn = Turn(mine, other, at >= clusters, at + clusters < scheduler.raster.tiles)
+            tile_loop = self._of_tile(loop, task, tile_m, tile_n)
+            state, seen = tile_loop.multiply_tile(state, item.k_count, turn, seen)
+            seen = seen.at("fed")
             row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
             column = tile_n * (config.tile_n // self.chunks.n) + consumer_n * columns
-            if cutlass.const_expr(held > 0):
-                first = state.behind(held).index
-                epilogue.store_tile(share.accumulators, rows, columns, row, column, None, first)
-                release_held(ring, share, first, held)
-            else:
-                self._store(task, item, consumer, share, shared_a, epilogue, (rows, columns), (row, column))
-            self._note(task, consumer + 1, "stored")
+            self._store(loop, state, item, parts, epilogue, Region(rows, columns, row, column))
+            seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
-                state = state.advance(task.k_tiles)
+                state = state.advance(scheduler.k_tiles)
             at = walk.next(at, state)
-        if cutlass.const_expr(config.scheduler == "dynamic"):
-            share.release(ring, state.index, None)
+        walk.give_back(state, loop.share)
         epilogue.wait_reads(0)
-        self._note(task, consumer + 1, "left")
-        if cutlass.const_expr(self.metered):
-            if (consumer == 0) & (place.in_group == 0):
-                meter.write(task.readings, 1)
+        seen.leave()
 
     @cute.jit
     def _store(
-        self,
-        task: Task,
-        item: Item,
-        consumer: Int32,
-        share: Share,
-        shared_a: cute.Tensor,
-        epilogue: Epilogue | DirectEpilogue,
-        chunks: tuple[int, int],
-        at: tuple[Int32, Int32],
+        self, loop: Mainloop, state: RingState, item: Item, parts: Parts, epilogue: Epilogue, region: Region
     ) -> None:
-        """Add up what other CTAs computed of the tile, if they did, and store it, if that falls to this one."""
-        config, place = self.config, task.place
-        accumulators = cute.make_tensor(share.accumulators.iterator, cute.make_layout(cute.size(share.accumulators)))
-        size = cute.size(accumulators)
-        chunk = size // (chunks[0] * chunks[1])
-        number = (place.rank_m + place.rank_n * config.cluster_m) * config.consumers + consumer
-        numbers = config.cluster_m * config.cluster_n * config.consumers
-        meeting = number, numbers
-        if cutlass.const_expr(config.stream_k):
-            walk = self._static_walk(task)
-            pieces = StreamSum.of(task.workspace, walk, size, *meeting, place.in_group, consumer + 1)
-            if pieces.settle(accumulators, item):
-                epilogue.store_tile(accumulators, *chunks, *at)
-        elif cutlass.const_expr(config.work_items > 1):
-            parts = config.split_k
-            total = WorkspaceSum.of(task.workspace, item, parts, *meeting, size, chunk, place.in_group, consumer + 1)
-            if total.send(accumulators):
-                epilogue.store_tile(accumulators, *chunks, *at, total)
-            elif total.finish_alone(accumulators):
-                epilogue.store_tile(accumulators, *chunks, *at)
-        elif cutlass.const_expr(self.parts > 1):
-            thread, part = place.in_group, place.part
-            total = ClusterSum.of(shared_a.iterator, self.parts, part, consumer, thread, size, chunk)
-            total.send(accumulators)
-            epilogue.store_tile(accumulators, *chunks, *at, total)
-            total.leave()
+        """Store a tile: staged in the ring's last slots, or added up with what other CTAs computed of it."""
+        share, held = loop.share, loop.held
+        if cutlass.const_expr(held > 0):
+            first = state.behind(held).index
+            epilogue.store_tile(share.accumulators, region, None, first)
+            release_held(loop.ring, share, first, held)
         else:
-            epilogue.store_tile(accumulators, *chunks, *at)
+            size = cute.size(share.accumulators)
+            accumulators = cute.make_tensor(share.accumulators.iterator, cute.make_layout(size))
+            reduction = parts.reduction(item, size, size // (region.rows * region.columns))
+            reduction.finish(accumulators, epilogue, region)
 
-    # What the roles share --------------------------------------------------------------------
+    # What the launch hands over --------------------------------------------------------------
 
-    def _tile(self, task: Task, item: Item) -> tuple[Int32, Int32]:
-        """The output tile (m, n) of the thread's CTA in an item."""
-        cluster_tile_m, cluster_tile_n = task.raster.tile(item.tile)
-        return (
-            cluster_tile_m * self.config.cluster_m + task.place.rank_m,
-            cluster_tile_n * self.config.cluster_n + task.place.rank_n,
-        )
+    raster = Raster
+    """The order of the tiles."""
 
-    def _walk(self, task: Task, storage) -> Walk | StreamWalk | Counter:
-        """The producer's walk over items."""
-        config, place = self.config, task.place
-        if config.scheduler == "static":
-            return self._static_walk(task)
-        rank = place.rank_m + place.rank_n * config.cluster_m
-        mailbox = storage.mailbox.data_ptr() if self._has_mailbox else None
-        word = task.workspace.word(WORK_WORD)
-        return Counter(task.raster, task.k_first, task.k_tiles, word, place.lane, rank, config.cluster_size, mailbox)
+    def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
+        """Both operands with their TMA loads. On the host."""
+        load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
+        return Operands(load_a.atom, load_a.tma_tensor, load_b.atom, load_b.tma_tensor)
 
-    def _static_walk(self, task: Task, consumer: Int32 | None = None) -> Walk | StreamWalk:
-        """The walk that every role works out by itself; of a consumer in pingpong every other item."""
-        raster, cluster = task.raster, task.place.cluster
-        if self.config.stream_k:
-            return StreamWalk.of(raster, task.k_tiles, cluster)
-        first, stride = cluster, raster.clusters
-        if consumer is not None:
-            first, stride = cluster + consumer * stride, stride * 2
-        return Walk(raster, task.k_first, task.k_tiles, first, stride)
+    def _output(self, c: cute.Tensor) -> Output:
+        """C with its TMA store. On the host."""
+        store = self.chunks.store_atom(c)
+        return Output(store.atom, store.tma_tensor)
 
-    def _trace(self, task: Task, role: Int32 | int) -> Trace:
-        """Where a role of a traced kernel notes moments: one thread of the first CTA."""
-        place = task.place
-        first = (place.cluster == 0) & (place.rank_m == 0) & (place.rank_n == 0)
-        return Trace(task.readings, role, Boolean(first & (place.in_group == 0)))
+    # What the roles use ----------------------------------------------------------------------
 
-    def _note(self, task: Task, role: Int32 | int, moment: str) -> None:
-        if self.traced:
-            self._trace(task, role).mark(moment)
+    def _prefetch_descriptors(self, task: Task) -> None:
+        """Ask for the TMA descriptors before anybody needs them."""
+        for atom in (task.operands.atom_a, task.operands.atom_b, task.output.atom):
+            if atom is not None:
+                cpasync.prefetch_descriptor(atom)
 
     @property
     def _has_mailbox(self) -> bool:
         return self.config.scheduler == "dynamic" and self.config.cluster_size > 1
 
-    @property
-    def _unroll(self) -> int:
-        return self.config.stages if self.config.unroll else 1
+    def _state(self, phase: int) -> RingState:
+        """A role's place in the ring, before its first slot."""
+        return RingState.first(self.config.stages, phase=phase)
+
+    def _peeks(self, side: str) -> bool:
+        """Whether a side of the ring probes ahead; with one stage it would ask for what it holds itself."""
+        return self.config.stages != 1
+
+    def _loads(self, task: Task) -> Loads:
+        """Both operands' loads; CTAs of a row of the cluster share A, those of a column B."""
+        place, operands, memory = task.place, task.operands, task.memory
+        return Loads(
+            task.ring,
+            self.a.load(operands.atom_a, memory.a, operands.a, place.rank_n, place.row_mask),
+            self.b.load(operands.atom_b, memory.b, operands.b, place.rank_m, place.column_mask),
+        )
+
+    def _filler(self, task: Task, loads: Loads) -> Fill:
+        """How the producer fills the ring."""
+        config, scheduler, pace = self.config, task.scheduler, None
+        if config.pace > 0:
+            word = scheduler.workspace.word(PACE_WORD)
+            pace = Pace.of(word, config.pace, scheduler.raster, config.cluster_size, scheduler.k_tiles)
+        tagged, clusters = config.scheduler == "dynamic", scheduler.raster.clusters
+        return Fill(loads, self._peeks("producer"), config.reverse_k, pace, tagged, clusters)
+
+    def _own(self, memory: Memory, consumer_m: Int32 | int, consumer_n: Int32 | int) -> tuple[cute.Tensor, cute.Tensor]:
+        """The rows of both operands that one consumer reads, (rows, depth, stage)."""
+        footprint = self.footprint
+        own_a = cute.logical_divide(memory.a, (footprint.share_m, None, None))[(None, consumer_m), None, None]
+        own_b = cute.logical_divide(memory.b, (footprint.share_n, None, None))[(None, consumer_n), None, None]
+        return own_a, own_b
 
     def _tiled_mma(self, n: int) -> cute.TiledMma:
-        op = warpgroup.MmaF16BF16Op(
-            self.dtype,
-            Float32,
-            (hopper.WGMMA_M, n, hopper.WGMMA_K),
-            warpgroup.OperandSource.SMEM,
-            self.a.major,
-            self.b.major,
-        )
+        shape, smem = (hopper.WGMMA_M, n, hopper.WGMMA_K), warpgroup.OperandSource.SMEM
+        op = warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, smem, self.a.major, self.b.major)
         return cute.make_tiled_mma(op)
-
-    def _own(
-        self, shared_a: cute.Tensor, shared_b: cute.Tensor, consumer_m: Int32 | int, consumer_n: Int32 | int
-    ) -> tuple[cute.Tensor, cute.Tensor]:
-        """The rows of both operands that one consumer reads, (rows, depth, stage)."""
-        shares = self.footprint
-        own_a = cute.logical_divide(shared_a, (shares.share_m, None, None))[(None, consumer_m), None, None]
-        own_b = cute.logical_divide(shared_b, (shares.share_n, None, None))[(None, consumer_n), None, None]
-        return own_a, own_b
 
     def _share(self, task: Task, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
         """What one consumer multiplies with."""
-        shares, place, ring = self.footprint, task.place, task.ring
-        mma = self._tiled_mma(shares.share_n)
+        footprint, place, ring = self.footprint, task.place, task.ring
+        mma = self._tiled_mma(footprint.share_n)
         thread_mma = mma.get_slice(0)
         return Share(
             mma,
-            cute.make_rmem_tensor(thread_mma.partition_shape_C((shares.share_m, shares.share_n)), Float32),
+            cute.make_rmem_tensor(thread_mma.partition_shape_C((footprint.share_m, footprint.share_n)), Float32),
             mma.make_fragment_A(thread_mma.partition_A(own_a)),
             mma.make_fragment_B(thread_mma.partition_B(own_b)),
             ring.release_target(place.lane, place.rank_m, place.rank_n),
             ring.arrives(place.lane, place.warp),
         )
 
-    def _epilogue(
-        self,
-        task: Task,
-        consumer: Int32,
-        storage,
-        layout_c: cute.ComposedLayout | None,
-        output: Output,
-        own: cute.Tensor,
-    ) -> Epilogue | DirectEpilogue:
-        """How one consumer's share leaves."""
-        thread = task.place.in_group
-        if self.config.stores == "direct":
-            return DirectEpilogue.of(thread, output.c, self.footprint.share_n, self.out_dtype)
-        if layout_c is None:
+    def _mainloop(self, task: Task, share: Share) -> Mainloop:
+        """How one consumer multiplies."""
+        held = self.footprint.held_slots(self.out_dtype.width // 8)
+        return Mainloop(task.ring, share, self.config.stagger, self._peeks("consumer"), held)
+
+    def _of_tile(self, loop: Mainloop, task: Task, tile_m: Int32, tile_n: Int32) -> Mainloop:
+        """The main loop for one output tile: the same for all."""
+        return loop
+
+    def _fall_behind(self, task: Task, walk, at, consumer: Int32) -> None:
+        """Where a consumer starts behind another, wait; here all start together."""
+
+    def _epilogue(self, task: Task, consumer: Int32, own: cute.Tensor) -> Epilogue:
+        """How one consumer's share leaves: through buffers, or through its ``own`` rows of the ring."""
+        output, layout, thread = task.output, task.memory.layout_c, task.place.in_group
+        if layout is None:
             shared = self.chunks.in_ring(own)
         else:
-            shared = storage.c.get_tensor(layout_c.outer, swizzle=layout_c.inner)
+            shared = task.memory.storage.c.get_tensor(layout.outer, swizzle=layout.inner)
         return self.chunks.epilogue(output.atom, shared, output.c, self._tiled_mma(self.chunks.n), consumer, thread)
 
-    def _tma_loads(self, task: Task, operands: Operands, shared_a: cute.Tensor, shared_b: cute.Tensor) -> Loads:
-        """Both operands' loads; CTAs of a row of the cluster share A, those of a column B."""
-        rank_m, rank_n = task.place.rank_m, task.place.rank_n
-        row, column = _mask_row(self.cluster, rank_m), _mask_column(self.cluster, rank_n)
-        return Loads(
-            task.ring,
-            self.a.load(operands.atom_a, shared_a, operands.a, rank_n, row, operands.map_a),
-            self.b.load(operands.atom_b, shared_b, operands.b, rank_m, column, operands.map_b),
-        )
-
-    def _copy_fill(self, task: Task, operands: Operands, storage, shared_a: cute.Tensor) -> CopyFill:
-        """Both operands' loads by the producer's threads, or those of B beside A's by TMA."""
-        config, thread = self.config, task.place.thread
-        span = self.footprint.swizzle_bytes * 8 // self.dtype.width
-        if config.loads == "mixed":
-            a = self.a.load(operands.atom_a, shared_a, operands.a, 0, 0, operands.map_a)
-        else:
-            a = ThreadLoad.of(thread, operands.a, storage.a.data_ptr(), config.tile_m, config.tile_k, span)
-        b = ThreadLoad.of(thread, operands.b, storage.b.data_ptr(), config.tile_n, config.tile_k, span)
-        lag = min(config.stages - 1 - config.stagger, COPIES_UNDER_WAY)
-        return CopyFill(
-            ThreadLoads(task.ring, a, b, task.place.warp == 0), lag, config.peeks("producer"), self._state(phase=0)
-        )
-
-    def _state(self, phase: int) -> RingState:
-        """A role's place in the ring, before its first slot."""
-        kind = LibraryState if self.config.ring == "library" else STATES[self.config.ring_state]
-        return kind.first(self.config.stages, phase=phase)
-
     def _ring(self, storage) -> Ring:
-        config, shares = self.config, self.footprint
-        each = tuple(tile * config.tile_k * self.dtype.width // 8 for tile in (config.tile_m, config.tile_n))
-        announced = {"tma": each if config.full_barriers == 2 else (sum(each),), "mixed": each[:1], "cp_async": (0,)}
-        by_all, by_consumers = config.every_thread("producer"), config.every_thread("consumer")
-        warps = {"tma": 1, "mixed": 1 + hopper.WARPGROUP_WARPS, "cp_async": hopper.WARPGROUP_WARPS}[config.loads]
-        speaking = 1 if config.arrivals == "group" else hopper.WARPGROUP_WARPS
-        ring = Ring(
+        """The ring's barriers."""
+        config, readers = self.config, self.footprint.readers
+        return Ring(
             storage.barriers.data_ptr(),
             config.stages,
-            announced[config.loads],
-            warps * (hopper.WARP_THREADS if by_all else 1),
-            speaking * (hopper.WARP_THREADS if by_consumers else 1) * shares.readers,
-            by_all,
-            "consumer" if by_consumers else config.arrivals if config.arrivals in ("elected", "group") else "warp",
-            config.waits == "relaxed",
+            self.footprint.stage_bytes,
+            1,
+            hopper.WARPGROUP_WARPS * readers,
             self.cluster,
             storage.tags.data_ptr() if config.scheduler == "dynamic" else None,
         )
-        return LibraryRing.of(ring) if config.ring == "library" else ring
+
+    def _memory(self) -> Memory:
+        """The shared memory of a CTA."""
+        config = self.config
+        layout_a, layout_b, layout_c = self.a.layout(), self.b.layout(), None
+        if config.epi_buffers:
+            layout_c = self.chunks.layout(config.epi_buffers * config.consumers)
+        storage = SmemAllocator().allocate(self._shared(layout_a, layout_b, layout_c))
+        return Memory(
+            storage,
+            storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner),
+            storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner),
+            layout_c,
+        )
 
     def _shared(
         self, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout, layout_c: cute.ComposedLayout | None
     ) -> type:
-        """The shared memory of a CTA; where parts of a tile meet in the ring, its A and B lie side by side."""
+        """The regions of shared memory; where parts of a tile meet in the ring, its A and B lie side by side."""
 
         def buffer(layout: cute.ComposedLayout | None, dtype: type[cutlass.Numeric] = self.dtype):
             size = cute.cosize(layout) if layout is not None else 0
             return cute.struct.Align[cute.struct.MemRange[dtype, size], BUFFER_ALIGN]
 
-        config = self.config
         regions = {
             "A": buffer(layout_a),
             "B": buffer(layout_b),
             "C": buffer(layout_c, self.out_dtype),
-            "barriers": cute.struct.MemRange[Int64, (1 + config.full_barriers) * config.stages],
+            "barriers": cute.struct.MemRange[Int64, self.footprint.barriers],
             "mailbox": cute.struct.MemRange[Int64, 3 * SLOTS],
-            "tags": cute.struct.MemRange[Int32, config.stages],
+            "tags": cute.struct.MemRange[Int32, self.config.stages],
         }
         fields = {name.lower(): regions[name] for name in self.footprint.smem_map}
         return cute.struct(type("Shared", (), {"__annotations__": fields}))
-
-
-def _mask_row(cluster: tuple[int, int], rank_m: Int32) -> Int32 | int:
-    """Multicast mask of the CTAs with the same place along m: they share a tile of A."""
-    if cluster[1] == 1:
-        return 0
-    return cutlass.Int16(sum(1 << (cluster[0] * j) for j in range(cluster[1])) << rank_m)
-
-
-def _mask_column(cluster: tuple[int, int], rank_n: Int32) -> Int32 | int:
-    """Multicast mask of the CTAs with the same place along n: they share a tile of B."""
-    if cluster[0] == 1:
-        return 0
-    return cutlass.Int16(((1 << cluster[0]) - 1) << (rank_n * cluster[0]))

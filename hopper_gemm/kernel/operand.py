@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
-from cutlass import Int16, Int32, Int64, cute
-from cutlass._mlir.dialects import cute as cute_ir
-from cutlass._mlir.dialects import cute_nvgpu as nvgpu_ir
+from cutlass import Int16, Int32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
-from cutlass.experimental.cuda.tensor_map import (
-    TensorMap,
-    TensorMapL2Promotion,
-    TensorMapSwizzle,
-    create_tensor_map_tiled,
-)
 
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import DEFAULTS
 from hopper_gemm.model.footprint import swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 UNROLLED_BOXES = 4
 """More boxes than this are issued in a loop: unrolled, thirty loads a stage ran the producer out of registers."""
-
-PROMOTIONS = {
-    0: TensorMapL2Promotion.none,
-    64: TensorMapL2Promotion.l2_64b,
-    128: TensorMapL2Promotion.l2_128b,
-    256: TensorMapL2Promotion.l2_256b,
-}
-SWIZZLES = {128: TensorMapSwizzle.s128b, 64: TensorMapSwizzle.s64b, 32: TensorMapSwizzle.s32b}
-ALIGN = 64
-"""Bytes; of a descriptor (CUDA driver API, cuTensorMapEncodeTiled)."""
-
 
 Kind = warpgroup.SmemLayoutAtomKind
 BY_DEPTH = {128: Kind.K_SW128, 64: Kind.K_SW64, 32: Kind.K_SW32, 16: Kind.K_INTER}
@@ -75,7 +56,6 @@ class OperandLoad:
         turn: alternating multicast: this CTA's rank among so many, which load the stages k = rank, rank + so many ...;
             None: of all stages.
         mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
-        descriptor: a TMA descriptor to take instead of the atom's own, or None.
     """
 
     atom: cute.CopyAtom
@@ -87,7 +67,6 @@ class OperandLoad:
     count: int
     turn: tuple[Int32, int] | None
     mask: Int16 | None
-    descriptor: cute.Pointer | None = None
 
     @cute.jit
     def issue(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
@@ -111,16 +90,13 @@ class OperandLoad:
                     self.shared[None, (part, box, stage)],
                     tma_bar_ptr=full,
                     mcast_mask=self.mask,
-                    tma_desc_ptr=self.descriptor,
+                    **self.options,
                 )
 
-    @cute.jit
-    def prefetch(self, tile: Int32, k_tile: Int32) -> None:
-        """Ask the same bytes into the L2."""
-        for i in cutlass.range_constexpr(self.count):
-            part = self.first + i
-            for box in cutlass.range(self.boxes, unroll=1):
-                cute.prefetch(self.atom, self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)])
+    @property
+    def options(self) -> dict[str, Any]:
+        """Further options of a copy."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -142,12 +118,6 @@ class Loads:
         self.ring.expect(index, tag)
         self.a.issue(tile_m, k_tile, index, self.ring.full(0) + index)
         self.b.issue(tile_n, k_tile, index, self.ring.full(1) + index)
-
-    @cute.jit
-    def prefetch(self, tile_m: Int32, tile_n: Int32, k_tile: Int32) -> None:
-        """Ask what a stage needs into the L2."""
-        self.a.prefetch(tile_m, k_tile)
-        self.b.prefetch(tile_n, k_tile)
 
 
 @dataclass(frozen=True)
@@ -225,15 +195,7 @@ class Operand:
         affine = cute.slice_(cute.logical_divide(stage.outer, self.box), ((None, 0), (None, 0)))
         return cpasync.make_tiled_tma_atom(op, matrix, cute.make_composed_layout(stage.inner, 0, affine), self.box)
 
-    def descriptor(self, matrix: cute.Tensor, l2_promotion: int):
-        """A descriptor of the same load with another L2 promotion, or None for the atom's own. On the host."""
-        if l2_promotion == DEFAULTS["l2_promotion"]:
-            return None
-        return load_descriptor(matrix, self.box, self.by_rows, l2_promotion)
-
-    def load(
-        self, atom: cute.CopyAtom, shared: cute.Tensor, source: cute.Tensor, rank: Int32, mask, descriptor
-    ) -> OperandLoad:
+    def load(self, atom: cute.CopyAtom, shared: cute.Tensor, source: cute.Tensor, rank: Int32, mask) -> OperandLoad:
         """Partition the operand into boxes; ``rank`` is this CTA's place among those that share the tile."""
         box = self.box
         parts, global_parts = cpasync.tma_partition(
@@ -242,34 +204,5 @@ class Operand:
         count = self.slices // self.loaders
         first = rank * count if self.loaders > 1 else 0
         turn = (rank, self.sharers) if self.turns and self.sharers > 1 else None
-        pointer = None if descriptor is None else descriptor_pointer(descriptor)
         boxes = self.tile_k // box[1]
-        return OperandLoad(atom, parts, global_parts, self.slices, boxes, first, count, turn, mask, pointer)
-
-
-def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], by_rows: bool, l2_promotion: int) -> TensorMap:
-    """The descriptor of a load of boxes of a matrix, with a chosen L2 promotion. On the host.
-
-    Args:
-        matrix: (rows, depth) in global memory.
-        box: rows and columns of a box; its contiguous side is a row of the swizzle.
-        by_rows: whether rows are contiguous, and not depth.
-        l2_promotion: bytes, a key of :data:`PROMOTIONS`.
-    """
-    inner, outer = (0, 1) if by_rows else (1, 0)
-    return create_tensor_map_tiled(
-        matrix.iterator.toint(),
-        matrix.element_type,
-        [cute.size(matrix, mode=[inner]), cute.size(matrix, mode=[outer])],
-        [Int64(matrix.stride[outer]) * ELEMENT_BYTES // hopper.TMA_ALIGN_BYTES],
-        [box[inner], box[outer]],
-        swizzle=SWIZZLES[box[inner] * ELEMENT_BYTES],
-        l2_promotion=PROMOTIONS[l2_promotion],
-    )
-
-
-def descriptor_pointer(descriptor: TensorMap) -> cute.Pointer:
-    """A descriptor's address as a TMA copy takes it. On the device, the descriptor being a grid constant."""
-    address = cute_ir.assume(cute_ir.ConstrainedIntType.get(ALIGN, 64), Int64(descriptor.get_ptr().toint()).ir_value())
-    kind = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, ALIGN)
-    return cute_ir.inttoptr(kind, address)
+        return OperandLoad(atom, parts, global_parts, self.slices, boxes, first, count, turn, mask)

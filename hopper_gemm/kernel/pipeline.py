@@ -14,26 +14,19 @@ The producer starts one phase ahead, so its first round of acquires passes at on
 
 Who arrives, how often, on a slot's barriers in one round:
 
-    full      the one thread that issues the TMA loads, once, announcing the bytes of the whole stage (or those of A on
-              one barrier and those of B on another); then the copy engine, by bytes. With multicast a part of the bytes
-              comes from the other CTAs of the cluster. Loads by cp.async: every producer warp, once its copies have
-              landed; no bytes are counted.
+    full      the one thread that issues the TMA loads, once, announcing the bytes of the whole stage; then the copy
+              engine, by bytes. With multicast a part of the bytes comes from the other CTAs of the cluster. Loads by
+              cp.async: every producer warp, once its copies have landed; no bytes are counted.
     empty     one lane of every consumer warp, on this CTA and on every CTA whose loads land here too or that loads
               for us (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
               where consumers are those that read the stage: one in pingpong.
-
-With arrivals by every thread of a side its count is 32 times as large. With arrivals by ``group`` one warp's lane
-speaks for its consumer: a wgmma group belongs to the warpgroup and is complete as a whole (PTX, wgmma.commit_group), so
-that one warp that has waited for it knows of all four. (The model named below lets warps go apart, and leaves this one
-out.)
 
 Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after
 ``wgmma.wait_group s`` that follows the commit of stage i: groups complete in order, so at most the s youngest groups
 (stages i - s + 1 .. i) can still be running in that warp, and stage i - s has been read to the end. The producer passes
 ``acquire`` after the arrival of *every* consumer warp of *every* CTA that reads the slot, because the count asks for
 each of them separately; no warp speaks for another. wgmma's reads and TMA's writes both belong to the async proxy, and
-the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed. A relaxed wait orders
-nothing by PTX; of one in the scope of a CTA the assembler makes the instruction that it makes of an acquire.
+the mbarrier's release (arrive) and acquire (wait) order them; no further fence is needed.
 
 A number may travel with a slot (:meth:`Ring.tag`): the thread that announces the slot's bytes writes it before it
 arrives, consumers read it once they have found the slot full and before they release it, so it needs no barrier of its
@@ -55,9 +48,6 @@ from cutlass.cutlass_dsl import extract_mlir_values, new_from_mlir_values
 from hopper_gemm.model import hopper
 
 TAG_BYTES = 4
-
-WAIT_NS = 10_000_000
-"""A try_wait may sleep so long before it is asked again, as in the DSL's own wait."""
 
 
 class RingState:
@@ -148,38 +138,31 @@ class Ring:
     """The barriers of the ring and what each role does with them.
 
     Args:
-        barriers: shared memory for the mbarriers: all full barriers (first those of A, then those of B where each
-            operand has its own), then all empty ones.
+        barriers: shared memory for the mbarriers: all full barriers, then all empty ones.
         stages: slots.
-        load_bytes: bytes that complete a slot's full barriers, one number for each of them.
+        load_bytes: bytes that complete a slot's full barrier, beside its arrivals.
         loading: arrivals on a full barrier in one round.
         reading: arrivals on an empty barrier in one round, by the consumers of one CTA.
-        every: whether every thread of the producer's warps arrives, or one lane of each.
-        releases: who arrives for the consumers: ``warp``, ``consumer`` (every thread), ``elected`` or ``group``.
-        relaxed: whether waits have no acquire.
         cluster: CTAs of the cluster along m and along n.
         tags: shared memory for a number that travels with each slot, or None; see :meth:`tag`.
     """
 
     barriers: cute.Pointer
     stages: int
-    load_bytes: tuple[int, ...]
+    load_bytes: int
     loading: int
     reading: int
-    every: bool
-    releases: str
-    relaxed: bool
     cluster: tuple[int, int]
     tags: cute.Pointer | None = None
 
     def full(self, load: int = 0) -> cute.Pointer:
-        """The first full barrier of a load: 0 for A, 1 for B; they are the same where A and B share one."""
-        return self.barriers + min(load, len(self.load_bytes) - 1) * self.stages
+        """The first full barrier of a load: 0 for A, 1 for B, which share it."""
+        return self.barriers
 
     @property
     def empty(self) -> cute.Pointer:
         """The first empty barrier."""
-        return self.barriers + len(self.load_bytes) * self.stages
+        return self.barriers + self.stages
 
     @property
     def readers(self) -> int:
@@ -193,8 +176,7 @@ class Ring:
         compiler makes a loop over the lanes, with a fence in each turn.
         """
         for stage in range(self.stages):
-            for load in range(len(self.load_bytes)):
-                cute.arch.mbarrier_init(self.full(load) + stage, self.loading)
+            cute.arch.mbarrier_init(self.full() + stage, self.loading)
             cute.arch.mbarrier_init(self.empty + stage, self.reading * self.readers)
         cute.arch.mbarrier_init_fence()
 
@@ -204,11 +186,11 @@ class Ring:
     def acquire(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
         """Wait until the slot is empty; ``passed`` is the answer of an earlier :meth:`peek_empty`."""
         if not passed:
-            self._wait(self.empty + index, parity)
+            cute.arch.mbarrier_wait(self.empty + index, parity)
 
     @cute.jit
     def expect(self, index: Int32, tag: Int32 | None = None) -> None:
-        """Announce the bytes of the slot's loads on its full barriers, before the first of them is issued. By one warp.
+        """Announce the bytes of the slot's loads on its full barrier, before the first of them is issued. By one warp.
 
         Several loads may complete one barrier: it waits for the sum of their bytes.
 
@@ -216,30 +198,25 @@ class Ring:
             index: the slot.
             tag: number that goes with it, or None.
         """
-        if cutlass.const_expr(self.every):
-            lane = cute.arch.lane_idx()
-            if lane == 0:
-                self._put(index, tag)
-            for load in cutlass.range_constexpr(len(self.load_bytes)):
-                if lane == 0:
-                    cute.arch.mbarrier_arrive_and_expect_tx(self.full(load) + index, self.load_bytes[load])
-                else:
-                    cute.arch.mbarrier_arrive(self.full(load) + index)
-        else:
-            with cute.arch.elect_one():
-                self._put(index, tag)
-                for load in cutlass.range_constexpr(len(self.load_bytes)):
-                    cute.arch.mbarrier_arrive_and_expect_tx(self.full(load) + index, self.load_bytes[load])
+        with cute.arch.elect_one():
+            self.put(index, tag)
+            cute.arch.mbarrier_arrive_and_expect_tx(self.full() + index, self.load_bytes)
 
     @cute.jit
     def finish(self, index: Int32, tag: Int32) -> None:
         """Fill a slot with its number alone. By one warp; the slot must be empty."""
         with cute.arch.elect_one():
-            self._put(index, tag)
-            for load in cutlass.range_constexpr(len(self.load_bytes)):
-                cute.arch.mbarrier_arrive(self.full(load) + index)
+            self.put(index, tag)
+            cute.arch.mbarrier_arrive(self.full() + index)
 
-    def _put(self, index: Int32, tag: Int32 | None) -> None:
+    @cute.jit
+    def commit(self, index: Int32) -> None:
+        """Tell the consumers that what a warp copied itself has landed in the slot. By the warp."""
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(self.full() + index)
+
+    def put(self, index: Int32, tag: Int32 | None) -> None:
+        """Write the number that goes with a slot, if there is one."""
         if tag is not None:
             assert self.tags is not None
             at = self.tags.toint() + index * TAG_BYTES
@@ -253,13 +230,6 @@ class Ring:
             slot = state.ahead(i)
             cute.arch.mbarrier_wait(self.empty + slot.index, slot.parity)
 
-    @cute.jit
-    def _wait(self, barrier: cute.Pointer, parity: Int32) -> None:
-        if cutlass.const_expr(self.relaxed):
-            wait_in(barrier, parity, "relaxed")
-        else:
-            cute.arch.mbarrier_wait(barrier, parity)
-
     def peek_empty(self, index: Int32, parity: Int32) -> Boolean:
         """Whether the slot is already empty; never blocks for long."""
         return cute.arch.mbarrier_test_wait(self.empty + index, parity)
@@ -270,15 +240,11 @@ class Ring:
     def wait(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
         """Wait until the slot is full; ``passed`` is the answer of an earlier :meth:`peek_full`."""
         if not passed:
-            for load in cutlass.range_constexpr(len(self.load_bytes)):
-                self._wait(self.full(load) + index, parity)
+            cute.arch.mbarrier_wait(self.full() + index, parity)
 
     def peek_full(self, index: Int32, parity: Int32) -> Boolean:
         """Whether the slot is already full; never blocks for long."""
-        passed = cute.arch.mbarrier_test_wait(self.full() + index, parity)
-        for load in range(1, len(self.load_bytes)):
-            passed = passed & cute.arch.mbarrier_test_wait(self.full(load) + index, parity)
-        return passed
+        return cute.arch.mbarrier_test_wait(self.full() + index, parity)
 
     def tag(self, index: Int32) -> Int32:
         """The number that came with a slot. By a thread that has found it full and not released it."""
@@ -301,9 +267,6 @@ class Ring:
             target: of this lane; see :meth:`release_target`.
             arrives: true for the lanes that :meth:`arrives` names; None for every lane.
         """
-        if self.releases == "elected":
-            self._release_elected(index, arrives)
-            return
         space = "cta" if self.readers == 1 else "cluster"
         inline_ptx(
             f"mbarrier.arrive.shared::{space}.b64 _, [{{$r0}}];",
@@ -311,21 +274,9 @@ class Ring:
             predicate=arrives,
         )
 
-    @cute.jit
-    def _release_elected(self, index: Int32, due: Boolean | None) -> None:
-        """The same by one elected thread of the warp, behind a warp sync and a branch; in a CTA alone."""
-        cute.arch.sync_warp()
-        if Boolean(True) if cutlass.const_expr(due is None) else due:
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(self.empty + index)
-
     def arrives(self, lane: Int32, warp: Int32) -> Boolean | None:
-        """Whether a lane of a warp of the CTA takes part in releases: one for each CTA that must be told; None where
-        every lane does, or one that is elected."""
-        if self.releases in ("consumer", "elected"):
-            return None
-        speaks = Boolean(lane < self.readers)
-        return Boolean(speaks & (warp % hopper.WARPGROUP_WARPS == 0)) if self.releases == "group" else speaks
+        """Whether a lane of a warp of the CTA takes part in releases: one for each CTA that must be told."""
+        return Boolean(lane < self.readers)
 
     @cute.jit
     def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
@@ -342,15 +293,3 @@ class Ring:
             return inline_ptx(
                 "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[local, peer]
             )
-
-
-@cute.jit
-def wait_in(barrier: cute.Pointer, parity: Int32, order: cutlass.Constexpr[str]) -> None:
-    """Wait on a barrier of this CTA, in the memory order ``acquire`` or ``relaxed``."""
-    passed = Boolean(False)
-    while not passed:
-        passed = inline_ptx(
-            f"mbarrier.try_wait.parity.{order}.cta.shared::cta.b64 {{$w0}}, [{{$r0}}], {{$r1}}, {{$r2}};",
-            write_only_types=[Boolean],
-            read_only_args=[barrier.toint(), parity, Int32(WAIT_NS)],
-        )

@@ -10,14 +10,11 @@ from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.bundle import Bundle
-from hopper_gemm.kernel.meter import Meter, Trace
+from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import RingState
 from hopper_gemm.kernel.work import Item, Raster
 from hopper_gemm.kernel.workspace import LOOKS, put
-
-STARTS = 16
-"""Places along k at which clusters begin where they begin apart."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,8 @@ class Pace:
     apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was
     read two and a half times. So producers meet at a counter every so many stages of a tile: each adds 1, and waits
     until the count says that on average all have come to the meeting before this one, while its consumers multiply what
-    the ring holds. So nobody is two meetings ahead of the average, and a few that are late hold nobody up. A producer
-    that is not ahead does not wait: its addition tells it the count.
+    the ring holds. A producer waits only when more than one interval ahead of the average; stragglers do not stall
+    others. A producer less than one interval ahead reads the counter once, by its own addition.
 
     Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks
     no more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever
@@ -111,13 +108,13 @@ class Filling(Bundle):
 
     Args:
         state: the next slot to fill.
-        meter: of this role.
+        seen: what looks on.
         walked: tiles behind it, where anything depends on their number.
         patience: with other producers, or None.
     """
 
     state: RingState
-    meter: Meter
+    seen: Observer
     walked: Int32 | int
     patience: Patience | None
 
@@ -129,35 +126,32 @@ class Fill:
     Args:
         loads: of both operands.
         peek: probe the next slot while this one loads, and block only if the probe failed.
-        unroll: iterations of the loop to lay out one after the other.
         reverse: load every other tile of a cluster from the end of k; where tiles are handed out dynamically, the tiles
             of every other round of all clusters, since a tile's direction must not depend on who takes it when.
-        stride: stages from one that an item has to its next.
-        rotate: stages by which clusters start apart, each going round to where it began.
         pace: with whom to keep in step, or None.
-        metered: whether to count waits.
         tagged: whether the number of an item goes with its first stage.
         clusters: of the launch.
-        trace: where to note moments, or None.
+        unroll: iterations of the loop to lay out one after the other.
     """
 
     loads: Loads
     peek: bool
-    unroll: int
     reverse: bool
-    stride: int
-    rotate: int
     pace: Pace | None
-    metered: bool
     tagged: bool
     clusters: Int32
-    trace: Trace | None
+    unroll: int = 1
 
-    def start(self, state: RingState) -> Filling:
+    @property
+    def stride(self) -> int:
+        """Stages from one that an item has to its next."""
+        return 1
+
+    def start(self, state: RingState, seen: Observer) -> Filling:
         """Before the first tile."""
         counted = self.reverse and not self.tagged
         patience = None if self.pace is None else Patience(Int32(0), Int32(LOOKS))
-        return Filling(state, Meter.start(self.metered), Int32(0) if counted else 0, patience)
+        return Filling(state, seen, Int32(0) if counted else 0, patience)
 
     @cute.jit
     def tile(self, at: Filling, tile_m: Int32, tile_n: Int32, item: Item, number: Any) -> Filling:
@@ -168,40 +162,36 @@ class Fill:
             tile overlap the epilogue of this one.
         """
         ring = self.loads.ring
-        state, meter, patience = at.state, at.meter, at.patience
+        state, seen, patience = at.state, at.seen, at.patience
         passed = Boolean(False)
         start, step = item.k_first, self.stride
         if cutlass.const_expr(self.reverse):
             back = (number // self.clusters if self.tagged else at.walked) & 1
             start = cutlass.select_(back != 0, item.k_first + (item.k_count - 1) * self.stride, Int32(item.k_first))
             step = cutlass.select_(back != 0, Int32(-self.stride), Int32(self.stride))
-        turn = Int32(0)
-        if cutlass.const_expr(self.rotate > 0):
-            turn = ((item.tile + item.part) % STARTS) * self.rotate
-            turn = cutlass.select_(turn < item.k_count, turn, Int32(0))
+        turn = self.turn(item)
         for k_tile in cutlass.range(item.k_count, unroll=self.unroll):
-            asked = meter.ask()
-            self._note(k_tile, "asked")
+            seen = seen.stage("asked", k_tile)
             ring.acquire(state.index, state.parity, passed)
-            meter = meter.got(asked, passed)
-            self._note(k_tile, "had")
-            place = k_tile
-            if cutlass.const_expr(self.rotate > 0):
-                place = k_tile + turn
-                place = cutlass.select_(place < item.k_count, place, place - item.k_count)
-            self.loads.issue(tile_m, tile_n, start + place * step, state.index, number if self.tagged else None)
-            self._note(k_tile, "issued")
+            seen = seen.stage("had", k_tile, passed)
+            k_at = start + self.turned(k_tile, turn, item) * step
+            self.loads.issue(tile_m, tile_n, k_at, state.index, number if self.tagged else None)
+            seen = seen.stage("issued", k_tile)
             state = state.next()
             if cutlass.const_expr(self.pace is not None):
                 patience = self.pace.keep(k_tile + 1, patience)
             if cutlass.const_expr(self.peek):
                 passed = ring.peek_empty(state.index, state.parity)
         walked = at.walked + 1 if cutlass.const_expr(self.reverse and not self.tagged) else at.walked
-        return replace(at, state=state, meter=meter, patience=patience, walked=walked)
+        return replace(at, state=state, seen=seen, patience=patience, walked=walked)
 
-    def _note(self, k_tile: Int32, moment: str) -> None:
-        if self.trace is not None:
-            self.trace.stage(k_tile, moment)
+    def turn(self, item: Item) -> Int32 | int:
+        """The stage of an item with which its loads begin: the first."""
+        return 0
+
+    def turned(self, k_tile: Int32, turn: Int32 | int, item: Item) -> Int32:
+        """The stage of an item that is loaded as the ``k_tile``-th."""
+        return k_tile
 
     @cute.jit
     def end(self, at: Filling, number: Int32 | None, drain: cutlass.Constexpr[bool]) -> None:

@@ -7,20 +7,24 @@ what the others sent. Thread t of a consumer sends to thread t of the same consu
 that registers are written as they come. Sums are added in the order of the parts whatever the order of arrival: the
 result has the same bits in every run.
 
+    Whole         nothing to add: the accumulators hold the whole tile
     ClusterSum    the parts are the CTAs of a cluster, and meet in the shared memory of the ring, which by then is empty
     WorkspaceSum  the parts meet in a workspace in global memory, any number of them, each from any cluster
     StreamSum     stream-K: pieces of a tile, of any length; the cluster that begins the tile adds the others' sums
+
+Each has ``finish``: add up what other CTAs computed of the tile, and store the tile, if that falls to this CTA.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.work import Item, StreamWalk
+from hopper_gemm.kernel.work import Item, StreamWalk, TileScheduler
 from hopper_gemm.kernel.workspace import (
     LEDGERS,
     ROW_BYTES,
@@ -34,6 +38,10 @@ from hopper_gemm.kernel.workspace import (
     take_vector,
 )
 from hopper_gemm.model import hopper
+from hopper_gemm.model.footprint import Footprint
+
+if TYPE_CHECKING:
+    from hopper_gemm.kernel.epilogue import Epilogue, Region
 
 UNDER_WAY = 24
 """Vectors that a thread reads at a time: a read takes as long as one of many. They take the registers that the
@@ -77,6 +85,15 @@ def add_in_order(total: Float32, own: Float32, own_first: Boolean, other: Float3
     """One step of a sum in the order of the parts: add what another part sent, one's own value before it if it is its
     turn."""
     return cutlass.select_(own_first, total + own, total) + other
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Nothing to add."""
+
+    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+        """Store the tile."""
+        epilogue.store_tile(accumulators, region)
 
 
 @dataclass(frozen=True)
@@ -149,6 +166,13 @@ class ClusterSum:
                     total = add_in_order(total, own[at], self.rank == number, parts[number][i])
                 own[at] = cutlass.select_(self.rank == self.parts - 1, total + own[at], total)
 
+    @cute.jit
+    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+        """Store the sums of the chunks that this CTA owns."""
+        self.send(accumulators)
+        epilogue.store_tile(accumulators, region, self)
+        self.leave()
+
     @staticmethod
     def leave() -> None:
         """Let the ring be loaded again, once all parts have been read everywhere."""
@@ -205,6 +229,14 @@ class WorkspaceSum:
         word = workspace.word(item.tile * shares + share + LEDGERS)
         ledger = Ledger(word, parts, thread == 0, barrier)
         return WorkspaceSum(workspace.sum(0) + own, ledger, step, parts, item.part, chunk)
+
+    @cute.jit
+    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+        """Store the sums of the chunks that this part owns, or of all where it adds up alone."""
+        if self.send(accumulators):
+            epilogue.store_tile(accumulators, region, self)
+        elif self.finish_alone(accumulators):
+            epilogue.store_tile(accumulators, region)
 
     def _offset(self, chunk: int, vector: int) -> int:
         """Bytes from a part's first vector to one of a chunk."""
@@ -276,6 +308,7 @@ class StreamSum:
     others, of the piece with which it ends.
 
     Args:
+        item: the piece at hand.
         sums: global address of this thread's first vector of cluster 0.
         step: bytes from cluster to cluster in ``sums``, two pieces.
         piece: bytes of a piece.
@@ -286,6 +319,7 @@ class StreamSum:
         barrier: id of the named barrier of this consumer's 128 threads.
     """
 
+    item: Item
     sums: Int64
     step: int
     piece: int
@@ -297,13 +331,21 @@ class StreamSum:
 
     @staticmethod
     def of(
-        workspace: Workspace, walk: StreamWalk, size: int, share: Int32, shares: int, thread: Int32, barrier: Int32
+        workspace: Workspace,
+        walk: StreamWalk,
+        item: Item,
+        size: int,
+        share: Int32,
+        shares: int,
+        thread: Int32,
+        barrier: Int32,
     ) -> StreamSum:
         """The part of a thread. ``workspace.sums`` is (clusters, shares, 2, accumulators / 4, 128 threads, 4).
 
         Args:
             workspace: of the launch.
             walk: of this cluster.
+            item: the piece at hand.
             size: accumulators of a thread.
             share: number of its consumer among the ``shares`` of a cluster.
             thread: within its warpgroup.
@@ -312,16 +354,22 @@ class StreamSum:
         piece = size // VECTOR * ROW_BYTES
         own = workspace.sum(0) + Int64(share) * (2 * piece) + Int64(thread) * VECTOR_BYTES
         words = workspace.word(share + LEDGERS)
-        return StreamSum(own, shares * 2 * piece, piece, words, shares * WORD_BYTES, walk, thread == 0, barrier)
+        return StreamSum(item, own, shares * 2 * piece, piece, words, shares * WORD_BYTES, walk, thread == 0, barrier)
 
     @cute.jit
-    def settle(self, accumulators: cute.Tensor, item: Item) -> Boolean:
+    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+        """Store the tile, if this cluster is to."""
+        if self.settle(accumulators):
+            epilogue.store_tile(accumulators, region)
+
+    @cute.jit
+    def settle(self, accumulators: cute.Tensor) -> Boolean:
         """Bring the pieces of a tile together; whether this cluster stores it, its accumulators holding the whole.
 
         The owner counts as arrived once its own sums matter to nobody else: it waits a while for the others, and where
         they do not come it files its sums as well, for the last of them to add up.
         """
-        stores = Boolean(True)
+        stores, item = Boolean(True), self.item
         if item.k_count < self.walk.k_tiles:
             head, pieces = self.walk.pieces(item.tile)
             word = self.words + Int64(item.tile - self.walk.whole) * self.word_step
@@ -347,3 +395,39 @@ class StreamSum:
     def _leave(self, accumulators: cute.Tensor, offset: Int64) -> None:
         for i in cutlass.range_constexpr(cute.size(accumulators) // VECTOR):
             leave_vector(self.sums + offset + i * ROW_BYTES, accumulators, i * VECTOR)
+
+
+Reduction = Whole | ClusterSum | WorkspaceSum | StreamSum
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One consumer's part in adding up, the same for all its tiles.
+
+    Args:
+        footprint: of the config.
+        scheduler: of the CTA.
+        consumer: number of the warpgroup among the consumers.
+        ring: shared address of the ring's memory, where the CTAs of a cluster meet.
+    """
+
+    footprint: Footprint
+    scheduler: TileScheduler
+    consumer: Int32
+    ring: cute.Pointer
+
+    def reduction(self, item: Item, size: int, chunk: int) -> Reduction:
+        """How the sums of an item come together; ``size`` is a thread's accumulators, ``chunk`` those of one chunk."""
+        config, scheduler, place = self.footprint.config, self.scheduler, self.scheduler.place
+        share = place.rank * config.consumers + self.consumer
+        shares = config.cluster_m * config.cluster_n * config.consumers
+        thread, barrier = place.in_group, self.consumer + 1
+        if config.stream_k:
+            walk = scheduler.static()
+            return StreamSum.of(scheduler.workspace, walk, item, size, share, shares, thread, barrier)
+        if config.work_items > 1:
+            parts = config.split_k
+            return WorkspaceSum.of(scheduler.workspace, item, parts, share, shares, size, chunk, thread, barrier)
+        if self.footprint.parts_meet:
+            return ClusterSum.of(self.ring, config.split_k, place.part, self.consumer, thread, size, chunk)
+        return Whole()

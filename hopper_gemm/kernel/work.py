@@ -22,13 +22,16 @@ which items a cluster takes:
     Handed      to the consumers through the ring, with the first stage of its item
 
 All share an interface: ``start`` gives a place, ``more`` says whether it holds an item, ``item`` which one, ``ask``
-asks for the item after it where somebody must be asked, ``next`` gives the place after it.
+asks for the item after it where somebody must be asked, ``next`` gives the place after it. ``number`` is what the
+producer hands on with an item, ``ending`` what it hands on after the last; None where roles know by themselves.
+
+:class:`TileScheduler` says which walk a role takes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import cutlass
 from cutlass import Boolean, Int32, Int64, cute
@@ -36,7 +39,13 @@ from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.bundle import Bundle
 from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.kernel.place import Place
+from hopper_gemm.kernel.workspace import WORK_WORD, Workspace
 from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+
+if TYPE_CHECKING:
+    from hopper_gemm.kernel.consumer import Share
 
 LEAST_STAGES = 8
 """A stretch of stream-K is at least this long, if need be for fewer clusters: shorter ones cost more to add up than
@@ -65,7 +74,6 @@ class Raster(Bundle):
         last: the last step of a group, for the turn of a serpentine walk; -1 not to turn.
         by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
         parts: split-K parts of a tile that clusters take one by one.
-        interleaved: whether a part is every so many stages, and not a run of them.
         by_part: whether all tiles' first parts come first, and not all parts of the first tile.
     """
 
@@ -79,11 +87,11 @@ class Raster(Bundle):
     by_width: Any
     by_rest: Any
     parts: int
-    interleaved: bool
     by_part: bool
 
-    @staticmethod
+    @classmethod
     def of(
+        cls,
         tiles_m: Int32,
         tiles_n: Int32,
         along_m: Int32,
@@ -92,9 +100,8 @@ class Raster(Bundle):
         clusters: Int32,
         parts: int = 1,
         cut: bool = False,
-        interleaved: bool = False,
         by_part: bool = False,
-    ) -> Raster:
+    ) -> Self:
         """The order for a launch.
 
         Args:
@@ -105,7 +112,6 @@ class Raster(Bundle):
             clusters: the most clusters that can be resident at once.
             parts: split-K parts of a tile that clusters take one by one.
             cut: whether tiles are cut along k as it comes, so that clusters without a tile of their own have work too.
-            interleaved: whether a part is every so many stages, and not a run of them.
             by_part: whether all tiles' first parts come first, and not all parts of the first tile.
         """
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
@@ -113,7 +119,7 @@ class Raster(Bundle):
         width = cutlass.select_(swizzle < across, swizzle, across)
         groups = across // width
         rest = across - groups * width
-        return Raster(
+        return cls(
             tiles_m * tiles_n,
             clusters if cut else cutlass.min(clusters, tiles_m * tiles_n * parts),
             along_m,
@@ -124,7 +130,6 @@ class Raster(Bundle):
             cute.FastDivmodDivisorV2(width),
             cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
             parts,
-            interleaved,
             by_part,
         )
 
@@ -148,6 +153,21 @@ class Raster(Bundle):
             cutlass.select_(self.along_m != 0, crossed, walked),
         )
 
+    def item(self, index: Int32, k_first: Int32 | int, k_tiles: Int32) -> Item:
+        """The item of a number below :attr:`items`, of tiles with these stages."""
+        if self.parts == 1:
+            return Item(index, 0, k_first, k_tiles)
+        count = self.tiles if self.by_part else self.parts
+        quotient, rest = index // count, index % count
+        tile, part = (rest, quotient) if self.by_part else (quotient, rest)
+        return Item(tile, part, *self.stretch(part, self.parts, k_tiles))
+
+    @staticmethod
+    def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
+        """First stage and number of stages of a split-K part; the first parts get one more where they differ."""
+        each, over = k_tiles // parts, k_tiles % parts
+        return part * each + cutlass.min(part, over), each + Int32(part < over)
+
 
 @dataclass(frozen=True)
 class Item(Bundle):
@@ -166,8 +186,29 @@ class Item(Bundle):
     k_count: Int32
 
 
+class Static:
+    """What walks have in common that every role works out by itself."""
+
+    ending: Int32 | None = None
+    """What the producer hands on after the last item."""
+
+    def number(self, at: Any) -> Int32 | None:
+        """What the producer hands on with an item."""
+        return None
+
+    def ask(self, at: Any) -> Any:
+        """Return the place unchanged; static walks need no request."""
+        return at
+
+    def leave(self, at: Any) -> None:
+        """Nothing is left to do after the last item, by the producer."""
+
+    def give_back(self, state: RingState, share: Share) -> None:
+        """Nothing is left to release after the last item, by a consumer."""
+
+
 @dataclass(frozen=True)
-class Walk:
+class Walk(Static):
     """Cluster c of C takes items c, c + C, c + 2C ...
 
     Args:
@@ -193,32 +234,11 @@ class Walk:
 
     def item(self, at: Int32) -> Item:
         """The item at a place."""
-        return numbered(self.raster, at, self.k_first, self.k_tiles)
-
-    def ask(self, at: Int32) -> Int32:
-        """Nobody is asked."""
-        return at
+        return self.raster.item(at, self.k_first, self.k_tiles)
 
     def next(self, at: Int32, state: RingState) -> Int32:
         """The place after it."""
         return at + self.stride
-
-
-def numbered(raster: Raster, index: Int32, k_first: Int32 | int, k_tiles: Int32) -> Item:
-    """The item of a number below :attr:`Raster.items`."""
-    if raster.parts == 1:
-        return Item(index, 0, k_first, k_tiles)
-    count = raster.tiles if raster.by_part else raster.parts
-    quotient, rest = index // count, index % count
-    tile, part = (rest, quotient) if raster.by_part else (quotient, rest)
-    return Item(tile, part, *stretch(part, raster.parts, k_tiles, raster.interleaved))
-
-
-def stretch(part: Int32, parts: int, k_tiles: Int32, interleaved: bool) -> tuple[Int32, Int32]:
-    """First stage and number of stages of a split-K part; the first parts get one more where they differ."""
-    each, over = k_tiles // parts, k_tiles % parts
-    first = part if interleaved else part * each + cutlass.min(part, over)
-    return first, each + Int32(part < over)
 
 
 @dataclass(frozen=True)
@@ -231,7 +251,7 @@ class StreamPlace(Bundle):
 
 
 @dataclass(frozen=True)
-class StreamWalk:
+class StreamWalk(Static):
     """Stream-K: whole waves are walked as ever; there may be none. The tiles that remain are strung together, stage
     after stage, and the string is cut into equal stretches, one for each cluster; a stretch may end one tile and begin
     the next.
@@ -286,10 +306,6 @@ class StreamWalk:
             cutlass.select_(before, Int32(0), first),
             cutlass.select_(before, self.k_tiles, count),
         )
-
-    def ask(self, place: StreamPlace) -> StreamPlace:
-        """Nobody is asked."""
-        return place
 
     def next(self, place: StreamPlace, state: RingState) -> StreamPlace:
         """The place after it."""
@@ -359,6 +375,15 @@ class Counter:
     size: int
     mailbox: cute.Pointer | None
 
+    @property
+    def ending(self) -> Int32:
+        """What is handed on after the last item."""
+        return Int32(NO_MORE)
+
+    def number(self, at: Asked) -> Int32:
+        """What is handed on with an item."""
+        return at.index
+
     def start(self, state: RingState) -> Asked:
         """Ask for the first item, and wait for it."""
         return self.next(self.ask(Asked(Int32(0), Int32(0), Int32(0))), state)
@@ -369,7 +394,7 @@ class Counter:
 
     def item(self, at: Asked) -> Item:
         """The item."""
-        return numbered(self.raster, at.index, self.k_first, self.k_tiles)
+        return self.raster.item(at.index, self.k_first, self.k_tiles)
 
     def ask(self, at: Asked) -> Asked:
         """Ask for the next number. By a warp."""
@@ -445,7 +470,7 @@ def _barriers(mailbox: cute.Pointer) -> cute.Pointer:
 
 
 @dataclass(frozen=True)
-class Handed:
+class Handed(Static):
     """The consumer's side of :class:`Counter`: an item's number stands in the ring beside its first stage.
 
     Args:
@@ -469,13 +494,69 @@ class Handed:
 
     def item(self, at: Int32) -> Item:
         """The item."""
-        return numbered(self.raster, at, self.k_first, self.k_tiles)
-
-    def ask(self, at: Int32) -> Int32:
-        """The producer asks."""
-        return at
+        return self.raster.item(at, self.k_first, self.k_tiles)
 
     def next(self, at: Int32, state: RingState) -> Int32:
         """Wait for the stage that comes next, and see which item it belongs to."""
         self.ring.wait(state.index, state.parity)
         return self.ring.tag(state.index)
+
+    def give_back(self, state: RingState, share: Share) -> None:
+        """Release the slot that said that there is no more."""
+        share.release(self.ring, state.index, None)
+
+
+@dataclass(frozen=True)
+class TileScheduler:
+    """Which tiles a CTA works on: the same for all of its roles.
+
+    Args:
+        config: of the kernel.
+        raster: order of the tiles.
+        place: of the thread.
+        ring: of stages.
+        k_first, k_tiles: stages of every tile that this CTA multiplies.
+        workspace: of the launch, or None.
+        mailbox: shared memory of a cluster's dynamic scheduler, or None.
+    """
+
+    config: GemmConfig
+    raster: Raster
+    place: Place
+    ring: Ring
+    k_first: Int32 | int
+    k_tiles: Int32
+    workspace: Workspace | None
+    mailbox: cute.Pointer | None
+
+    def tile(self, item: Item) -> tuple[Int32, Int32]:
+        """The output tile (m, n) of the thread's CTA in an item."""
+        cluster_tile_m, cluster_tile_n = self.raster.tile(item.tile)
+        return (
+            cluster_tile_m * self.config.cluster_m + self.place.rank_m,
+            cluster_tile_n * self.config.cluster_n + self.place.rank_n,
+        )
+
+    def producer(self) -> Walk | StreamWalk | Counter:
+        """The producer's walk."""
+        if self.config.scheduler == "static":
+            return self.static()
+        place, word = self.place, self.workspace.word(WORK_WORD)
+        size = self.config.cluster_size
+        return Counter(self.raster, self.k_first, self.k_tiles, word, place.lane, place.rank, size, self.mailbox)
+
+    def consumer(self, number: Int32 | None) -> Walk | StreamWalk | Handed:
+        """A consumer's walk; in pingpong of the consumer of a number, else of any (None)."""
+        if self.config.scheduler == "static":
+            return self.static(number)
+        return Handed(self.raster, self.k_first, self.k_tiles, self.ring)
+
+    def static(self, number: Int32 | None = None) -> Walk | StreamWalk:
+        """The walk that every role works out by itself; of a consumer in pingpong every other item."""
+        raster, cluster = self.raster, self.place.cluster
+        if self.config.stream_k:
+            return StreamWalk.of(raster, self.k_tiles, cluster)
+        first, stride = cluster, raster.clusters
+        if number is not None:
+            first, stride = cluster + number * stride, stride * 2
+        return Walk(raster, self.k_first, self.k_tiles, first, stride)

@@ -13,7 +13,7 @@ from math import ceil
 
 import torch
 
-from hopper_gemm.compiler.probe import load_spacer, spacer_elements
+from hopper_gemm.measure.probes import load_spacer, spacer_elements
 from hopper_gemm.measure.workload import Operands
 
 Launch = Callable[[Operands], None]

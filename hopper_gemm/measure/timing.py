@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 import torch
 
-from hopper_gemm.compiler.probe import compile_clock_probe
 from hopper_gemm.measure.arms import Arm
 from hopper_gemm.measure.device import DeviceInfo, Telemetry
+from hopper_gemm.measure.probes import compile_clock_probe
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady
 
 BLOCK = 200

@@ -26,6 +26,9 @@ STAGE_MOMENTS = ("asked", "had", "issued", "released")
 ROLE_WORDS, STAGES = 8, 128
 """What a traced kernel writes: for each role so many words of its own, then the moments of so many stages."""
 
+TRACE = "hopper_gemm.ladder.meter:Trace"
+"""The kernel's observer."""
+
 WRAP = 2**32
 """A clock has 32 bits."""
 
@@ -97,7 +100,7 @@ def tracing(store: Path | None, seed: int) -> Handler:
     def handle(point: Point) -> list[Moment]:
         assert point.config is not None
         workload = make_workload(point.problem, describe_current().l2_bytes, seed)
-        kernel = load(point.config, point.problem, store, traced=True)
+        kernel = load(point.config, point.problem, store, TRACE)
         first, rotation = workload.sets[0], cycle(workload.sets)
         poison(first.ours)
         read_trace(kernel, first)

@@ -24,7 +24,7 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
     Returns:
         By name; figures that need whole shares, or a config that can run, are None without them:
 
-        * problem, config: as asked, the config resolved;
+        * problem, config, label: as asked, the config resolved, and in a line;
         * legal, reasons: whether it can run, and why not, one line each;
         * stages_max, stage_bytes: stages that fit, bytes of one stage;
         * smem_bytes, smem_map: shared memory of a CTA, and its regions in order;
@@ -50,6 +50,7 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
     return {
         "problem": asdict(problem),
         "config": resolved.as_dict(),
+        "label": str(resolved),
         "legal": not found,
         "reasons": [str(reason) for reason in found],
         "stages_max": stages_max(config),
@@ -80,7 +81,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     legal = "legal" if found["legal"] else "not legal"
     useful = f"{found['wave_efficiency']:.1%} of them useful"
     told = [
-        f"{GemmConfig(**found['config'])} on {problem} {problem.dtype}: {legal}",
+        f"{found['label']} on {problem} {problem.dtype}: {legal}",
         *(f"  refused     {reason}" for reason in found["reasons"]),
         f"  stages      up to {found['stages_max']} of {found['stage_bytes']} B, swizzle {found['swizzle_bytes']} B",
         f"  smem        {found['smem_bytes']} B = {regions}",

@@ -211,6 +211,11 @@ class Footprint:
         return -(-chunks // self.config.split_k) * (hopper.WGMMA_M // self.box_rows(out_bytes))
 
     @property
+    def barriers(self) -> int:
+        """mbarriers of the ring."""
+        return (1 + self.config.full_barriers) * _int(self.config.stages)
+
+    @property
     def smem_map(self) -> dict[str, int]:
         """Bytes of each region, in the order in which they lie."""
         assert isinstance(self.config.stages, int), "resolve() the config first"
@@ -220,7 +225,7 @@ class Footprint:
             "A": ELEMENT_BYTES * self.config.tile_m * tile_k * self.config.stages,
             "C": self.chunk_bytes * self.config.epi_buffers * self._consumers,
             "B": ELEMENT_BYTES * self.config.tile_n * tile_k * self.config.stages,
-            "barriers": (1 + self.config.full_barriers) * hopper.MBARRIER_BYTES * self.config.stages,
+            "barriers": hopper.MBARRIER_BYTES * self.barriers,
         }
         if self.config.staging == "ring":
             del sizes["C"]

@@ -36,6 +36,18 @@ class Reason:
 RULES = (*SHAPE_RULES, *TECHNIQUE_RULES)
 """The rules on configs, in the order in which their reasons are given."""
 
+_MORE: dict[type[GemmConfig], tuple[Rule, ...]] = {}
+
+
+def add_rules(kind: type[GemmConfig], rules: tuple[Rule, ...]) -> None:
+    """Further rules for a kind of config that has further parameters; their reasons come last."""
+    _MORE[kind] = rules
+
+
+def rules_on(config: GemmConfig) -> tuple[Rule, ...]:
+    """The rules on a config."""
+    return (*RULES, *_MORE.get(type(config), ()))
+
 
 def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reason]:
     """Every reason why the config cannot run the problem; empty means that it can.
@@ -50,7 +62,7 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
     """
     shares = footprint(config)
     found, sound = list[Reason](), True
-    for rule in RULES:
+    for rule in rules_on(shares.config):
         if not sound and rule.name in _NEED_SOUND_SHARES:
             continue
         text = rule.check(shares.config, shares)

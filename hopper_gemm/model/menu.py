@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from operator import attrgetter
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import FIELDS, LAUNCH_FIELDS, GemmConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
@@ -122,16 +121,16 @@ def promising(
         known: configs whose ways to compile stay as well, whatever the model predicts.
         sms: SMs of the GPU.
     """
-    ranked: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    ranked: dict[GemmConfig, tuple[Any, ...]] = {}
     for config in sorted(configs, key=lambda config: predict(config, problem, sms).seconds):
-        ranked.setdefault(_compiled(config), technique(config))
-    by_technique: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        ranked.setdefault(config.compiled(), technique(config))
+    by_technique: dict[tuple[Any, ...], list[GemmConfig]] = {}
     for key, kind in ranked.items():
         by_technique.setdefault(kind, []).append(key)
     each = keep // 4 // max(1, len(by_technique))
     dealt = [key for of in by_technique.values() for key in of[:each]]
-    chosen = {*list(dict.fromkeys([*dealt, *ranked]))[:keep], *map(_compiled, known)}
-    return {config for config in configs if _compiled(config) in chosen}
+    chosen = {*list(dict.fromkeys([*dealt, *ranked]))[:keep], *(config.compiled() for config in known)}
+    return {config for config in configs if config.compiled() in chosen}
 
 
 def technique(config: GemmConfig) -> tuple[Any, ...]:
@@ -179,7 +178,3 @@ def _tiles(
                 config = replace(like, **sides, split_k=split_k, stagger=stagger, raster=raster, swap_ab=swap_ab)
                 abreast = ABREAST if like.part_order == "part" else best_swizzle(config)
                 yield replace(config, swizzle=min(SWIZZLE_MAX, max(1, round(abreast))))
-
-
-_compiled: Callable[[GemmConfig], tuple[Any, ...]] = attrgetter(*(name for name in FIELDS if name not in LAUNCH_FIELDS))
-"""What tells one way to compile the kernel from another."""

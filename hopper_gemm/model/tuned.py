@@ -155,7 +155,7 @@ def without_pdl(config: GemmConfig) -> GemmConfig:
     """The config as it runs between other kernels: without programmatic dependent launch."""
     if not config.pdl:
         return config
-    other = replace(config, pdl=False, prefetch=0)
+    other = replace(config, pdl=False)
     return other if is_legal(other) else config
 
 

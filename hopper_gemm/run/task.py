@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
+from hopper_gemm.ladder.config import HOST_FIELDS, all_values
 from hopper_gemm.measure.device import GpuId, find_hopper
 from hopper_gemm.measure.protocol import Outcome, Protocol
 from hopper_gemm.measure.race import ALONE, Look, Race
 from hopper_gemm.measure.statistics import Ratio
-from hopper_gemm.model.config import HOST_FIELDS
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.point import Point, Sample
 
@@ -246,7 +246,8 @@ def launch_key(point: Point) -> tuple[Any, ...]:
     """What two points must share, beside their machine code, to be one measurement."""
     assert point.config is not None
     shares = footprint(point.config)
-    host = tuple(getattr(point.config, name) for name in HOST_FIELDS)
+    values = all_values(point.config)
+    host = tuple(values[name] for name in HOST_FIELDS)
     about = (point.problem, point.regime, point.context, point.against, point.data)
     return (*about, shares.smem_bytes, shares.threads, shares.chunk_n, *host)
 

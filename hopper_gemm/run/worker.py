@@ -19,6 +19,7 @@ from typing import Any
 from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
+from hopper_gemm.measure.counters.waits import METER
 from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.measure.protocol import Outcome, seconds_of
 from hopper_gemm.measure.race import Race
@@ -164,9 +165,9 @@ class Worker:
 
     def _take(self, number: int, task: Task) -> None:
         """Queue a task; its kernels compile while others are measured."""
-        metered = task.kind == "meter"
+        observer = METER if task.kind == "meter" else ""
         kernels = [
-            None if point.config is None else KernelId.of(point.config, filled_up(point.problem), metered)
+            None if point.config is None else KernelId.of(point.config, filled_up(point.problem), observer)
             for point in task.points
         ]
         self._queue.append(_Open(number, task, kernels))

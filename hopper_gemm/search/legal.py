@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.ladder.config import DEFAULTS, FIELDS
+from hopper_gemm.model.config import GemmConfig
 
 
 class LegalSpace:
@@ -98,7 +99,7 @@ def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[An
     names, categories, columns = [], {}, []
     known = np.zeros(len(configs), dtype=np.int64)
     for name in FIELDS:
-        values = [getattr(config, name) for config in configs]
+        values = [getattr(config, name, DEFAULTS[name]) for config in configs]
         distinct = _in_order(values)
         if len(distinct) < 2:
             continue

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
-from hopper_gemm.model.config import FIELDS, PARAMETERS, GemmConfig
+from hopper_gemm.ladder.config import FIELDS, PARAMETERS, LadderConfig, all_values
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.schema import ALIASES, BY_NAME, CARRIED, FIGURES, NAMES, STAGES, STATUSES
@@ -78,7 +79,7 @@ class Row:
             **{name: getattr(point.problem, name) for name in PROBLEM},
             **{name: getattr(point, name) for name in WAY},
             "process": self.process,
-            **({} if config is None else config.as_dict()),
+            **({} if config is None else all_values(config)),
             "status": self.status,
             "reason": self.reason,
             "samples": samples_text(self.samples),
@@ -135,20 +136,24 @@ class RowParser:
         if missing := [name for name in PROBLEM if not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
         problem = self._made(GemmProblem, PROBLEM, texts)
-        config = self._made(GemmConfig, FIELDS, texts) if "tile_m" in given else None
+        config = self._made(_config, FIELDS, texts) if "tile_m" in given else None
         point = Point(problem, config, *[texts[name] for name in WAY])
         figures = {name: _CONVERT[name](given[name]) for name in CARRIED if name in given}
         samples, process = samples_of(texts["samples"]), _CONVERT["process"](texts["process"])
         origin = {name: texts[name] for name in ORIGIN}
         return Row(point, texts["status"], texts["reason"], figures, samples, texts["stage"], process, **origin)
 
-    def _made(self, kind: type, names: Iterable[str], texts: Mapping[str, str]) -> Any:
+    def _made(self, kind: Callable[..., Any], names: Iterable[str], texts: Mapping[str, str]) -> Any:
         """A config or a problem; one that is there already where the texts recur."""
         found = tuple([texts[name] for name in names])
         if (kind, found) not in self._known:
             given = {name: _CONVERT[name](text) for name, text in zip(names, found, strict=True) if text}
             self._known[kind, found] = kind(**given)
         return self._known[kind, found]
+
+
+def _config(**values: Any) -> GemmConfig:
+    return LadderConfig(**values).narrowed()
 
 
 def _converter(name: str, kind: str) -> Callable[[str], Any]:

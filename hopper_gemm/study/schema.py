@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hopper_gemm.model import config
-from hopper_gemm.model.config import FIELDS, PARAMETERS, GemmConfig
+from hopper_gemm.ladder.config import BEFORE, FIELDS, PARAMETERS, LadderConfig
 from hopper_gemm.model.footprint import resolve
 
 SCHEMA_VERSION = 2
@@ -62,14 +61,14 @@ class Column:
     aliases: tuple[str, ...] = ()
 
 
-_RESOLVED: dict[str, Any] = resolve(GemmConfig()).as_dict()
+_RESOLVED: dict[str, Any] = resolve(LadderConfig()).as_dict()
 """The default config as a row holds it: its values have the kinds of their columns."""
 
 
 def _parameter(name: str) -> Column:
     value = _RESOLVED[name]
     kind: Kind = "flag" if isinstance(value, bool) else "integer" if isinstance(value, int) else "text"
-    before = config.BEFORE[name]
+    before = BEFORE[name]
     resolved = before if PARAMETERS[name].mistake(before) is None and before not in ("max", "auto", "wide") else None
     return Column(name, kind, f"{PARAMETERS[name].doc}; resolved", resolved, PARAMETERS[name].aliases)
 

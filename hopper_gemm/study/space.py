@@ -10,7 +10,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
+from hopper_gemm.ladder.config import LADDER_FIELDS, LAUNCH_FIELDS, LadderConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
 from hopper_gemm.model.menu import promising
@@ -72,7 +73,7 @@ def rungs(spec: SweepSpec) -> list[Rung]:
     for section in spec.rungs:
         start = section.start or (found[-1].name if found else None)
         chosen[section.name] = {**chosen[start], **_fields(section.set)}
-        config = _config(spec, chosen[section.name])
+        config = _narrowed(_config(spec, LadderConfig, chosen[section.name]))
         found.append(Rung(section.name, section.adds, start, section.published, config))
     return found
 
@@ -196,12 +197,13 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
 def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
     """Every config of one grid with the rules that refuse it, the last parameter fastest."""
     axes = _axes(grid)
-    resolved = cache(lambda compiled: _config(spec, _fields(dict(compiled))))
+    kind = _kind(axes)
+    resolved = cache(lambda compiled: _config(spec, kind, _fields(dict(compiled))))
     checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
     for values in product(*axes.values()):
         choice = list(zip(axes, values, strict=True))
         base = resolved(tuple(one for one in choice if one[0] not in LAUNCH_FIELDS))
-        config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS})
+        config = _narrowed(base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS}))
         ruled = tuple(one for one in choice if not _is_order(*one))
         if ruled not in checked:
             checked[ruled] = _why(config)
@@ -221,9 +223,19 @@ def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for name, chosen in choice.items() for field, value in fields_of(name, chosen).items()}
 
 
-def _config(spec: SweepSpec, fields: dict[str, Any]) -> GemmConfig:
-    config = resolve(GemmConfig(**fields))
+def _config(spec: SweepSpec, kind: type[GemmConfig], fields: dict[str, Any]) -> GemmConfig:
+    config = resolve(kind(**fields))
     if "stagger" not in spec.lower_to_fit:
         return config
     assert isinstance(config.stages, int)
     return replace(config, stagger=max(0, min(config.stagger, config.stages - 1, STAGGER_MAX)))
+
+
+def _kind(axes: Mapping[str, list[Any]]) -> type[GemmConfig]:
+    """The kind of config that has all parameters of a grid."""
+    of_ladder = "multistage" in axes.get("schedule", ()) or any(name in axes for name in LADDER_FIELDS)
+    return LadderConfig if of_ladder else GemmConfig
+
+
+def _narrowed(config: GemmConfig) -> GemmConfig:
+    return config.narrowed() if isinstance(config, LadderConfig) else config

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hopper_gemm.model.config import GemmConfig, current
+from hopper_gemm.ladder.config import LadderConfig, current_values
 from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.study.files import read_text
 from hopper_gemm.study.row import ResultsError
@@ -51,8 +51,8 @@ def _named_now(chosen: dict[str, Any]) -> dict[str, Any]:
         found = []
         for value in given if isinstance(given, list) else [given]:
             try:
-                fields = current(fields_of(name, value))
-                GemmConfig(**fields)
+                fields = current_values(fields_of(name, value))
+                LadderConfig(**fields)
                 found.append(value if name in PAIRS else next(iter(fields.values())))
             except ValueError as error:
                 mistakes.append(str(error))
@@ -72,7 +72,7 @@ def _refuse(mistakes: list[str]) -> None:
 
 
 Grid = Annotated[dict[str, Any], AfterValidator(_named_now)]
-"""For each parameter a value or a list of them; :class:`GemmConfig` says which are values at all."""
+"""For each parameter a value or a list of them; :class:`LadderConfig` says which are values at all."""
 
 
 class _Section(BaseModel):

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.config import DEFAULTS, FIELDS, GemmConfig
+from hopper_gemm.ladder.config import DEFAULTS, all_values
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Sample
 from hopper_gemm.study.row import ResultsError, Row, RowKey, RowParser
 from hopper_gemm.study.schema import ALIASES
@@ -109,18 +110,27 @@ def _key(row: Row) -> tuple[str, ...]:
     return (row.stage, *sizes, point.data, point.regime, point.against, process, config)
 
 
+LATER = (
+    *("persistent", "loads", "stores", "unroll", "ring_state", "arrivals", "full_barriers", "l2_promotion", "split_k"),
+    *("swap_ab", "stream_k", "pdl", "reduction", "prefetch", "ctas_per_sm", "multicast", "reverse_k", "pace"),
+    *("evict_c", "staging", "scheduler", "skew", "interleave_k", "part_order", "rotate_k", "ring", "waits", "spills"),
+)
+"""Parameters that a label names where they differ from their defaults, in its order."""
+
+
 def old_label(config: GemmConfig | None) -> str:
     """The label under which version 1 kept a config's samples."""
     if config is None:
         return "cublas"
+    values = all_values(config)
     walk = f"{config.raster}{config.swizzle}{'serp' if config.serpentine else ''}"
     peek = "" if config.peek is False else " peek" if config.peek is True else f" peek-{config.peek}"
     names = {"pdl": "early", "reverse_k": "zigzag"}
     words = {"alternate": "turns", "split": "rows"}
     later = "".join(
         f" {names.get(name, name)}={words.get(value, value) if name == 'multicast' else value}"
-        for name in FIELDS[FIELDS.index("persistent") :]
-        if (value := getattr(config, name)) != DEFAULTS[name]
+        for name in LATER
+        if (value := values[name]) != DEFAULTS[name]
     )
     return (
         f"{config.tile_m}x{config.tile_n}x{config.tile_k} s{config.stages} lag{config.stagger} "

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.ladder.config import all_values
+from hopper_gemm.ladder.config import config_of as config_of_values
 from hopper_gemm.tables.pivot import Group, config_of, groups, one_line, words
 
 NOT_MEASURED = "not measured"
@@ -82,13 +83,13 @@ def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]
     parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
     steps: dict[str | None, Step] = {}
     for rung in rungs:
-        config = GemmConfig.of(rung["config"])
+        config = config_of_values(rung["config"])
         start = steps.get(rung["from"])
         results = tuple(
             _result(group, found.get(config), None if start is None else start.results[i])
             for i, (group, found) in enumerate(parts)
         )
-        steps[rung["name"]] = Step(rung["name"], rung["adds"], rung["from"], config.as_dict(), results)
+        steps[rung["name"]] = Step(rung["name"], rung["adds"], rung["from"], all_values(config), results)
     return list(steps.values())
 
 

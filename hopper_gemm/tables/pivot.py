@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.ladder.config import FIELDS
+from hopper_gemm.ladder.config import config_of as config_of_values
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.pooling import pooled
@@ -103,7 +105,7 @@ def plain(value: Any) -> Any:
 
 def config_of(row: Mapping[str, Any] | pd.Series) -> GemmConfig:
     """The config of a frame's row."""
-    return GemmConfig(**{name: plain(row[name]) for name in FIELDS})
+    return config_of_values({name: plain(row[name]) for name in FIELDS})
 
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:

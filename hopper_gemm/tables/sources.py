@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.model.config import FIELDS
+from hopper_gemm.ladder.config import FIELDS
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import Study, has_rows, read_study
 from hopper_gemm.tables.pivot import EXCEEDS, GROUP

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import count, cycle, islice
 from typing import Any
 
-from hopper_gemm.model.config import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, GemmConfig
+from hopper_gemm.ladder.config import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, all_values, config_of, varied
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
@@ -63,7 +64,7 @@ class Pair:
 
     def as_dict(self) -> dict[str, Any]:
         """The problem, the seed and every parameter off its default, ready for JSON."""
-        changed = {name: value for name, value in self.config.as_dict().items() if value != DEFAULTS[name]}
+        changed = {name: value for name, value in all_values(self.config).items() if value != DEFAULTS[name]}
         return {"problem": asdict(self.problem), "config": changed, "seed": self.seed}
 
     @staticmethod
@@ -73,7 +74,7 @@ class Pair:
         Raises:
             ValueError: a parameter or a value that there is not.
         """
-        return Pair(GemmConfig.of(values["config"]), GemmProblem(**values["problem"]), values["seed"])
+        return Pair(config_of(values["config"]), GemmProblem(**values["problem"]), values["seed"])
 
 
 def values_of(name: str) -> tuple[Any, ...]:
@@ -95,7 +96,7 @@ def drawn_config(rng: random.Random, **fixed: Any) -> GemmConfig:
     for name in DRAWN:
         keeps = name not in FREE and rng.random() < USUAL
         chosen[name] = DEFAULTS[name] if keeps else rng.choice(values_of(name))
-    return GemmConfig(**(chosen | fixed))
+    return config_of(chosen | fixed)
 
 
 STRATA = tuple(
@@ -157,7 +158,7 @@ def _placed(rng: random.Random, config: GemmConfig, kind: tuple[str, str], numbe
         for _ in range(10):
             launch = {name: rng.choice(values_of(name)) for name in LAUNCH_FIELDS}
             problem = drawn_problem(rng, config, *kind, shape)
-            if is_legal(launched := replace(config, **launch), problem) or is_legal(launched := config, problem):
+            if is_legal(launched := varied(config, **launch), problem) or is_legal(launched := config, problem):
                 yield Pair(launched, problem, rng.randrange(2**31))
                 break
 

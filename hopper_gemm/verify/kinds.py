@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from hopper_gemm.ladder.config import config_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
@@ -81,7 +82,7 @@ harness sees to."""
 
 def kind(name: str) -> Pair:
     """A kind of kernel on a problem that brings out what may go wrong with it."""
-    config = GemmConfig(**{"tile_m": 128, "tile_n": 128, **(KINDS | LATE)[name]})
+    config = config_of({"tile_m": 128, "tile_n": 128, **(KINDS | LATE)[name]})
     return Pair(config, LONG if name in LATE else PROBLEMS.get(name, PROBLEM), seed=7)
 
 

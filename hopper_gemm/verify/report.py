@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from hopper_gemm.model.config import DEFAULTS
+from hopper_gemm.ladder.config import DEFAULTS, all_values
 from hopper_gemm.verify.drawing import STRATA, Pair
 from hopper_gemm.verify.kinds import CIRCUMSTANCES
 from hopper_gemm.verify.rows import CPU, FAILED, NOT_BUILT, WENT_WRONG, Row, latest
@@ -119,7 +119,7 @@ def _pairs(rows: Sequence[Row], wanted: int) -> list[str]:
     lines += ["", "Pairs by technique, as value: pairs; a parameter's default is left out:", ""]
     lines += ["| parameter | default | pairs |", "| --- | --- | --- |"]
     for name in dict.fromkeys(name for name, _ in STRATA):
-        counts = Counter(getattr(one.config, name) for one in pairs)
+        counts = Counter(all_values(one.config)[name] for one in pairs)
         values = ", ".join(f"{_word(value)}: {counts[value]}" for other, value in STRATA if other == name)
         lines.append(f"| `{name}` | {_word(DEFAULTS[name])} | {values} |")
     return [*lines, ""]

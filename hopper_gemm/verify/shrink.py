@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from hopper_gemm.model.config import DEFAULTS, PARAMETERS
+from hopper_gemm.ladder.config import DEFAULTS, all_values, varied
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.rules.problem import reachable
 from hopper_gemm.verify.drawing import Pair
@@ -44,9 +44,9 @@ def smaller(pair: Pair) -> Iterator[Pair]:
 
 
 def _nearer_defaults(pair: Pair) -> Iterator[Pair]:
-    changed = [name for name in PARAMETERS if getattr(pair.config, name) != DEFAULTS[name]]
+    changed = [name for name, value in all_values(pair.config).items() if value != DEFAULTS[name]]
     for name in changed:
-        yield replace(pair, config=replace(pair.config, **{name: DEFAULTS[name]}))
+        yield replace(pair, config=varied(pair.config, **{name: DEFAULTS[name]}))
     yield replace(pair, problem=replace(pair.problem, dtype="bf16"))
     yield replace(pair, problem=replace(pair.problem, layouts="kk"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopper_gemm.kernel.meter import ROLES_TRACED, TRACE_WORDS, TRACED_STAGES, StageStamp, Stamp
+from hopper_gemm.ladder.meter import ROLES_TRACED, TRACE_WORDS, TRACED_STAGES, StageStamp, Stamp
 from hopper_gemm.measure.trace import ROLE_MOMENTS, ROLE_WORDS, ROLES, STAGE_MOMENTS, STAGES, Moment, moments_of
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hopper_gemm.ladder.config import config_of
 from hopper_gemm.measure.counters.figures import figures_of, wanted_metrics
 from hopper_gemm.measure.counters.profiler import (
     ProfiledLaunch,
@@ -27,7 +28,6 @@ from hopper_gemm.measure.counters.profiler import (
     run,
 )
 from hopper_gemm.measure.device import GpuId
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 
@@ -211,7 +211,7 @@ def _profiled(
 
 def point_of(raw: dict[str, Any]) -> Point:
     """A point from JSON, where its fields stand by name."""
-    config = None if raw["config"] is None else GemmConfig(**raw["config"])
+    config = None if raw["config"] is None else config_of(raw["config"])
     return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "config": config})
 
 

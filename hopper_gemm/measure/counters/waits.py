@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from hopper_gemm.compiler.child import Child, Handler
+from hopper_gemm.ladder.config import Side
 from hopper_gemm.measure.counters.counting import Counted
 from hopper_gemm.measure.device import GpuId
-from hopper_gemm.model.config import GemmConfig, Side
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 SIDES: tuple[Side, ...] = get_args(Side)
 """Sides of the ring; a CTA writes one row for each. The first consumer reports for all."""
+
+METER = "hopper_gemm.ladder.meter:Meter"
+"""The kernel's observer."""
 
 READING = 4
 """Fields of a row: stages, hits, cycles waited, cycles."""
@@ -63,7 +67,7 @@ def waits_of(launches: np.ndarray, config: GemmConfig) -> dict[str, float]:
         worked = (stages > 0) & (cycles > 0)
         if not worked.any(axis=1).all():
             continue
-        if config.peeks(side):
+        if config.stages != 1 and config.peek in (True, side):
             figures[f"{side}_hit_pct"] = _percent(hits, stages, worked)
         figures[f"{side}_wait_pct"] = _percent(waited, cycles, worked)
     return {name: figures[name] for name in FIGURES if name in figures}
@@ -109,7 +113,7 @@ def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands]
 
     assert point.config is not None
     problem, first = workload.problem, workload.sets[0]
-    kernel = load(point.config, problem, store, metered=True)
+    kernel = load(point.config, problem, store, METER)
     poison(first.ours)
     read_meter(kernel, problem, [first])
     found = check(first.ours, workload.reference, problem.k)

@@ -12,15 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.model.protocol.search import Broken, Explored, explore
-
-FIELD_BITS = 12
-"""Bits of a count in the word: stream-K may cut a tile into as many pieces as a launch has clusters, 132 for each CTA
-that shares an SM."""
-
-ARRIVED, FILED = (1 << FIELD_BITS) - 1, (1 << 2 * FIELD_BITS) - (1 << FIELD_BITS)
-FILED_ONE = 1 << FIELD_BITS
-ALONE, TURN = 1 << 2 * FIELD_BITS, 2 << 2 * FIELD_BITS
 
 Fault = Literal["", "early clear", "torn alone", "no turn", "late sums"]
 """A mistake to make: clear the word before all have filed; set ``alone`` by a plain store; do not turn the word over;

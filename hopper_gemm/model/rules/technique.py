@@ -11,27 +11,20 @@ from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.rules.rule import Rule, one_of
 
 EPI_N = (8, 16, 32, 64)
-UNROLL_MAX = 4
 SWIZZLE_MAX = 32
 PACE_MAX = 1024
 SPLIT_K = (1, 2, 4, 8)
 PARTS_MAX = 64
 GATHERED_MOST = 144
-PREFETCH_MAX, ROTATE_MAX = 64, 64
 STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
 COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
-UNROLL_ACCUMULATORS = 160
 DIRECT_MOST = 184
-L2_PROMOTIONS = (0, 64, 128, 256)
-LIBRARY_ARRIVALS = ("warp", "elected", "consumer")
 
 
 def _loads(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.loads == "tma":
         return
     loads = f'loads "{config.loads}"'
-    if not config.specialised:
-        yield f"{loads} come from a producer warpgroup; {config.schedule} has none, take cooperative"
     if config.cluster_size > 1:
         yield f"{loads} cannot multicast; take cluster 1x1"
     copied = config.tile_n + (config.tile_m if config.loads == "cp_async" else 0)
@@ -39,8 +32,6 @@ def _loads(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
     if config.tile_m >= DEEP_COPIES[0] and config.k_depth >= DEEP_COPIES[1] and config.loads == "cp_async":
         yield f"{loads} of {config.tile_m} rows at k_depth {config.k_depth} spill; lower k_depth or tile_m"
-    if config.full_barriers > 1:
-        yield f"{loads} land in order and need one full barrier; take full_barriers = 1"
 
 
 def _stores(config: GemmConfig, shares: Footprint) -> Iterator[str]:
@@ -53,15 +44,6 @@ def _stores(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         )
     if config.epi_n or config.epi_buffers:
         yield 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
-
-
-def _unroll(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if not config.unroll:
-        return
-    if int(config.stages) > UNROLL_MAX:
-        yield f"an unrolled loop holds at most {UNROLL_MAX} stages but got {config.stages}; take fewer or no unroll"
-    if shares.accumulators > UNROLL_ACCUMULATORS:
-        yield f"an unrolled loop leaves {UNROLL_ACCUMULATORS} accumulators but got {shares.accumulators}; do not unroll"
 
 
 def _split_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
@@ -89,15 +71,13 @@ def _in_workspace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     most = min(PARTS_MAX, clusters_at_once(config.cluster_size) * config.ctas_per_sm)
     if config.split_k > most:
         yield f"split_k must be at most {most}, the clusters that fit the GPU at once, but got {config.split_k}"
-    if config.schedule != "cooperative" or not config.persistent:
-        yield 'reduction "workspace" needs a walk over parts: take schedule cooperative, persistent'
+    if config.schedule != "cooperative":
+        yield 'reduction "workspace" needs a walk over parts: take schedule cooperative'
     if config.loads != "tma" or config.stores != "tma":
         yield 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
     if shares.accumulators > GATHERED_MOST:
         room = f'reduction "workspace" has registers for {GATHERED_MOST} accumulators'
         yield f"{room} but got {shares.accumulators}; take a smaller tile"
-    if config.full_barriers > 1:
-        yield 'reduction "workspace" has no registers for more barriers; take full_barriers 1'
 
 
 def _reduction(config: GemmConfig, shares: Footprint) -> Iterator[str]:
@@ -105,28 +85,9 @@ def _reduction(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield 'reduction "workspace" adds up split-K parts and split_k is 1; take reduction "cluster" or raise split_k'
 
 
-def _interleave_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if config.interleave_k and (config.split_k == 1 or config.prefetch):
-        yield "interleave_k deals the stages of k to split-K parts: raise split_k, and take prefetch 0"
-
-
 def _part_order(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.part_order == "part" and config.work_items == 1:
         yield 'part_order "part" is for parts that clusters take one by one: take reduction workspace, raise split_k'
-
-
-def _rotate_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if config.rotate_k and (config.loads != "tma" or not config.specialised or config.prefetch):
-        yield "rotate_k is for a producer by TMA: take loads tma, schedule cooperative or pingpong, prefetch 0"
-    if config.rotate_k > ROTATE_MAX:
-        yield f"rotate_k must be 0 to {ROTATE_MAX} but got {config.rotate_k}"
-
-
-def _prefetch(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if config.prefetch > PREFETCH_MAX:
-        yield f"prefetch must be 0 to {PREFETCH_MAX} stages but got {config.prefetch}"
-    if config.prefetch and (config.loads != "tma" or not config.specialised):
-        yield "prefetch is asked by TMA, by a warp of the producer: take loads tma and a schedule with a producer"
 
 
 def _swizzle(config: GemmConfig, shares: Footprint) -> Iterator[str]:
@@ -148,12 +109,12 @@ def _pace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield f"pace holds back who walks over tiles: {_WALKS}"
 
 
-_WALKS = "take loads tma by a producer, persistent, split_k 1"
+_WALKS = "take loads tma, split_k 1"
 
 
 def _walks(config: GemmConfig) -> bool:
     """Whether a producer walks over whole tiles."""
-    return config.specialised and config.loads == "tma" and config.persistent and config.split_k == 1
+    return config.loads == "tma" and config.split_k == 1
 
 
 def _evict_c(config: GemmConfig, shares: Footprint) -> Iterator[str]:
@@ -164,8 +125,8 @@ def _evict_c(config: GemmConfig, shares: Footprint) -> Iterator[str]:
 def _stream_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if not config.stream_k:
         return
-    if config.schedule != "cooperative" or not config.persistent or config.split_k > 1:
-        yield "stream_k cuts the last wave of a persistent launch: take schedule cooperative, persistent, split_k 1"
+    if config.schedule != "cooperative" or config.split_k > 1:
+        yield "stream_k cuts the last wave of a launch: take schedule cooperative, split_k 1"
     boxes = ELEMENT_BYTES * config.tile_k // shares.swizzle_bytes
     if boxes > STREAM_K_BOXES:
         yield f"stream_k's producer has registers for {STREAM_K_BOXES} boxes a stage but got {boxes}; change k_depth"
@@ -187,37 +148,10 @@ def _swap_ab(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
 
 
-def _arrivals(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if config.arrivals not in ("warp", "group") and config.cluster_size > 1:
-        yield f'arrivals "{config.arrivals}" reach only their own CTA; take cluster 1x1'
-
-
-def _waits(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if config.waits == "relaxed" and (config.loads != "tma" or config.scheduler != "static"):
-        yield 'waits "relaxed" do not show what threads wrote: take loads tma and scheduler static'
-
-
-def _ring(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if config.ring == "own":
-        return
-    if config.loads != "tma" or config.full_barriers > 1 or config.scheduler != "static" or config.waits != "acquire":
-        yield 'ring "library" takes loads tma, full_barriers 1, scheduler static and waits acquire'
-    if config.ring_state != "index_phase":
-        yield f'ring "library" has a state of its own; leave ring_state but got {config.ring_state}'
-    if config.arrivals not in LIBRARY_ARRIVALS:
-        yield f'ring "library" offers arrivals {", ".join(LIBRARY_ARRIVALS)} but got {config.arrivals}'
-
-
 def _four(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     plain = config.schedule == "cooperative" and config.split_k == 1 and not config.stream_k
     if config.consumers == 4 and not (plain and config.loads == "tma" and config.stores == "tma"):
         yield "4 consumers share whole tiles by TMA: take schedule cooperative, split_k 1, loads and stores tma"
-
-
-def _spills(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    plain = config.schedule == "cooperative" and config.split_k == 1 and not config.stream_k
-    if config.spills and (not plain or config.unroll):
-        yield "spills are for one plain kernel: take schedule cooperative, split_k 1, no stream_k, no unroll"
 
 
 def _epi_n(config: GemmConfig, shares: Footprint) -> Iterator[str]:
@@ -245,8 +179,8 @@ def _staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
 def _ring_staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.staging == "own":
         return
-    if config.schedule != "cooperative" or config.loads != "tma" or config.stores != "tma" or config.unroll:
-        yield 'staging "ring" is for a tile that TMA loads and stores: take schedule cooperative, no unroll'
+    if config.schedule != "cooperative" or config.loads != "tma" or config.stores != "tma":
+        yield 'staging "ring" is for a tile that TMA loads and stores: take schedule cooperative'
     if config.split_k > 1 or config.stream_k:
         yield 'staging "ring" stores whole tiles; take split_k 1 and stream_k false, or staging own'
     if config.k_depth != 4:
@@ -263,30 +197,13 @@ def _ring_staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
 def _scheduler(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.scheduler == "static":
         return
-    if config.every_thread("producer"):
-        yield (
-            f'scheduler "dynamic" ends with a slot that one thread fills and arrivals "{config.arrivals}" expects all '
-            "of a warp; take arrivals warp"
-        )
-    if config.schedule != "cooperative" or config.loads != "tma" or not config.persistent:
+    if config.schedule != "cooperative" or config.loads != "tma":
         yield (
             'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
-            "cooperative, loads tma, persistent"
+            "cooperative, loads tma"
         )
     if config.stream_k or shares.parts_meet:
         yield 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
-    if config.prefetch:
-        yield 'scheduler "dynamic" does not know its first tile before the kernel ahead has ended; take prefetch 0'
-
-
-def _skew(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if config.skew == 0:
-        return
-    if config.schedule != "cooperative" or config.consumers == 1 or shares.parts_meet or config.loads != "tma":
-        yield "skew is between consumers that share a tile: take schedule cooperative, 2 or 3 consumers, loads tma"
-    most = (int(config.stages) - 1 - config.stagger) // (int(config.consumers) - 1)
-    if config.skew > most:
-        yield f"skew must be 0 to {most} with {config.stages} stages but got {config.skew}: the ring holds no more"
 
 
 TECHNIQUE_RULES = (
@@ -295,26 +212,15 @@ TECHNIQUE_RULES = (
     Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
     Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
     Rule("reduction", "a workspace holds the sums of split-K parts", _reduction),
-    Rule("interleave_k", "there are stages to deal out where k has parts", _interleave_k),
     Rule("part_order", "there are parts to put in order", _part_order),
-    Rule("rotate_k", "the one who loads a tile decides where in k it begins", _rotate_k),
-    Rule("prefetch", "operands can be asked into the L2 before the kernel is set up", _prefetch),
     Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
     Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
     Rule("staging", "a slot is free for C between the tile's last wgmma and its release", _ring_staging),
     Rule("scheduler", "the number of a tile goes from the producer to the consumers through the ring", _scheduler),
-    Rule("skew", "a consumer behind the other holds stages that cannot be loaded meanwhile", _skew),
     Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
     Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
-    Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
-    Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
-    Rule("waits", "what TMA writes comes with its bytes, what a thread writes with an acquire", _waits),
-    Rule("ring", "the library keeps a plain ring, filled by TMA, whose producer is one elected thread", _ring),
     Rule("four consumers", "they have 48 registers beside 64 accumulators", _four),
-    Rule("spills", "a study of what a spill costs needs no techniques", _spills),
-    Rule("full_barriers", "a stage has two loads, A and B", one_of("full_barriers", (1, 2))),
-    Rule("l2_promotion", "sizes that a TMA descriptor can name", one_of("l2_promotion", L2_PROMOTIONS)),
     Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _epi_n),
     Rule("epi_buffers", "the epilogue's buffers come after the ring", _staging),
 )

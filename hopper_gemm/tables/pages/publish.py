@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.model.config import FIELDS
+from hopper_gemm.ladder.config import FIELDS
 from hopper_gemm.study.files import read_json, write_json, write_whole
 from hopper_gemm.study.reader import Study, read_study
 from hopper_gemm.study.schema import PAIRS

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.child import Reply
-from hopper_gemm.kernel.meter import ROLES, Reading
+from hopper_gemm.ladder.meter import ROLES, Reading
 from hopper_gemm.measure.counters import Counted, waits
 from hopper_gemm.measure.counters.waits import FIGURES, READING, SIDES, WaitMeter, measure_waits, read_meter, waits_of
 from hopper_gemm.measure.device import GpuId

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.protocol.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN, Ledger
+from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
+from hopper_gemm.model.protocol.ledger import Ledger
 from hopper_gemm.model.rules.shape import CTAS_PER_SM
 from hopper_gemm.model.rules.technique import PARTS_MAX
 from tests.model.protocol.broken import failing

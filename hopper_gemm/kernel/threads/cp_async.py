@@ -13,6 +13,7 @@ from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import OperandLoad
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.work import Item
@@ -137,11 +138,7 @@ class ThreadLoads:
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
         if ready:
-            if cutlass.const_expr(self.ring.every):
-                cute.arch.mbarrier_arrive(self.ring.full() + index)
-            else:
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(self.ring.full() + index)
+            self.ring.commit(index)
 
 
 @dataclass(frozen=True)
@@ -152,11 +149,13 @@ class Copying(Bundle):
         state: the next slot to fill.
         landed: the oldest slot not yet announced.
         issued: slots filled so far.
+        seen: what looks on; it is told nothing of stages.
     """
 
     state: RingState
     landed: RingState
     issued: Int32
+    seen: Observer
 
 
 @dataclass(frozen=True)
@@ -178,9 +177,9 @@ class CopyFill:
     peek: bool
     landed: RingState
 
-    def start(self, state: RingState) -> Copying:
+    def start(self, state: RingState, seen: Observer) -> Copying:
         """Before the first tile."""
-        return Copying(state, self.landed, Int32(0))
+        return Copying(state, self.landed, Int32(0), seen)
 
     @cute.jit
     def tile(self, at: Copying, tile_m: Int32, tile_n: Int32, item: Item, number: None) -> Copying:
@@ -199,7 +198,7 @@ class CopyFill:
             if issued >= self.lag:
                 landed = landed.next()
             issued = issued + 1
-        return Copying(state, landed, issued)
+        return Copying(state, landed, issued, at.seen)
 
     @cute.jit
     def end(self, at: Copying, number: None, drain: cutlass.Constexpr[bool]) -> None:

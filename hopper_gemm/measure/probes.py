@@ -10,8 +10,16 @@ of a model: an ordinary kernel, without programmatic dependent launch, that writ
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import cuda.bindings.driver as cuda
+import cutlass
 from cutlass import Int32, Int64, cute
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from hopper_gemm.model import hopper
 
 SPACER_THREADS = 256
 """Threads of a spacer's CTA; each writes one element."""
@@ -68,3 +76,40 @@ def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, one: Int32, stream:
         stream: where to launch.
     """
     _rewrite(piece, cycles, one).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)
+
+
+# Compiled for this process: a third of a second each, once ---------------------------------------
+
+
+def spacer_elements(blocks: int) -> int:
+    """The most elements that a launch of the spacer rewrites."""
+    return blocks * SPACER_THREADS
+
+
+@cache
+def load_spacer() -> Callable[[Any, int], None]:
+    """A launcher ``spacer(piece, blocks)``; see :func:`spacer`."""
+    compiled = compile_spacer()
+    return lambda piece, blocks: compiled(piece, blocks, SPACER_CYCLES, 1)
+
+
+@cache
+def compile_clock_probe(options: str = "") -> Any:
+    """A launcher ``probe(readings, blocks)``; see :func:`clock_probe`.
+
+    Args:
+        options: more options of the DSL's compiler.
+    """
+    readings = make_fake_tensor(cutlass.Int64, (cute.sym_int(), 2), (2, 1), assumed_align=16)
+    return _compiled(options, clock_probe, readings, Int32(0))
+
+
+def compile_spacer(options: str = "") -> Any:
+    """A launcher ``spacer(piece, blocks, cycles, step)``, likewise."""
+    piece = make_fake_tensor(cutlass.Int16, (cute.sym_int(),), (1,), assumed_align=2)
+    return _compiled(options, spacer, piece, Int32(0), Int32(0), Int32(0))
+
+
+def _compiled(options: str, function: Any, *arguments: Any) -> Any:
+    stream, options = make_fake_stream(use_tvm_ffi_env_stream=True), f"--gpu-arch {hopper.ARCH} {options}".strip()
+    return cute.compile(function, *arguments, stream, options=f"--enable-tvm-ffi {options}")

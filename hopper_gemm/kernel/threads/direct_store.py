@@ -8,6 +8,7 @@ import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.epilogue import Region
 from hopper_gemm.model import hopper
 
 
@@ -50,13 +51,11 @@ class DirectEpilogue:
     def store_tile(
         self,
         accumulators: cute.Tensor,
-        rows: cutlass.Constexpr[int],
-        columns: cutlass.Constexpr[int],
-        row: Int32,
-        column: Int32,
+        region: Region,
         reduction: None = None,
     ) -> None:
         """Store one share; arguments as :meth:`Epilogue.store_tile`, a chunk being as wide as the share."""
+        rows, row, column = region.rows, region.row, region.column
         groups = self.width // 8
         parts = cute.make_tensor(accumulators.iterator, cute.make_layout((4, groups, rows)))
         first_column = column * self.width + self.column

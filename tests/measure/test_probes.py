@@ -9,7 +9,7 @@ import pytest
 
 from hopper_gemm.compiler import store
 from hopper_gemm.compiler.cubin import read_cubin
-from hopper_gemm.compiler.probe import compile_clock_probe, compile_spacer
+from hopper_gemm.measure.probes import compile_clock_probe, compile_spacer
 from tests.compiler.test_cubin import tool
 
 

@@ -21,7 +21,7 @@ from cutlass.pipeline import (
     make_pipeline_state,
 )
 
-from hopper_gemm.kernel.pipeline import Ring
+from hopper_gemm.ladder.ring import LadderRing
 
 
 class LibraryState:
@@ -83,8 +83,8 @@ class LibraryState:
 
 
 @dataclass(frozen=True)
-class LibraryRing(Ring):
-    """A :class:`Ring` with the library's barriers, which lie where ours would.
+class LibraryRing(LadderRing):
+    """A ring with the library's barriers, which lie where ours would.
 
     Args:
         pipe: the library's pipeline, which has set the arrival counts.
@@ -93,7 +93,7 @@ class LibraryRing(Ring):
     pipe: PipelineTmaAsync | None = None
 
     @staticmethod
-    def of(ring: Ring) -> LibraryRing:
+    def keeping(ring: LadderRing) -> LibraryRing:
         """The same ring, kept by the library. By all threads."""
         rows, columns = ring.cluster
         pipe = PipelineTmaAsync.create(
@@ -101,7 +101,7 @@ class LibraryRing(Ring):
             num_stages=ring.stages,
             producer_group=CooperativeGroup(Agent.Thread, ring.loading),
             consumer_group=CooperativeGroup(Agent.Thread, ring.reading * ring.readers),
-            tx_count=ring.load_bytes[0],
+            tx_count=ring.load_bytes,
             cta_layout_vmnk=cute.make_layout((1, rows, columns, 1)),
             defer_sync=True,
         )
@@ -151,10 +151,10 @@ class LibraryRing(Ring):
                     PipelineAsync.consumer_release(self._pipe, at)
 
     def arrives(self, lane: Int32, warp: Int32) -> None:
-        """The library keeps that to itself."""
+        """Return None: cutlass.pipeline selects the releasing lanes."""
 
     def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
-        """Likewise."""
+        """Return 0: cutlass.pipeline works out the address at each release."""
         return Int32(0)
 
     @property

@@ -7,39 +7,40 @@ from dataclasses import dataclass
 import cutlass
 from cutlass import Boolean, Int32, cute
 
+from hopper_gemm.kernel.consumer import Mainloop
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import RingState
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Loads that a multiplying warp issues for itself, some stages ahead of its math: no producer.
+class LoadingMainloop(Mainloop):
+    """A main loop whose warpgroup issues the loads for itself, some stages ahead of its math.
 
     Args:
         loads: of both operands.
         tile_m, tile_n: the output tile.
-        count: stages ahead. The slot must have been released by then, so ``stages - 1 - stagger`` at most.
-        mine: true in the warp that issues them.
+        ahead: stages ahead. The slot must have been released by then, so ``stages - 1 - stagger`` at most.
+        mine: true in the warp that issues the loads.
     """
 
-    loads: Loads
-    tile_m: Int32
-    tile_n: Int32
-    count: int
-    mine: Boolean
+    loads: Loads | None = None
+    tile_m: Int32 | int = 0
+    tile_n: Int32 | int = 0
+    ahead: int = 0
+    mine: Boolean | bool = False
 
     @cute.jit
-    def fill(self, state: RingState, k_tiles: Int32) -> None:
-        """Before the main loop: the first ``count`` stages."""
-        for i in cutlass.range_constexpr(self.count):
+    def load_first(self, state: RingState, k_tiles: Int32) -> None:
+        """Before the main loop: the first ``ahead`` stages."""
+        for i in cutlass.range_constexpr(self.ahead):
             if self.mine & (k_tiles > i):
                 self._load(state.ahead(i), Int32(i))
 
     @cute.jit
-    def step(self, state: RingState, k_tile: Int32, k_tiles: Int32) -> None:
+    def load_ahead(self, state: RingState, k_tile: Int32, k_tiles: Int32) -> None:
         """In the main loop, before stage ``k_tile`` is waited for."""
-        if self.mine & (k_tile + self.count < k_tiles):
-            self._load(state.ahead(self.count), k_tile + self.count)
+        if self.mine & (k_tile + self.ahead < k_tiles):
+            self._load(state.ahead(self.ahead), k_tile + self.ahead)
 
     @cute.jit
     def _load(self, slot: RingState, k_tile: Int32) -> None:

@@ -1,0 +1,50 @@
+"""What looks on while a role works: nothing, unless a study puts an observer of its own in."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from cutlass import Boolean, Int32, cute
+
+from hopper_gemm.kernel.place import Place
+
+
+class Observer:
+    """Sees nothing and leaves no trace in the machine code. A subclass counts, or notes the clock.
+
+    A value that a role carries through its loops: each method returns the observer to go on with.
+    """
+
+    roles: ClassVar[int] = 0
+    words: ClassVar[int] = 0
+    """Roles of a CTA for which it writes, and words of 32 bits for each."""
+
+    def enter(self, readings: cute.Tensor | None) -> Self:
+        """The kernel begins; an observer may write to the readings of the launch."""
+        return self
+
+    def role(self, place: Place, number: Int32 | int) -> Self:
+        """The set-up is over; the observer watches one role from here on: 0 the producer, 1 ... the consumers."""
+        return self
+
+    def begin(self) -> Self:
+        """The role comes to its first stage."""
+        return self
+
+    def at(self, moment: str) -> Self:
+        """The role reached a moment of a work tile, or of its life."""
+        return self
+
+    def stage(self, moment: str, number: Int32, passed: Boolean | bool = False) -> Self:
+        """The role reached a moment of a stage: ``asked`` for it, ``had`` it (``passed`` is what its probe said),
+        ``issued`` loads or wgmma, ``released`` it."""
+        return self
+
+    def leave(self) -> None:
+        """The role is over."""
+
+    def __extract_mlir_values__(self) -> list:
+        return []
+
+    def __new_from_mlir_values__(self, values: list) -> Self:
+        return self
