@@ -62,7 +62,9 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["ladder", SEED], "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["tune"], "tune needs a problem as M N K, or a list with --shapes"),
-        (["tune", "628", "89", "447"], "no recorded study of 628x96x448 bf16 burst isolated"),
+        (["tune", "628", "89", "447", "--backend", "replay"], "no recorded study of 628x96x448 bf16 burst isolated"),
+        (["tune", "64", "64", "64", "--from", RECORDED], "but --backend is cuda; add --backend replay"),
+        (["tune", "64", "64", "64", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
         (["tune", "64", "64", "64", "--context", "vacuum"], "--context must be one of isolated, chained but got"),
         (["tune", "64", "64", "64", "--shapes", SUITE], "or a list with --shapes, not both"),
         (["tune", "--shapes", "nowhere.toml"], "nowhere.toml does not exist"),
@@ -109,6 +111,7 @@ def test_cuda_without_a_gpu_is_exit_code_3_and_leaves_nothing_behind(no_gpu):
         (["compare", "--host"], "the host time of a launch is measured on an H100 or H200"),
         (["counters", SEED], "counting is measured on an H100 or H200"),
         (["tune", "--shapes", SUITE], "a list is measured on an H100 or H200"),
+        (["tune", "8192", "8192", "8192", "--context", "chained"], "use --backend replay"),
         (["worker", "tls://127.0.0.1:1", "--pem", "x"], "run on a machine with an H100 or H200"),
     ):
         done = run(*arguments)

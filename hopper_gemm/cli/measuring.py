@@ -73,8 +73,12 @@ def tune(
     budget: Annotated[float | None, typer.Option("--budget", "--seconds", min=1, help="Default: 60.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Configs to measure. Default: as time allows.")] = None,
     sampler: Annotated[str, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
-    backend: options.BackendName = "auto",
-    recorded: Annotated[Path | None, typer.Option("--from", help="Recorded study to search in a replay.")] = None,
+    backend: Annotated[
+        str, typer.Option(help="cuda; or replay: search a recorded study, which tunes nothing.")
+    ] = "cuda",
+    recorded: Annotated[
+        Path | None, typer.Option("--from", help="Study to replay. Default: the recorded one of this problem.")
+    ] = None,
     warm_start: Annotated[list[Path] | None, typer.Option(help="Results folder to begin with; repeat.")] = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
@@ -94,16 +98,19 @@ def tune(
     from hopper_gemm.run.source import choose
     from hopper_gemm.tables.verdict import verdict
 
-    for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS)):
+    backends = ("backend", backend, ("cuda", "replay"))
+    for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS), backends):
         if value not in words:
             raise ValueError(f"--{option} must be one of {', '.join(words)} but got {value!r}")
     how = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), known, pdl, finals)
     listen, say = host if cluster else "", saying(as_json)
+    if recorded is not None and backend != "replay":
+        raise ValueError(f"--from names a study to replay but --backend is {backend}; add --backend replay")
     if shapes is not None:
         if (m, n, k) != (None, None, None):
             raise ValueError("give the problem as M N K or a list with --shapes, not both")
-        if recorded is not None or backend == "replay":
-            raise ValueError("a list is measured, not replayed; leave out --from and --backend, or give one M N K")
+        if backend == "replay":
+            raise ValueError("a list is measured, not replayed; leave out --backend replay, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         tune_list(shapes, how, listen, gpus, out, as_json)
@@ -162,6 +169,7 @@ def compare(
     limit: options.Limit = None,
     host: Annotated[bool, typer.Option("--host", help="Only the host time of a launch.")] = False,
     gpus: options.Gpus = "0",
+    shared: options.Shared = False,
     as_json: options.Json = False,
 ) -> None:
     """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
@@ -172,7 +180,7 @@ def compare(
 
     if host:
         question, source = HostTimes(), here(gpus, "the host time of a launch")
-        answer(question, source, "host", stderr)
+        answer(question, source, "host", stderr, shared=shared)
         lines = [f"{name:20} {us:6.2f} us of the host a launch" for name, us in question.times.items()]
         print(json.dumps(question.times) if as_json else "\n".join(lines))
         return
@@ -196,7 +204,7 @@ def compare(
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:
-        answer(comparison, source, title, stderr, comparison, against=names)
+        answer(comparison, source, title, stderr, comparison, shared=shared, against=names)
     for one, reason in comparison.missing.items():
         stderr(f"without {one}: {reason}")
     study = read_study(folder)
@@ -214,6 +222,7 @@ def check(
     record: Annotated[bool, typer.Option("--record", help="Instead keep today's binaries; needs no GPU.")] = False,
     recorded: options.TunedTable = None,
     gpus: options.Gpus = "0",
+    shared: options.Shared = False,
     as_json: options.Json = False,
 ) -> None:
     """Does today's kernel still run the recorded best configs, right and as fast as the binaries kept beside them?"""
@@ -232,7 +241,7 @@ def check(
     if not guarded:
         fail(f"no binaries are recorded for {kind}; tune, then run hopper-gemm check --record")
     question = Check(guarded)
-    answer(question, source, "check", stderr)
+    answer(question, source, "check", stderr, shared=shared)
     for one in question.checked:
         if one.warning:
             stderr(f"{one.point.problem} {one.point.context}: {one.warning}")
@@ -295,12 +304,13 @@ def trace(
     gpus: options.Gpus = "0",
 ) -> None:
     """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
-    from hopper_gemm.cli.running import here
+    from hopper_gemm.cli.running import here, name_tenants
     from hopper_gemm.run.questions.trace import trace as traced
 
     source = here(gpus, "a trace")
     file = spec or ladder_file().with_name("timeline.toml")
     folder = out or local_root() / slug(source.gpus[0].name) / file.stem
+    name_tenants(source.gpus, stderr)
     print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")
 
 
@@ -311,12 +321,12 @@ def worker(
     gpus: options.Gpus = "0",
 ) -> None:
     """Let GPUs of this host take part in a sweep that runs with --cluster."""
+    from hopper_gemm.cli.running import name_tenants
     from hopper_gemm.run.executors.cluster import serve
     from hopper_gemm.run.task import Rig
 
     if not address.startswith("tls://"):
         raise ValueError(f"the address must be like tls://HOST:PORT but got {address!r}")
     indices = options.gpus_of(gpus)
-    for index in indices:
-        Rig().find(index)
+    name_tenants([Rig().find(index) for index in indices], stderr)
     serve(address, indices, pem)

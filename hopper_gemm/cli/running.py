@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from hopper_gemm.cli.app import CHECK_FAILED, INTERRUPTED, fail, saying, stderr
 from hopper_gemm.cli.options import gpus_of
 from hopper_gemm.cli.progress import watching
 from hopper_gemm.compiler.child import CONTEXT, settle_in
-from hopper_gemm.measure.device import NoHopperError, slug
+from hopper_gemm.measure.device import GpuId, NoHopperError, slug
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.executors.replay import recorded_points
@@ -25,6 +25,7 @@ from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.run.questions.tune import Options, question
 from hopper_gemm.run.source import Source, find
 from hopper_gemm.run.task import Job
+from hopper_gemm.run.tenants import busy
 from hopper_gemm.study.files import local_root, shown, write_whole
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
@@ -46,8 +47,24 @@ def here(gpus: str, what: str) -> Source:
         raise NoHopperError(f"{str(error).split(';')[0]}; {what} is measured on an H100 or H200") from None
 
 
-def answer(asked: Question, source: Source, name: str, say: Say, left: Any = None, **job: Any) -> None:
-    """Run a question; when interrupted, say what is left."""
+def name_tenants(gpus: Sequence[GpuId], say: Say, shared: bool = True) -> None:
+    """Say which GPUs other processes keep busy.
+
+    Raises:
+        NoHopperError: there is one and GPUs may not be shared.
+    """
+    for told in filter(None, map(busy, gpus)):
+        if not shared:
+            raise NoHopperError(f"{told}; wait for it, name another with --gpus, or measure all the same with --shared")
+        say(f"{told}; times measured beside it are not those of an idle GPU")
+
+
+def answer(
+    asked: Question, source: Source, name: str, say: Say, left: Any = None, *, shared: bool = True, **job: Any
+) -> None:
+    """Run a question; when interrupted, say what is left. GPUs that others keep busy are named before; an error unless
+    they may be shared."""
+    name_tenants(source.gpus, say, shared)
     try:
         run(asked, source.executor(Job(name, **job), say), say)
     except KeyboardInterrupt:

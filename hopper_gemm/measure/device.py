@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -52,40 +55,89 @@ def slug(name: str) -> str:
 
 @dataclass(frozen=True)
 class GpuId:
-    """A GPU as NVML lists it: index, name, UUID."""
+    """A GPU that CUDA_VISIBLE_DEVICES shows.
+
+    Args:
+        index: among the visible ones, see :func:`visible`.
+        name: as the driver gives it.
+        uuid: of the board; children get it as their CUDA_VISIBLE_DEVICES.
+    """
 
     index: int
     name: str
     uuid: str
 
 
+def visible(text: str | None, uuids: Sequence[str]) -> list[int]:
+    """Places of the GPUs that CUDA_VISIBLE_DEVICES shows, in its order, read as CUDA reads it.
+
+    Numbers count in NVML's order, which is that of nvidia-smi and of CUDA_DEVICE_ORDER=PCI_BUS_ID. CUDA's own default,
+    FASTEST_FIRST, counts otherwise on a host with several kinds of GPU; UUIDs mean the same board in every order.
+
+    Args:
+        text: of the variable; None where it is unset, which shows all. Numbers, or UUIDs that may be cut short as long
+            as they name one board, with commas. An entry that names no GPU hides itself and all that follow; one that
+            is repeated hides all.
+        uuids: of the GPUs of this host, in NVML's order.
+
+    Raises:
+        NoHopperError: the variable names a MIG slice.
+    """
+    if text is None:
+        return list(range(len(uuids)))
+    words = [word.strip() for word in text.split(",")]
+    if words[0].startswith("MIG-"):
+        raise NoHopperError(
+            f"CUDA_VISIBLE_DEVICES must show whole GPUs, by index or UUID, but names a MIG slice, {words[0]}; "
+            "set it to GPUs that nvidia-smi -L lists"
+        )
+    found: list[int] = []
+    for word in words:
+        if words[0].startswith("GPU-"):
+            places = [place for place, uuid in enumerate(uuids) if word.startswith("GPU-") and uuid.startswith(word)]
+        else:
+            number = re.match(r"\+?[0-9]+", word)  # CUDA reads the digits that a word begins with
+            places = [int(number[0])] if number and int(number[0]) < len(uuids) else []
+        if len(places) != 1:
+            break
+        if places[0] in found:
+            return []
+        found += places
+    return found
+
+
 def find_hopper(index: int = 0) -> GpuId:
     """Find a GPU that can run the kernel. Asks NVML alone: no CUDA context is made and torch is not loaded.
 
     Args:
-        index: of the GPU in NVML's order, which is that of nvidia-smi.
+        index: among the GPUs that CUDA_VISIBLE_DEVICES shows, see :func:`visible`.
 
     Raises:
         NoHopperError: no driver, no such device, or not a Hopper one.
     """
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        shown = visible(text, uuids)
+        if index >= len(shown):
+            there = f"there are {len(uuids)}"
+            if text is not None:
+                there = f"CUDA_VISIBLE_DEVICES={text!r} shows {len(shown)} of {len(uuids)} (unset, it shows all)"
+            raise NoHopperError(f"GPU {index} does not exist, {there}; name another with --gpus")
+        handle, uuid = handles[shown[index]], uuids[shown[index]]
+        name = pynvml.nvmlDeviceGetName(handle)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     except pynvml.NVMLError as error:
         raise NoHopperError(
             f"no NVIDIA GPU here ({error}); use --backend replay, or run on a machine with an H100 or H200"
         ) from None
-    count = pynvml.nvmlDeviceGetCount()
-    if index >= count:
-        raise NoHopperError(f"GPU {index} does not exist, there are {count}; name another with --gpus")
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    name = pynvml.nvmlDeviceGetName(handle)
-    capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    if tuple(capability) != hopper.COMPUTE_CAPABILITY:
-        major, minor = capability
+    if (major, minor) != hopper.COMPUTE_CAPABILITY:
         raise NoHopperError(
             f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); use --backend replay"
         )
-    return GpuId(index, name, pynvml.nvmlDeviceGetUUID(handle))
+    return GpuId(index, name, uuid)
 
 
 def describe_current() -> DeviceInfo:

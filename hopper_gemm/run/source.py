@@ -108,7 +108,7 @@ def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], clu
     Args:
         record: gives the folder to replay, told why there is no GPU.
         backend: of :data:`BACKENDS`.
-        gpus: indices, as nvidia-smi lists them.
+        gpus: indices among the visible GPUs.
         cluster: see :class:`Source`.
 
     Raises:

@@ -139,7 +139,7 @@ class Rig:
     """What a worker is made of. Tests make it of other parts; all are module-level functions, since they travel.
 
     Args:
-        find: a GPU by its index, without a CUDA context.
+        find: a GPU by its index among the visible ones, without a CUDA context.
         measuring, naming, compiling: handlers of the processes that do so.
         profile, meter: what count launches, in processes of their own.
     """

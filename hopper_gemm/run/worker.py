@@ -50,7 +50,7 @@ def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bo
     Args:
         line: takes tasks as (number, task), and gives each :data:`hopper_gemm.run.task.Event`.
         job: of the run.
-        gpu: index, as nvidia-smi lists it.
+        gpu: index among the visible GPUs.
         cores: to keep to, compilers and all.
         by_main: see :func:`hopper_gemm.compiler.child.settle_in`.
     """

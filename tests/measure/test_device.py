@@ -1,10 +1,13 @@
-"""What a GPU is called, and what power is read from the counter's whole steps."""
+"""Which GPUs are visible, what a GPU is called, and what power is read from the counter's whole steps."""
 
 from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.measure.device import Telemetry, Tick, slug
+from hopper_gemm.measure.device import GpuId, NoHopperError, Telemetry, Tick, find_hopper, slug, visible
+from tests.measure.fake_nvml import Board, FakeNvml
+
+A, B, C = "GPU-a1b2", "GPU-a1c3", "GPU-d4e5"
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,81 @@ def test_too_few_steps_give_no_power():
 )
 def test_the_power_cap_is_normal_and_a_slowdown_voids(reasons, harm):
     assert reading([], reasons).harm == harm
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (None, [0, 1, 2]),
+        ("0,1,2", [0, 1, 2]),
+        ("2,0", [2, 0]),
+        (" 1, 2 ", [1, 2]),
+        ("1gpu2,2ampere", [1, 2]),
+        ("", []),
+        ("-1", []),
+        ("0,-1,1", [0]),
+        ("NoDevFiles", []),
+        ("1,7,0", [1]),
+        ("7", []),
+        ("1,x,0", [1]),
+        ("1,,0", [1]),
+        ("1,1", []),
+        ("0,1,0", []),
+        (C, [2]),
+        (f"{C},{A}", [2, 0]),
+        ("GPU-d,GPU-a1c", [2, 1]),
+        ("GPU-a1", []),
+        ("GPU-d,GPU-a1,GPU-a1b", [2]),
+        ("GPU-9,GPU-d", []),
+        (f"{C},GPU-d", []),
+        (f"{A},1", [0]),
+        (f"1,{A}", [1]),
+        ("1,MIG-a1b2", [1]),
+    ],
+    ids=repr,
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(text, shown):
+    assert visible(text, [A, B, C]) == shown
+
+
+def test_a_mig_slice_is_refused_in_one_line_that_names_the_fix():
+    with pytest.raises(NoHopperError) as refused:
+        visible("MIG-GPU-a1b2/1/0", [A])
+    assert "names a MIG slice, MIG-GPU-a1b2/1/0; " in str(refused.value)
+    assert "must show whole GPUs, by index or UUID, but" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_index_i_is_the_ith_visible_gpu(monkeypatch):
+    FakeNvml(monkeypatch, Board(A), Board(B, name="NVIDIA A100", capability=(8, 0)), Board(C))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert (find_hopper(), find_hopper(1)) == (GpuId(0, "NVIDIA H200", C), GpuId(1, "NVIDIA H200", A))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert find_hopper(2).uuid == C
+    with pytest.raises(NoHopperError, match=r"but GPU 1 is NVIDIA A100 \(sm_80\)"):
+        find_hopper(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "message"),
+    [
+        (None, 2, "GPU 2 does not exist, there are 2; "),
+        ("1", 1, "GPU 1 does not exist, CUDA_VISIBLE_DEVICES='1' shows 1 of 2 (unset, it shows all); "),
+        ("", 0, "GPU 0 does not exist, CUDA_VISIBLE_DEVICES='' shows 0 of 2 (unset, it shows all); "),
+        ("5", 0, "GPU 0 does not exist, CUDA_VISIBLE_DEVICES='5' shows 0 of 2 (unset, it shows all); "),
+    ],
+)
+def test_a_gpu_that_is_not_visible_is_told_with_what_hides_it(monkeypatch, text, index, message):
+    FakeNvml(monkeypatch, Board(A), Board(B))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if text is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    with pytest.raises(NoHopperError) as refused:
+        find_hopper(index)
+    assert str(refused.value) == f"{message}name another with --gpus"
+
+
+def test_a_driver_that_refuses_to_tell_is_one_line(monkeypatch):
+    FakeNvml(monkeypatch, Board(A, refused=("uuid",)))
+    with pytest.raises(NoHopperError, match=r"no NVIDIA GPU here \(Insufficient Permissions\)"):
+        find_hopper()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.measure.device import GpuId, NoHopperError
+from hopper_gemm.measure.device import GpuId, NoHopperError, visible
 from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.model.config import LAUNCH_FIELDS
@@ -66,6 +66,12 @@ def find(index: int) -> GpuId:
     if plan().get(f"gpu {index}") == "absent" or index > 63:
         raise NoHopperError(f"GPU {index} does not exist, there are 64; name another with --gpus")
     return GpuId(index, "NVIDIA H200", f"GPU-fake-{os.environ.get('FAKE_BOARDS', '')}{index}")
+
+
+def find_visible(index: int) -> GpuId:
+    """Three GPUs, of which CUDA_VISIBLE_DEVICES shows some."""
+    uuids = ["GPU-a", "GPU-b", "GPU-c"]
+    return GpuId(index, "NVIDIA H200", uuids[visible(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)[index]])
 
 
 def plan() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.schema import COUNTED
 from hopper_gemm.study.space import begun_with, points, space_of
 from tests.run import fakes
-from tests.run.instant import ABOUT, SEARCH, Instant, rows_of, spec_of, swept
+from tests.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, spec_of, swept
 
 CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(1024, 8192, 4096)
 
@@ -412,3 +412,13 @@ def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
     again = command(*asked, "--trials", "8", "--json")
     assert json.loads(again.stdout)["winner"]["speedup"] > 1
     assert len(rows_of(tmp_path / "t")) == 8
+
+
+def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):
+    """matmul reads the table, and a replay found nothing new."""
+    spec, recorded, out = spec_of(tmp_path), tmp_path / "measured" / "s", tmp_path / "replayed" / "s"
+    swept(spec, recorded)
+    replayed(spec, out, recorded)
+    assert len(rows_of(out, "final")) == len(rows_of(recorded, "final")) > 0
+    assert (recorded.parent / FILE).is_file()
+    assert [path.name for path in out.parent.iterdir()] == [out.name]

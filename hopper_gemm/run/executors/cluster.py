@@ -246,7 +246,7 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
 
     Args:
         address: of the scheduler, ``tls://HOST:PORT``.
-        gpus: indices, as nvidia-smi lists them.
+        gpus: indices among the visible GPUs of this host.
         pem: file with the certificate and the key that the coordinator made.
 
     Raises:

@@ -42,7 +42,7 @@ class Local:
 
     Args:
         job: of the run.
-        gpus: indices, as nvidia-smi lists them; each gets a worker and its share of the cores.
+        gpus: indices among the visible GPUs; each gets a worker and its share of the cores.
     """
 
     def __init__(self, job: Job, gpus: Sequence[int]) -> None:

@@ -156,8 +156,8 @@ def recorded_problem(problem: GemmProblem, options: Options) -> Path:
     if not counted:
         asked = f"{problem} {problem.dtype} {options.regime} {options.context}"
         raise ResultsError(
-            f"there is no Hopper GPU here and no recorded study of {asked}; name one with --from, name another "
-            "--context, or run it on a Hopper GPU"
+            f"there is no recorded study of {asked}; name one with --from, name another --context, or tune it on a "
+            "Hopper GPU"
         )
     return max(counted)[1]
 
