@@ -10,11 +10,29 @@ import torch
 
 import hopper_gemm
 from hopper_gemm import GemmConfig
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.measure.correctness import check
-from hopper_gemm.serve import kernels
+from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
 
 pytestmark = pytest.mark.gpu
+
+
+SIZES = [(4096, 4096, 4096), (1, 8, 8), (300, 520, 1000)]
+SHAPES = [(16, 6144, 4096), (512, 512, 65536), (2304, 2304, 4096), (1234, 4096, 4096), (65536, 256, 1024)]
+"""Of which the model picks few rows, divided k, a ragged edge and a short k."""
+COPIED = [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096)]
+"""That TMA cannot reach in one layout or another."""
+
+
+def kernels() -> list[KernelId]:
+    """What is picked for the problems of most calls."""
+    by_layout = [GemmProblem(*sizes, "bf16", layouts) for sizes in (*SHAPES, *COPIED) for layouts in LAYOUTS]
+    by_type = [GemmProblem(*sizes, dtype) for sizes in (*SIZES, *SHAPES, *COPIED) for dtype in DTYPES]
+    problems = map(filled_up, by_layout + by_type)
+    return [KernelId.of(serving.default_config(problem), problem) for problem in problems]
 
 
 def operands(m, n, k, dtype=torch.bfloat16):
@@ -34,14 +52,10 @@ def _full_precision(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("sizes", [(4096, 4096, 4096), (1, 8, 8), (300, 520, 1000)], ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_product_is_right_for_any_size(sizes, dtype):
     a, b = operands(*sizes, dtype)
     assert right(hopper_gemm.matmul(a, b), a, b)
-
-
-SHAPES = [(16, 6144, 4096), (512, 512, 65536), (2304, 2304, 4096), (1234, 4096, 4096), (65536, 256, 1024)]
-"""Of which the model picks few rows, divided k, a ragged edge and a short k."""
 
 
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
@@ -53,7 +67,7 @@ def test_whatever_the_model_picks_is_right_in_every_layout(sizes, by_rows):
     assert right(hopper_gemm.matmul(a, b), a, b)
 
 
-@pytest.mark.parametrize("sizes", [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096)], ids=str)
+@pytest.mark.parametrize("sizes", COPIED, ids=str)
 @pytest.mark.parametrize("by_rows", ["", "a", "b", "ab"])
 def test_sizes_that_tma_cannot_reach_are_right_too(sizes, by_rows):
     a, b = operands(*sizes)
@@ -160,7 +174,7 @@ def test_it_runs_on_the_current_stream_and_in_a_graph():
 def nothing_known(monkeypatch):
     """As in a new process: what was loaded is forgotten, not what was compiled."""
     monkeypatch.setattr(room, "_known", {})
-    monkeypatch.setattr(kernels, "_loaded", {})
+    monkeypatch.setattr(serving, "_loaded", {})
 
 
 @pytest.mark.parametrize("config", [None, GemmConfig(split_k=2, reduction="workspace")], ids=["picked", "workspace"])
@@ -169,7 +183,7 @@ def test_a_first_call_may_be_captured_and_the_graph_replays_on_new_operands(noth
     a, b = operands(776, 1032, 2048)
     expected = hopper_gemm.matmul(a, b, config=config)
     room._known.clear()
-    kernels._loaded.clear()
+    serving._loaded.clear()
     out = torch.zeros_like(expected)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
