@@ -66,7 +66,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         find_hopper()
     except NoHopperError:
         return
-    cache = cache_folder(session.config)
+    cache, wanted = cache_folder(session.config), kernels_of(items)
     lock = FileLock(cache.with_suffix(".lock"))
     while not lock.take():
         time.sleep(0.2)
@@ -76,7 +76,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 shutil.rmtree(old)
         with pytest.MonkeyPatch.context() as patch, _uncaptured(session.config):
             patch.setenv(CACHE, str(cache))
-            compile_all(kernels_of(items), default_store(), say)
+            compile_all(wanted, default_store(), say)
     finally:
         lock.release()
 

@@ -50,6 +50,7 @@ def test_a_candidate_is_right_also_when_it_is_restored(name, which, problem):
     assert error_of(baseline.restore(workload, candidate.recipe), workload) < REL_ERR_MAX
 
 
+@pytest.mark.timeout(420, method="thread")
 @pytest.mark.parametrize("name", ["triton", "quack"])
 def test_a_peer_that_is_installed_is_right_and_can_be_captured(name):
     """It tunes itself first, which takes a minute."""
