@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -25,14 +26,33 @@ SHAPES = [(16, 6144, 4096), (512, 512, 65536), (2304, 2304, 4096), (1234, 4096, 
 """Of which the model picks few rows, divided k, a ragged edge and a short k."""
 COPIED = [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096)]
 """That TMA cannot reach in one layout or another."""
+CHAIN = GemmProblem(512, 1024, 1024)
+EARLY: list[dict[str, Any]] = [
+    {},
+    {"stream_k": True},
+    {"split_k": 2},
+    {"loads": "cp_async"},
+    {"prefetch": 16},
+    {"prefetch": 16, "ctas_per_sm": 2},
+    {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
+    {"schedule": "multistage", "prefetch": 4},
+]
+"""Ways to run a chain of dependent launches."""
+
+
+def launched(changes: dict[str, Any], early: bool) -> GemmConfig:
+    """A way to run the chain, with programmatic dependent launch or without it and what needs it."""
+    able = {name: value for name, value in changes.items() if early or name != "prefetch"}
+    return GemmConfig(tile_m=64, tile_n=64, pdl=early, **able)
 
 
 def kernels() -> list[KernelId]:
-    """What is picked for the problems of most calls."""
+    """Those of the chains, and what is picked for the problems of most calls."""
+    chains = [KernelId.of(launched(changes, early), CHAIN) for changes in EARLY for early in (False, True)]
     by_layout = [GemmProblem(*sizes, "bf16", layouts) for sizes in (*SHAPES, *COPIED) for layouts in LAYOUTS]
     by_type = [GemmProblem(*sizes, dtype) for sizes in (*SIZES, *SHAPES, *COPIED) for dtype in DTYPES]
     problems = map(filled_up, by_layout + by_type)
-    return [KernelId.of(serving.default_config(problem), problem) for problem in problems]
+    return chains + [KernelId.of(serving.default_config(problem), problem) for problem in problems]
 
 
 def operands(m, n, k, dtype=torch.bfloat16):
@@ -127,28 +147,14 @@ def test_row_pitches_are_read_in_place():
     assert not out[:, 264:].any()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"stream_k": True},
-        {"split_k": 2},
-        {"loads": "cp_async"},
-        {"prefetch": 16},
-        {"prefetch": 16, "ctas_per_sm": 2},
-        {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
-        {"schedule": "multistage", "prefetch": 4},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", EARLY, ids=str)
 def test_a_launch_that_starts_early_waits_for_what_it_reads_and_overwrites(changes):
     """Each product is the next one's operand, over two buffers in turn: a wrong bit would spread."""
     x, w = operands(512, 1024, 1024)
     w = w / 32
 
     def chain(early):
-        ahead = {name: value for name, value in changes.items() if early or name != "prefetch"}
-        config = GemmConfig(tile_m=64, tile_n=64, pdl=early, **ahead)
+        config = launched(changes, early)
         given, buffers = x, (torch.empty(512, 1024, device="cuda", dtype=x.dtype), torch.empty_like(x))
         for step in range(100):
             given = hopper_gemm.matmul(given, w, out=buffers[step % 2], config=config)
