@@ -6,6 +6,7 @@ gives to the fixture ``wrong``. A kernel that is not known ahead is compiled whe
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sys
 import time
@@ -96,6 +97,19 @@ def kernel_store(pytestconfig: pytest.Config) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE, str(cache_folder(pytestconfig)))
         yield default_store()
+
+
+@pytest.fixture(autouse=True)
+def turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that is marked ``alone`` waits until the tests of other workers have ended, and keeps others waiting."""
+    alone = request.node.get_closest_marker("alone") is not None
+    folder = request.config.cache.mkdir("gpus")
+    with (folder / "gate").open("w") as gate, (folder / "floor").open("w") as floor:
+        fcntl.flock(gate, fcntl.LOCK_EX)  # who waits for the whole floor holds the gate, so that nobody else enters
+        fcntl.flock(floor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        if not alone:
+            fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(scope="session")
