@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test verify verify-cpu lint types notebooks pages clean
+.PHONY: sweep test test-gpu verify verify-cpu lint types notebooks pages clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -11,8 +11,12 @@ sweep: $(VENV)/.ready
 
 test: lint types $(VENV)/.ready
 	$(BIN)/pytest -n auto -m "not gpu"
-	$(BIN)/pytest -m gpu
+	$(MAKE) test-gpu
 	$(BIN)/pytest -n auto --nbmake --nbmake-timeout=300 notebooks/*.ipynb
+
+# Tests on Hopper GPUs, a worker for each GPU; their kernels are compiled first, on all cores.
+test-gpu: $(VENV)/.ready
+	$(BIN)/pytest -n auto --dist worksteal -m gpu tests/gpu
 
 # Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
 verify: $(VENV)/.ready

@@ -1,24 +1,78 @@
-"""Shared by all tests: which of them need a Hopper GPU, and a folder of compiled kernels that lasts for a run."""
+"""Shared by all tests: which of them need a Hopper GPU, which GPU each worker has, and a folder of compiled kernels."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hopper_gemm.measure.device import NoHopperError, find_hopper
+from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper
+from hopper_gemm.study.files import FileLock
 
 ROOT = Path(__file__).parents[1]
 
+GPU_SECONDS = 180
+"""Time for a GPU test, its fixtures included; a marker ``timeout`` of its own comes first."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """GPU tests skip themselves, with the reason, where there is no Hopper GPU."""
+LOCK = pytest.StashKey[FileLock]()
+
+
+def hoppers() -> list[GpuId]:
+    """The Hopper GPUs that NVML lists, in its order; none where there is no driver."""
+    found: list[GpuId] = []
+    with suppress(NoHopperError):
+        while True:
+            found.append(find_hopper(len(found)))
+    return found
+
+
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES names, else the UUID of every Hopper GPU."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [gpu.uuid for gpu in hoppers()] if given is None else [name for name in given.split(",") if name]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """``-n auto -m gpu`` starts a worker for each GPU, and at least one, so that a test that hangs costs a worker."""
+    return max(1, len(visible_gpus())) if config.option.markexpr == "gpu" else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With ``-m gpu``, a worker takes a GPU that no other worker has, before anything initialises CUDA. Where a worker
+    died, the one in its place finds that GPU free: the lock ended with its holder."""
+    if config.option.markexpr != "gpu" or "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    for gpu in visible_gpus():
+        lock = FileLock(config.cache.mkdir("gpus") / gpu)
+        if lock.take():
+            config.stash[LOCK] = lock
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+            return
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave the GPU to others."""
+    if LOCK in config.stash:
+        config.stash[LOCK].release()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """GPU tests have a time limit, and skip themselves, with the reason, where there is no Hopper GPU. The limit ends
+    the process, since a call that hangs on the GPU takes no signal; xdist then starts another worker."""
+    marks = []
+    if config.pluginmanager.hasplugin("timeout"):
+        marks.append(pytest.mark.timeout(GPU_SECONDS, method="thread"))
     try:
         find_hopper()
     except NoHopperError as error:
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason=str(error)))
+        marks.append(pytest.mark.skip(reason=str(error)))
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            for mark in marks:
+                item.add_marker(mark)  # behind the test's own, which is found first
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,8 @@ def verify(
     else:
         jobs = [*(loads if load else []), *alone]
         if compile_only:
-            raise typer.Exit(CHECK_FAILED if compile_all(jobs, kept, say) else 0)
+            kernels = (kernel for job in jobs for kernel in job.kernels)
+            raise typer.Exit(CHECK_FAILED if compile_all(kernels, kept, say) else 0)
         from hopper_gemm.verify.load import answering
 
         harness = Harness(out, kept, boards, answering, say)

@@ -201,23 +201,23 @@ def _to_be_shrunk(row: Row) -> bool:
     return row.status in WENT_WRONG and row.minimal is None
 
 
-def compile_all(jobs: Iterable[Job], store: Path, say: Callable[[str], None] = print) -> int:
-    """Compile what jobs need, on all cores, with no GPU.
+def compile_all(kernels: Iterable[KernelId], store: Path, say: Callable[[str], None] = print) -> int:
+    """Compile kernels, each once, on all cores, with no GPU.
 
     Returns:
-        How many kernels do not compile without a spill.
+        How many do not compile without a spill.
     """
-    pool, kernels = CompilePool(store), dict.fromkeys(kernel for job in jobs for kernel in job.kernels)
+    pool, wanted = CompilePool(store), dict.fromkeys(kernels)
     failed = 0
     try:
-        pool.submit(kernels)
-        for number, kernel in enumerate(kernels, 1):
+        pool.submit(wanted)
+        for number, kernel in enumerate(wanted, 1):
             built = pool.result(kernel)
             failed += built.status != "ok"
             if built.status != "ok":
                 say(f"{kernel}: {built.status}: {built.reason}")
-            if number % 50 == 0 or number == len(kernels):
-                say(f"{number} of {len(kernels)} kernels, {failed} failed")
+            if number % 50 == 0 or number == len(wanted):
+                say(f"{number} of {len(wanted)} kernels, {failed} failed")
     finally:
         pool.close()
     return failed

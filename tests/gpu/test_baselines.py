@@ -50,6 +50,7 @@ def test_a_candidate_is_right_also_when_it_is_restored(name, which, problem):
     assert error_of(baseline.restore(workload, candidate.recipe), workload) < REL_ERR_MAX
 
 
+@pytest.mark.timeout(420, method="thread")
 @pytest.mark.parametrize("name", ["triton", "quack"])
 def test_a_peer_that_is_installed_is_right_and_can_be_captured(name):
     """It tunes itself first, which takes a minute."""
@@ -104,10 +105,3 @@ def test_the_best_of_cublaslt_is_not_behind_torch_and_its_kernel_has_a_name(kern
     assert outcome.figures["baseline_rel_err"] < REL_ERR_MAX
     assert theirs["cublaslt"] < theirs["cublas"] * 1.01
     assert baseline_kernel(point, outcome.recipe) != UNKNOWN
-
-
-def test_the_host_time_of_a_launch_is_that_of_a_call_and_not_of_a_kernel(kernel_store):
-    times = Bench(describe_current(), kernel_store).host_times(GemmProblem(256, 256, 256))
-    print(times)
-    assert set(times) == {"torch.mm", "hopper_gemm.matmul", "kernel"}
-    assert times["kernel"] < times["hopper_gemm.matmul"] < 50

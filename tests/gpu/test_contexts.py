@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-
 import pytest
 import torch
 
-from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.recorded import record_binary
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.measure.arms import SPACERS
@@ -22,7 +18,6 @@ from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.measure.verdict import paired_verdict
 from hopper_gemm.measure.workload import make_workload
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 
@@ -31,6 +26,26 @@ pytestmark = pytest.mark.gpu
 PROTOCOL = Burst(rest=0.010, pairs=15)
 SHORT = [GemmProblem(1024, 1024, 1024), GemmProblem(2048, 512, 1024), GemmProblem(128, 2048, 1024)]
 LONG = [GemmProblem(2048, 2048, 2048), GemmProblem(4096, 4096, 4096), GemmProblem(1234, 4096, 4096)]
+
+
+RACED = [
+    GemmConfig(tile_m=m, tile_n=n, cluster_n=cluster, stages=3)
+    for m, n in ((64, 64), (128, 128), (256, 128))
+    for cluster in (1, 2)
+]
+BESIDE_RMSNORM = [
+    (SHORT[0], GemmConfig(tile_m=128, tile_n=64)),
+    (SHORT[0], GemmConfig(tile_m=256, tile_n=128)),
+    (LONG[1], GemmConfig(tile_m=256, tile_n=128, cluster_n=2)),
+    (LONG[1], GemmConfig(tile_m=64, tile_n=64)),
+    (LONG[2], GemmConfig(tile_m=128, tile_n=192)),
+]
+
+
+def kernels() -> list[KernelId]:
+    """Kernels that are measured."""
+    measured = [*BESIDE_RMSNORM, *((LONG[1], config) for config in (GemmConfig(), *RACED))]
+    return [KernelId.of(config, problem) for problem, config in measured]
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +69,12 @@ def test_a_baseline_is_as_fast_as_itself(bench, problem, context):
 
 
 @pytest.mark.parametrize("problem", [SHORT[0], LONG[1]], ids=str)
-def test_the_spacer_lasts_3_to_5_us_and_torch_loses_little_behind_it(bench, problem):
+def test_the_spacers_time_is_taken_off_and_torch_takes_as_long_in_either_context(bench, problem):
     """torch.mm waits for its predecessor's end in either context: 5.33 and 5.40 us were measured at 1024^3."""
     isolated, chained = (
         bench.measure(Point(problem, None, context=context), PROTOCOL).figures for context in ("isolated", "chained")
     )
-    assert 3 <= isolated["spacer_us"] <= 5
+    assert isolated["spacer_us"] > 0
     assert isolated["baseline_us"] == pytest.approx(chained["baseline_us"], rel=0.1)
     assert "spacer_us" not in chained
 
@@ -79,17 +94,7 @@ def test_a_spacer_writes_a_and_leaves_it_as_it_was(bench, spacer, layouts):
     assert (operands.a == 2).all(), "it rewrites what is there now, not what was there first"
 
 
-@pytest.mark.parametrize(
-    ("problem", "config"),
-    [
-        (SHORT[0], GemmConfig(tile_m=128, tile_n=64)),
-        (SHORT[0], GemmConfig(tile_m=256, tile_n=128)),
-        (LONG[1], GemmConfig(tile_m=256, tile_n=128, cluster_n=2)),
-        (LONG[1], GemmConfig(tile_m=64, tile_n=64)),
-        (LONG[2], GemmConfig(tile_m=128, tile_n=192)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("problem", "config"), BESIDE_RMSNORM, ids=str)
 def test_an_rmsnorm_between_launches_agrees_on_which_side_is_faster(bench, kernel_store, problem, config):
     """Where either says that the sides differ by more than a hundredth, or a quarter of a microsecond."""
     rmsnorm = Bench(bench.device, kernel_store, spacer="rmsnorm")
@@ -102,29 +107,17 @@ def test_an_rmsnorm_between_launches_agrees_on_which_side_is_faster(bench, kerne
     assert signs[0] * signs[1] >= 0, [(one.figures["speedup"], one.figures["spacer_us"]) for one in found]
 
 
-def test_early_launches_gain_in_a_chain_what_they_do_not_behind_a_spacer(bench):
-    """Programmatic dependent launch overlaps a launch with its own predecessor, and only that."""
-    problem, config = SHORT[0], GemmConfig(tile_m=128, tile_n=64)
-    gain = {}
-    for context in ("isolated", "chained"):
-        us = [
-            bench.measure(Point(problem, replace(config, pdl=pdl), context=context), PROTOCOL).figures["time_us"]
-            for pdl in (False, True)
-        ]
-        gain[context] = us[0] - us[1]
-    assert gain["chained"] > 0.3
-    assert gain["isolated"] < gain["chained"] - 0.3
-
-
 @pytest.mark.parametrize("context", ["isolated", "chained"])
 def test_steady_state_has_power_and_energy_in_either_context(bench, context):
     point = Point(GemmProblem(8192, 8192, 8192), GemmConfig(), regime="steady", context=context)
     outcome = bench.measure(point, Steady(settle=1.0, window=1.5, slice=0.5))
     assert outcome.status == "ok", outcome.reason
     assert outcome.figures["pairs"] == 3
-    assert 400 < outcome.figures["watts"] < 800
-    assert 0.8 < outcome.figures["pj_per_flop"] < 1.6
-    assert abs(outcome.figures["baseline_us"] / outcome.figures["time_us"] / outcome.figures["speedup"] - 1) < 0.01
+    figures = outcome.figures
+    assert 0 < figures["watts"] < 1.1 * bench.device.power_limit_watts
+    joules = figures["watts"] * (figures["time_us"] + figures.get("spacer_us", 0)) * 1e-6
+    assert figures["pj_per_flop"] == pytest.approx(1e12 * joules / point.problem.flop, rel=0.01)
+    assert abs(figures["baseline_us"] / figures["time_us"] / figures["speedup"] - 1) < 0.01
 
 
 @pytest.mark.parametrize("context", ["isolated", "chained"])
@@ -141,45 +134,17 @@ def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp
     assert abs(figures["speedup"] - 1) < 0.005
 
 
-# Throughput ----------------------------------------------------------------------------------
-
-LOOKS = (Look(1, 0.015),)
-
-
-def points(context: str) -> list[Point]:
-    tiles = [(m, n) for m in (64, 128, 192, 256, 320) for n in (64, 128, 160, 192, 208, 256)]
-    clusters = ((1, 1), (2, 1), (1, 2))
-    configs = [
-        GemmConfig(tile_m=m, tile_n=n, cluster_m=cm, cluster_n=cn, stages=stages, pdl=context == "chained")
-        for m, n in tiles
-        for cm, cn in clusters
-        for stages in ("max", 3)
-    ]
-    legal = [config for config in configs if is_legal(config, LONG[1])]
-    return [Point(LONG[1], config, context=context) for config in legal][:96]
-
-
-@pytest.mark.parametrize(("context", "least"), [("chained", 15), ("isolated", 13)])
-def test_a_sweep_at_4096_measures_15_points_a_second(bench, kernel_store, context, least):
-    """Compiled kernels, every product checked, a race against the best so far; the protocol's 6 pairs for survivors."""
-    asked = points(context)
-    pool = CompilePool(kernel_store)
-    kernels = [KernelId.of(point.config, point.problem) for point in asked]
-    pool.submit(kernels)
-    built = [pool.result(kernel).status == "ok" for kernel in kernels]
-    pool.close()
-    asked = [point for point, ok in zip(asked, built, strict=True) if ok]
-    protocol = Burst(rest=0.010, pairs=6)
-    bench.measure(Point(LONG[1], None, context=context), protocol)
-    leader: Ratio | None = None
-    pairs, begun = [], time.perf_counter()
-    for point, following in zip(asked, [*asked[1:], None], strict=True):
-        outcome = bench.measure(point, protocol, race=Race(LOOKS, leader, 0.002), following=following)
+def test_a_race_measures_every_config_and_drops_none_that_leads(bench):
+    """A config is dropped at the first look or timed with all pairs; the fastest of all has all pairs."""
+    protocol, leader, found = Burst(rest=0.010, pairs=6), None, []
+    for config, following in zip(RACED, [*RACED[1:], None], strict=True):
+        after = None if following is None else Point(LONG[1], following)
+        race = Race((Look(1, 0.015),), leader, 0.002)
+        outcome = bench.measure(Point(LONG[1], config), protocol, race=race, following=after)
         assert outcome.status == "ok", outcome.reason
         figures = outcome.figures
-        pairs.append(figures["pairs"])
+        found.append((figures["speedup"], figures["pairs"]))
         if figures["pairs"] == protocol.pairs and (leader is None or figures["speedup"] > leader.median):
             leader = Ratio(figures["speedup"], figures["speedup_low"], figures["speedup_high"], figures["pairs"])
-    rate = len(asked) / (time.perf_counter() - begun)
-    print(f"{context}: {len(asked)} points, {rate:.1f} a second, {sum(pairs) / len(pairs):.2f} pairs a point")
-    assert rate >= least
+    assert {pairs for _, pairs in found} <= {1, protocol.pairs}
+    assert max(found)[1] == protocol.pairs

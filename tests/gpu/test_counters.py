@@ -6,7 +6,6 @@ import pytest
 
 from hopper_gemm.measure.counters import count
 from hopper_gemm.measure.counters.profiler import ProfilerError, open_profiler
-from hopper_gemm.measure.device import find_hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.point import Point
@@ -16,11 +15,11 @@ from hopper_gemm.model.roofline import smem_reads_per_flop
 pytestmark = pytest.mark.gpu
 
 
-def test_a_launch_reads_its_operands_from_memory_and_shared_memory_as_its_tile_demands(kernel_store):
+def test_a_launch_reads_its_operands_from_memory_and_shared_memory_as_its_tile_demands(gpu, kernel_store):
     problem, config = GemmProblem(4096, 4096, 4096), resolve(GemmConfig(tile_m=256, tile_n=128, cluster_n=2))
     try:
         points = [Point(problem, None), Point(problem, config)]
-        cublas, ours = count(points, find_hopper(), open_profiler(), store=kernel_store)
+        cublas, ours = count(points, gpu, open_profiler(), store=kernel_store)
     except ProfilerError as error:
         pytest.skip(str(error))
     operands = ELEMENT_BYTES * (problem.m + problem.n) * problem.k

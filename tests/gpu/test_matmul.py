@@ -4,17 +4,55 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 
 import hopper_gemm
 from hopper_gemm import GemmConfig
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.measure.correctness import check
-from hopper_gemm.serve import kernels
+from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
 
 pytestmark = pytest.mark.gpu
+
+
+SIZES = [(4096, 4096, 4096), (1, 8, 8), (300, 520, 1000)]
+SHAPES = [(16, 6144, 4096), (512, 512, 65536), (2304, 2304, 4096), (1234, 4096, 4096), (65536, 256, 1024)]
+"""Of which the model picks few rows, divided k, a ragged edge and a short k."""
+COPIED = [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096)]
+"""That TMA cannot reach in one layout or another."""
+CHAIN = GemmProblem(512, 1024, 1024)
+EARLY: list[dict[str, Any]] = [
+    {},
+    {"stream_k": True},
+    {"split_k": 2},
+    {"loads": "cp_async"},
+    {"prefetch": 16},
+    {"prefetch": 16, "ctas_per_sm": 2},
+    {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
+    {"schedule": "multistage", "prefetch": 4},
+]
+"""Ways to run a chain of dependent launches."""
+
+
+def launched(changes: dict[str, Any], early: bool) -> GemmConfig:
+    """A way to run the chain, with programmatic dependent launch or without it and what needs it."""
+    able = {name: value for name, value in changes.items() if early or name != "prefetch"}
+    return GemmConfig(tile_m=64, tile_n=64, pdl=early, **able)
+
+
+def kernels() -> list[KernelId]:
+    """Those of the chains, and what is picked for the problems of most calls."""
+    chains = [KernelId.of(launched(changes, early), CHAIN) for changes in EARLY for early in (False, True)]
+    by_layout = [GemmProblem(*sizes, "bf16", layouts) for sizes in (*SHAPES, *COPIED) for layouts in LAYOUTS]
+    by_type = [GemmProblem(*sizes, dtype) for sizes in (*SIZES, *SHAPES, *COPIED) for dtype in DTYPES]
+    problems = map(filled_up, by_layout + by_type)
+    return chains + [KernelId.of(serving.default_config(problem), problem) for problem in problems]
 
 
 def operands(m, n, k, dtype=torch.bfloat16):
@@ -34,14 +72,10 @@ def _full_precision(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("sizes", [(4096, 4096, 4096), (1, 8, 8), (300, 520, 1000)], ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_product_is_right_for_any_size(sizes, dtype):
     a, b = operands(*sizes, dtype)
     assert right(hopper_gemm.matmul(a, b), a, b)
-
-
-SHAPES = [(16, 6144, 4096), (512, 512, 65536), (2304, 2304, 4096), (1234, 4096, 4096), (65536, 256, 1024)]
-"""Of which the model picks few rows, divided k, a ragged edge and a short k."""
 
 
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
@@ -53,7 +87,7 @@ def test_whatever_the_model_picks_is_right_in_every_layout(sizes, by_rows):
     assert right(hopper_gemm.matmul(a, b), a, b)
 
 
-@pytest.mark.parametrize("sizes", [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096)], ids=str)
+@pytest.mark.parametrize("sizes", COPIED, ids=str)
 @pytest.mark.parametrize("by_rows", ["", "a", "b", "ab"])
 def test_sizes_that_tma_cannot_reach_are_right_too(sizes, by_rows):
     a, b = operands(*sizes)
@@ -113,28 +147,14 @@ def test_row_pitches_are_read_in_place():
     assert not out[:, 264:].any()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"stream_k": True},
-        {"split_k": 2},
-        {"loads": "cp_async"},
-        {"prefetch": 16},
-        {"prefetch": 16, "ctas_per_sm": 2},
-        {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
-        {"schedule": "multistage", "prefetch": 4},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", EARLY, ids=str)
 def test_a_launch_that_starts_early_waits_for_what_it_reads_and_overwrites(changes):
     """Each product is the next one's operand, over two buffers in turn: a wrong bit would spread."""
     x, w = operands(512, 1024, 1024)
     w = w / 32
 
     def chain(early):
-        ahead = {name: value for name, value in changes.items() if early or name != "prefetch"}
-        config = GemmConfig(tile_m=64, tile_n=64, pdl=early, **ahead)
+        config = launched(changes, early)
         given, buffers = x, (torch.empty(512, 1024, device="cuda", dtype=x.dtype), torch.empty_like(x))
         for step in range(100):
             given = hopper_gemm.matmul(given, w, out=buffers[step % 2], config=config)
@@ -160,7 +180,7 @@ def test_it_runs_on_the_current_stream_and_in_a_graph():
 def nothing_known(monkeypatch):
     """As in a new process: what was loaded is forgotten, not what was compiled."""
     monkeypatch.setattr(room, "_known", {})
-    monkeypatch.setattr(kernels, "_loaded", {})
+    monkeypatch.setattr(serving, "_loaded", {})
 
 
 @pytest.mark.parametrize("config", [None, GemmConfig(split_k=2, reduction="workspace")], ids=["picked", "workspace"])
@@ -169,7 +189,7 @@ def test_a_first_call_may_be_captured_and_the_graph_replays_on_new_operands(noth
     a, b = operands(776, 1032, 2048)
     expected = hopper_gemm.matmul(a, b, config=config)
     room._known.clear()
-    kernels._loaded.clear()
+    serving._loaded.clear()
     out = torch.zeros_like(expected)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

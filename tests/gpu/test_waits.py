@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hopper_gemm.compiler.child import Child, Handler
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.measure.counters.waits import FIGURES, WaitMeter
-from hopper_gemm.measure.device import find_hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
@@ -30,6 +30,12 @@ CONFIGS = [
     GemmConfig(tile_m=128, tile_n=128, loads="cp_async"),
 ]
 NO_PRODUCER = CONFIGS[-2:]
+DEPTHS = [GemmConfig(stages=stages, stagger=0) for stages in (1, 4)]
+
+
+def kernels() -> list[KernelId]:
+    """The metered kernels."""
+    return [KernelId.of(config, PROBLEM, metered=True) for config in (*CONFIGS, *DEPTHS)]
 
 
 def reading(store: Path) -> Handler:
@@ -57,8 +63,8 @@ def child(kernel_store):
 
 
 @pytest.fixture(scope="module")
-def meter(kernel_store):
-    meter = WaitMeter(find_hopper(), kernel_store)
+def meter(gpu, kernel_store):
+    meter = WaitMeter(gpu, kernel_store)
     yield meter
     meter.close()
 
@@ -97,6 +103,6 @@ def test_shares_lie_between_0_and_100(meter, config):
 
 def test_a_ring_of_one_stage_waits_more_than_a_deep_one(meter):
     """Nothing can be loaded ahead: both sides wait for each other all the time."""
-    shallow, deep = (meter.measure(Point(PROBLEM, GemmConfig(stages=stages, stagger=0))).figures for stages in (1, 4))
+    shallow, deep = (meter.measure(Point(PROBLEM, config)).figures for config in DEPTHS)
     assert shallow["consumer_wait_pct"] > deep["consumer_wait_pct"] + 10
     assert shallow["consumer_hit_pct"] < deep["consumer_hit_pct"]
