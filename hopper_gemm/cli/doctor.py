@@ -11,7 +11,8 @@ from typing import Literal
 from hopper_gemm.compiler.store import default_store
 from hopper_gemm.measure.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.measure.device import NoHopperError, find_hopper
-from hopper_gemm.model.tuned import recorded_tables, results_root
+from hopper_gemm.model.lookup import own_paths, tables
+from hopper_gemm.model.tuned import recorded_tables, results_root, slug
 from hopper_gemm.study.files import shown
 
 NEEDED = (
@@ -40,7 +41,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at Python, packages, GPU, profiler, kernel store and recorded results."""
     python = Finding("ok", "Python", platform.python_version())
-    return [python, *map(_package, NEEDED), _gpu(), _ncu(), _store(), _results()]
+    return [python, *map(_package, NEEDED), _gpu(), _ncu(), _store(), _results(), *_tables()]
 
 
 def _package(name: str) -> Finding:
@@ -82,3 +83,25 @@ def _results() -> Finding:
         none = f"no tuned table under {results_root()}"
         return Finding("note", what, none, "run hopper-gemm sweep on a Hopper GPU")
     return Finding("ok", what, ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))
+
+
+def kind_here() -> str | None:
+    """The kind of the GPU here, as folders of results name it; None without a Hopper GPU."""
+    try:
+        return slug(find_hopper().name)
+    except NoHopperError:
+        return None
+
+
+def _tables() -> list[Finding]:
+    """The tuned tables that serve ``matmul`` here, in the order in which they are asked; then the damaged ones."""
+    kind, what, damaged = kind_here(), "tuned tables", list[str]()
+    found = tables(kind, damaged.append)
+    told = [f"{shown(one.path)} ({len(one.serving)} entries)" for one in found if one.path and one.serving]
+    own = "" if kind is None else f"to add your own to {shown(own_paths(kind)[0])}: hopper-gemm tune M N K"
+    of = f"for {kind}" if kind else "no Hopper GPU here, so recorded entries of any"
+    served = ", then ".join(told) or "none; the model chooses every config"
+    return [
+        Finding("ok" if told else "note", what, f"{of}: {served}", own),
+        *(Finding("note", what, one) for one in damaged),
+    ]

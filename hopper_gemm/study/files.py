@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.tuned import results_root
+from hopper_gemm.model.tuned import replace_file, results_root
 from hopper_gemm.study.row import ResultsError
-
-
-def local_root() -> Path:
-    """Where studies go that are measured or replayed here: beside the recorded ones in a checkout, else into the
-    current folder."""
-    package = Path(__file__).parents[1]
-    recorded = results_root()
-    return (Path.cwd() / "results" if recorded.is_relative_to(package) else recorded) / "local"
 
 
 def ladder_file() -> Path:
@@ -96,16 +87,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Raises:
         ResultsError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with part.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        replace_file(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise ResultsError(
             f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
         ) from None

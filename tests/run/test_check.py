@@ -12,10 +12,9 @@ from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import FILE, TunedEntry
+from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.questions.check import MORE, PROTOCOLS, Check, Guarded, guarded_of, record
-from hopper_gemm.run.questions.finals import write_tuned
 from hopper_gemm.study.reader import read_study
 from tests.conftest import ROOT
 from tests.run import fakes
