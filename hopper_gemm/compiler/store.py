@@ -36,7 +36,8 @@ from hopper_gemm.model.config import LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 
-PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+DSL = "nvidia-cutlass-dsl"
+PACKAGES = (DSL, "apache-tvm-ffi")
 SOURCES = (
     "kernel/**/*.py",
     "model/config.py",
