@@ -1,4 +1,4 @@
-"""What is here, what is missing, what to do."""
+"""What is here, what is needed, what to do."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def store(
 
 @command
 def doctor(as_json: options.Json = False) -> None:
-    """What is here, what is missing, what to do."""
+    """What is here, what is needed, what to do."""
     from hopper_gemm.cli.doctor import examine
 
     findings = examine()

@@ -89,7 +89,9 @@ def test_a_binary_that_this_version_of_the_dsl_cannot_load_is_refused_with_the_v
     monkeypatch.setattr(loader, "_launcher", refuse)
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
     (binary,) = recorded_binaries(kept)
-    used = re.escape(f"cannot be loaded with nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')} (RuntimeError); install")
+    used = re.escape(
+        f"cannot be loaded with nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')} (RuntimeError); install"
+    )
     with pytest.raises(RecordedBinaryError, match=used) as caught:
         binary.load()
     assert "\n" not in str(caught.value)
