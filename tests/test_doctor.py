@@ -140,6 +140,15 @@ def test_doctor_loads_neither_torch_nor_the_dsl():
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.parametrize("package", ["pynvml", "typer"])
+def test_without_what_the_command_itself_needs_it_says_so_in_one_line(package):
+    check = f"import sys; sys.modules['{package}'] = None; import hopper_gemm.cli"
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"hopper-gemm: the package {package} is not installed; install hopper-gemm again")
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(("mark", "code"), [("ok", None), ("note", None), ("missing", 1)])
 def test_the_exit_code_is_1_only_where_something_needed_is_missing(monkeypatch, capsys, mark, code):
     monkeypatch.setattr("hopper_gemm.cli.doctor.examine", lambda: [Finding(mark, "thing", "none", "get one", ">=1")])
