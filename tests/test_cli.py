@@ -10,8 +10,11 @@ import time
 
 import pytest
 
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.spec import read_spec
 from tests.conftest import ROOT
@@ -395,6 +398,32 @@ def _ncu_finding() -> tuple[str, str]:
     from hopper_gemm.cli.doctor import examine
 
     return next((finding.mark, finding.found) for finding in examine() if finding.what == "ncu")
+
+
+def test_store_tells_where_kernels_lie_and_clears_them_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "hopper-gemm/kernels"
+    empty = {"path": str(folder), "kernels": 0, "bytes": 0, "cleared": False}
+    assert json.loads(run("store", "--json").stdout) == empty
+    assert not folder.exists()
+    report = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
+    KernelStore(folder).put(KernelId.of(GemmConfig(), GemmProblem(8, 8, 8)), b"x" * 200_000, report)
+    (folder / "mine.txt").write_text("mine")
+    assert run("store").stdout == f"{folder}: 1 kernels, 0.2 MB\n"
+    assert run("store", "--clear").stdout == f"removed 1 kernels, 0.2 MB from {folder}\n"
+    assert json.loads(run("store", "--json").stdout) == empty
+    assert (folder / "mine.txt").read_text() == "mine"
+
+
+def test_a_store_that_others_may_write_is_not_cleared_and_told_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "hopper-gemm/kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    done = run("store", "--clear")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"chmod go-w {folder}" in line
 
 
 @pytest.mark.parametrize(

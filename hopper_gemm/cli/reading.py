@@ -161,12 +161,35 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
 
 
 @command
+def store(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove all of them; each is compiled again when used.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Where compiled kernels are kept, how many there are, and how large they are."""
+    from hopper_gemm.compiler.store import KernelStore, default_store
+
+    kernels = KernelStore(default_store())
+    found = kernels.clear() if clear else kernels.usage()
+    if as_json:
+        print(json.dumps({"path": str(kernels.root), **asdict(found), "cleared": clear}))
+        return
+    what = f"{found.kernels} kernels, {found.bytes / 1e6:.1f} MB"
+    print(f"removed {what} from {kernels.root}" if clear else f"{kernels.root}: {what}")
+
+
+@command
 def doctor(as_json: options.Json = False) -> None:
-    """What is here, what is missing, what to do."""
+    """What is here, what is needed, what to do."""
     from hopper_gemm.cli.doctor import examine
 
     findings = examine()
-    told = [f"{one.mark:7} {one.what}: {one.found}{f'; {one.fix}' if one.fix else ''}" for one in findings]
+    told = [
+        f"{one.mark:7} {one.what}: {one.found}{f' (needed: {one.needed})' if one.needed else ''}"
+        f"{f'; {one.fix}' if one.fix else ''}"
+        for one in findings
+    ]
     print(json.dumps([asdict(one) for one in findings]) if as_json else "\n".join(told))
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)

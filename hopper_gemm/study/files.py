@@ -13,12 +13,12 @@ from hopper_gemm.study.row import ResultsError
 
 
 def ladder_file() -> Path:
-    """The ladder of the design study, in a checkout."""
+    """The ladder of the design study."""
     return results_root().parent / "sweeps" / "ladder.toml"
 
 
 def suite_file() -> Path:
-    """The problems that the kernel is judged by, in a checkout."""
+    """The problems that the kernel is judged by."""
     return results_root().parent / "sweeps" / "shapes" / "suite.toml"
 
 
@@ -28,10 +28,11 @@ def shown(path: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def here_or_in_checkout(folder: Path) -> Path:
-    """A folder that was named: a relative one that is not here is looked for in the checkout."""
-    inside = results_root().parent / folder
-    return inside if not folder.is_dir() and inside.is_dir() else folder
+def here_or_recorded(path: Path) -> Path:
+    """A file or folder that was named: a relative one that is not here, such as ``results/h200/seed-table`` or
+    ``sweeps/seed-table.toml``, is looked for in the checkout, or in the package where it was installed from a wheel."""
+    inside = results_root().parent / path
+    return inside if not path.exists() and inside.exists() else path
 
 
 def read_text(path: Path) -> str:

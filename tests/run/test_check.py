@@ -89,6 +89,11 @@ def test_a_kernel_that_is_wrong_has_fallen_and_where_the_binary_cannot_run_nobod
     assert unable.verdict.status == "unsure"
 
 
+def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(tmp_path):
+    found, _ = checked(tmp_path, lambda ask: Outcome("no_baseline", "x.o cannot be loaded"))
+    assert (found.verdict.status, found.verdict.message) == ("unsure", "not compared: x.o cannot be loaded")
+
+
 def test_what_is_neither_held_nor_fallen_is_measured_once_more_with_more_pairs(tmp_path):
     found, tasks = checked(tmp_path, slower(1.012, width=0.01))
     assert [task.protocol.pairs for task in tasks] == [PROTOCOLS["burst"].pairs, MORE * PROTOCOLS["burst"].pairs]
