@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test test-gpu verify verify-cpu lint types notebooks pages clean
+.PHONY: sweep test test-gpu verify verify-cpu wheel-test lint types notebooks pages clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -26,6 +26,10 @@ verify: $(VENV)/.ready
 verify-cpu: $(VENV)/.ready
 	$(BIN)/python -m tests.run.verify
 	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
+
+# Build the wheel and use it in clean environments, with pip and with uv, on each Python that starts here.
+wheel-test:
+	$(PYTHON) .ci/wheel
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

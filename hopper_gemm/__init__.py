@@ -13,13 +13,18 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
+    from hopper_gemm.model.lookup import use_table
     from hopper_gemm.serve.kernels import chained
     from hopper_gemm.serve.matmul import matmul
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul"]
+__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul", "use_table"]
 
-_SERVED = {"chained": "hopper_gemm.serve.kernels", "matmul": "hopper_gemm.serve.matmul"}
-"""These bring torch and the DSL along, so they are imported when first asked for."""
+_SERVED = {
+    "chained": "hopper_gemm.serve.kernels",
+    "matmul": "hopper_gemm.serve.matmul",
+    "use_table": "hopper_gemm.model.lookup",
+}
+"""Imported when first asked for, since the first two bring torch and the DSL along."""
 
 
 def __getattr__(name: str) -> Any:

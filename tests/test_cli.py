@@ -10,8 +10,11 @@ import time
 
 import pytest
 
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.spec import read_spec
 from tests.conftest import ROOT
@@ -194,10 +197,33 @@ def test_explain_knows_that_an_fp32_output_needs_wider_chunks():
 
 
 def test_explain_refuses_with_every_reason_and_still_succeeds():
-    done = run("explain", "4096", "4097", "4096", "--set", "tile_m=100", "--json")
+    asked = ("explain", "4096", "4096", "4096", "--set", "tile_m=100", "--set", "k_depth=64")
+    done = run(*asked, "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["legal"]) == (0, False)
-    assert [reason.split(":")[0] for reason in found["reasons"]] == ["tile_m", "n_aligned"]
+    assert [reason.split(":")[0] for reason in found["reasons"]] == ["tile_m", "k_depth"]
+    title, *refused = run(*asked).stdout.splitlines()
+    assert title.endswith("on 4096x4096x4096 bf16: not legal")
+    assert [line.split()[:2] for line in refused] == [["refused", "tile_m:"], ["refused", "k_depth:"]]
+
+
+def test_explain_of_a_problem_out_of_tmas_reach_shows_the_copies_and_what_runs_on_them():
+    done = run("explain", "628", "89", "447", "--gpu", "h200")
+    first, title, *_, last = done.stdout.splitlines()
+    assert first == "TMA cannot reach the matrices of 628x89x447: matmul copies them at each call, and runs 628x96x448"
+    assert title.endswith("on 628x96x448 bf16: legal")
+    assert last.startswith("  matmul ")
+    found = json.loads(run("explain", "628", "89", "447", "--gpu", "h200", "--json").stdout)
+    assert (found["copied"], found["asked"]["n"], found["problem"]["n"], found["legal"]) == (True, 89, 96, True)
+
+
+def test_explain_says_which_entry_of_which_table_serves_or_that_the_model_chooses():
+    tuned = run("explain", "4096", "4096", "4096", "--gpu", "h200").stdout.splitlines()[-1]
+    where = "4096x4096x4096 burst isolated, results/h200/best_configs.json, measured on an NVIDIA H200"
+    assert tuned.endswith(f"; tuned: {where}")
+    for gpu, size in (("h200", "4104"), ("h100", "4096")):
+        last = run("explain", size, "4096", "4096", "--gpu", gpu).stdout.splitlines()[-1]
+        assert last.endswith(f"the model's choice: no tuned table of {gpu} has {size}x4096x4096")
 
 
 def test_a_replayed_sweep_says_so_first_and_reproduces_the_recorded_table(tmp_path):
@@ -335,6 +361,26 @@ def test_doctor_tells_what_is_here():
     findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
     assert findings["nvidia-cutlass-dsl"]["mark"] == "ok"
     assert "h200" in findings["recorded results"]["found"]
+    assert "results/h200/best_configs.json (" in findings["tuned tables"]["found"]
+
+
+def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(monkeypatch, tmp_path):
+    from hopper_gemm.cli import doctor
+    from hopper_gemm.model import lookup
+    from hopper_gemm.model.tuned import FILE, recorded_entries, write_tuned
+
+    monkeypatch.setattr(doctor, "kind_here", lambda: "h200")
+    monkeypatch.setattr(lookup, "local_root", lambda: tmp_path)
+    for folder in ("h200", "cluster"):
+        (tmp_path / folder).mkdir()
+    write_tuned(tmp_path / "h200" / FILE, recorded_entries()[:3])
+    (tmp_path / "cluster" / FILE).write_text("[")
+    found = [finding for finding in doctor.examine() if finding.what == "tuned tables"]
+    assert [finding.mark for finding in found] == ["ok", "note"]
+    own, recorded = found[0].found.removeprefix("for h200: ").split(", then ")
+    assert own == f"{tmp_path / 'h200' / FILE} (3 entries)"
+    assert recorded.startswith("results/h200/best_configs.json (")
+    assert "is left out" in found[1].found
 
 
 def test_doctor_tells_whether_counters_can_be_read(monkeypatch, tmp_path):
@@ -352,6 +398,32 @@ def _ncu_finding() -> tuple[str, str]:
     from hopper_gemm.cli.doctor import examine
 
     return next((finding.mark, finding.found) for finding in examine() if finding.what == "ncu")
+
+
+def test_store_tells_where_kernels_lie_and_clears_them_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "hopper-gemm/kernels"
+    empty = {"path": str(folder), "kernels": 0, "bytes": 0, "cleared": False}
+    assert json.loads(run("store", "--json").stdout) == empty
+    assert not folder.exists()
+    report = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
+    KernelStore(folder).put(KernelId.of(GemmConfig(), GemmProblem(8, 8, 8)), b"x" * 200_000, report)
+    (folder / "mine.txt").write_text("mine")
+    assert run("store").stdout == f"{folder}: 1 kernels, 0.2 MB\n"
+    assert run("store", "--clear").stdout == f"removed 1 kernels, 0.2 MB from {folder}\n"
+    assert json.loads(run("store", "--json").stdout) == empty
+    assert (folder / "mine.txt").read_text() == "mine"
+
+
+def test_a_store_that_others_may_write_is_not_cleared_and_told_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "hopper-gemm/kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    done = run("store", "--clear")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"chmod go-w {folder}" in line
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,27 @@
-"""What is here, what is missing, what to do."""
+"""What is here, what is needed, what to do."""
 
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from hopper_gemm.compiler.store import default_store
+from hopper_gemm.cli.machine import PROJECT, Machine, this_machine
+from hopper_gemm.compiler.store import KernelStore, default_store
 from hopper_gemm.measure.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.measure.device import NoHopperError, find_hopper
-from hopper_gemm.model.tuned import recorded_tables, results_root
+from hopper_gemm.model import hopper
+from hopper_gemm.model.lookup import own_paths, tables
+from hopper_gemm.model.tuned import recorded_tables, results_root, slug
 from hopper_gemm.study.files import shown
 
-NEEDED = (
-    *("nvidia-cutlass-dsl", "apache-tvm-ffi", "torch", "optuna", "pandas", "pyarrow", "numpy", "pydantic"),
-    *("matplotlib", "nvidia-ml-py", "typer", "rich"),
-)
+SYSTEM = "Linux x86_64"
+GLIBC = "2.28"
+"""manylinux_2_28: the tag of the DSL's and of torch's wheels."""
+DRIVER, DRIVER_CUDA = "580", "13.0"
+"""The first driver that runs CUDA 13, which the DSL's extra ``cu13`` compiles for."""
+
+NO_GPU = "run on a machine with an H100 or H200 to multiply or measure; explain, table and replays need no GPU"
 
 
 @dataclass(frozen=True)
@@ -29,40 +33,121 @@ class Finding:
         what: was looked at.
         found: there.
         fix: what to do, where something is to do.
+        needed: for use.
     """
 
     mark: Literal["ok", "note", "missing"]
     what: str
     found: str
     fix: str = ""
+    needed: str = ""
 
 
-def examine() -> list[Finding]:
-    """Look at Python, packages, GPU, profiler, kernel store and recorded results."""
-    python = Finding("ok", "Python", platform.python_version())
-    return [python, *map(_package, NEEDED), _gpu(), _ncu(), _store(), _results()]
+def examine(machine: Machine | None = None) -> list[Finding]:
+    """Look at system, Python, packages, GPU, driver, profiler, kernel store and recorded results.
+
+    Args:
+        machine: facts to judge, by default those of this machine.
+    """
+    facts = machine or this_machine()
+    system, hardware = [*_system(facts), *_packages(facts)], [_gpu(facts), _driver(facts), *_torch(facts)]
+    return [*system, *hardware, _ncu(), _store(), _results(), *_tables()]
 
 
-def _package(name: str) -> Finding:
+def _system(facts: Machine) -> list[Finding]:
+    linux = facts.system == SYSTEM
+    untested = "" if linux else f"use a {SYSTEM} machine: the project was tested on no other"
+    recent = bool(facts.glibc) and _numbers(facts.glibc) >= _numbers(GLIBC)
+    old = "" if recent else f"use a Linux distribution with glibc {GLIBC} or later"
+    return [
+        Finding("ok" if linux else "note", "system", facts.system, untested, SYSTEM),
+        Finding("ok" if recent else "missing", "glibc", facts.glibc or "another C library", old, f">={GLIBC}"),
+    ]
+
+
+def _packages(facts: Machine) -> list[Finding]:
+    """Python and every package, compared with what the project's own metadata requires."""
+    if facts.requirements is None:
+        return [Finding("missing", PROJECT, "not installed", "pip install -e . in the checkout")]
     try:
-        return Finding("ok", name, version(name))
-    except PackageNotFoundError:
-        return Finding("missing", name, "not installed", f"pip install {name}")
+        from packaging.requirements import Requirement
+        from packaging.specifiers import SpecifierSet
+    except ImportError:
+        fix = "pip install packaging"
+        return [Finding("missing", "packaging", "not installed, so that no version can be compared", fix)]
+    fits = SpecifierSet(facts.requires_python).contains(facts.python, prereleases=True)
+    fix = "" if fits else f"make an environment of Python {facts.requires_python}"
+    found = [Finding("ok" if fits else "missing", "Python", facts.python, fix, facts.requires_python)]
+    for text in facts.requirements:
+        one = Requirement(text)
+        version = facts.installed.get(one.name)
+        fits = version is not None and one.specifier.contains(version, prereleases=True)
+        fix = "" if fits else f'pip install "{text}"'
+        found.append(
+            Finding("ok" if fits else "missing", one.name, version or "not installed", fix, str(one.specifier))
+        )
+    return found
 
 
-def _gpu() -> Finding:
-    try:
-        gpu = find_hopper()
-    except NoHopperError as error:
-        return Finding("note", "GPU", str(error))
-    return Finding("ok", "GPU", f"{gpu.name} ({gpu.uuid})")
+def _gpu(facts: Machine) -> Finding:
+    major, minor = hopper.COMPUTE_CAPABILITY
+    names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.gpus)
+    names = names or f"no NVIDIA GPU{f' ({facts.no_gpu})' if facts.no_gpu else ''}"
+    able = _has_hopper(facts)
+    return Finding("ok" if able else "note", "GPU", names, "" if able else NO_GPU, f"sm_{major}{minor} (Hopper)")
+
+
+def _driver(facts: Machine) -> Finding:
+    """A driver that is too old matters where there is a Hopper GPU."""
+    needed = f">={DRIVER}, CUDA {DRIVER_CUDA}"
+    if not facts.driver:
+        return Finding(
+            "note", "driver", "none", f"install NVIDIA driver {DRIVER} or later where there is a GPU", needed
+        )
+    found = f"{facts.driver}, CUDA {facts.driver_cuda}"
+    if _numbers(facts.driver_cuda) >= _numbers(DRIVER_CUDA):
+        return Finding("ok", "driver", found, needed=needed)
+    old = f"{found}: too old for CUDA {DRIVER_CUDA}"
+    return Finding(_grave(facts), "driver", old, f"update the NVIDIA driver to {DRIVER} or later", needed)
+
+
+def _torch(facts: Machine) -> list[Finding]:
+    """What torch was built for; nothing without torch, which stands among the packages."""
+    what, cuda = "torch's CUDA", facts.torch_cuda
+    limit = facts.driver_cuda.partition(".")[0]
+    needed = f"a CUDA build, CUDA {limit} or earlier" if limit else "a CUDA build"
+    if cuda == "":
+        return []
+    if cuda is None:
+        fix = "on a machine with a Hopper GPU install a CUDA build: pip install --force-reinstall torch"
+        return [Finding(_grave(facts), what, "a CPU build, which cannot use a GPU", fix, needed)]
+    if limit and _numbers(cuda)[0] > int(limit):
+        found = f"{cuda}, which driver {facts.driver} (CUDA {facts.driver_cuda}) cannot run"
+        fix = f"update the NVIDIA driver, or install a build of torch for CUDA {limit}"
+        return [Finding(_grave(facts), what, found, fix, needed)]
+    return [Finding("ok", what, cuda, needed=needed)]
+
+
+def _grave(facts: Machine) -> Literal["note", "missing"]:
+    """The mark of what only the use of a Hopper GPU needs."""
+    return "missing" if _has_hopper(facts) else "note"
+
+
+def _has_hopper(facts: Machine) -> bool:
+    return any(gpu.capability == hopper.COMPUTE_CAPABILITY for gpu in facts.gpus)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``"13.0"`` as (13, 0)."""
+    return tuple(int(word) for word in version.split(".") if word.isdecimal())
 
 
 def _ncu() -> Finding:
     try:
         return Finding("ok", "ncu", str(find_profiler()))
     except ProfilerError as error:
-        return Finding("note", "ncu", str(error))
+        found, _, fix = str(error).partition("; ")
+        return Finding("note", "ncu", found, fix)
 
 
 def _store() -> Finding:
@@ -73,7 +158,7 @@ def _store() -> Finding:
         return Finding("missing", "kernel store", f"{store} cannot be made ({error.strerror})", fix)
     if not os.access(store, os.W_OK):
         return Finding("missing", "kernel store", f"{store} cannot be written", fix)
-    return Finding("ok", "kernel store", f"{store}, {len(list(store.glob('*.o')))} kernels")
+    return Finding("ok", "kernel store", f"{store}, {KernelStore(store).usage().kernels} kernels")
 
 
 def _results() -> Finding:
@@ -82,3 +167,25 @@ def _results() -> Finding:
         none = f"no tuned table under {results_root()}"
         return Finding("note", what, none, "run hopper-gemm sweep on a Hopper GPU")
     return Finding("ok", what, ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))
+
+
+def kind_here() -> str | None:
+    """The kind of the GPU here, as folders of results name it; None without a Hopper GPU."""
+    try:
+        return slug(find_hopper().name)
+    except NoHopperError:
+        return None
+
+
+def _tables() -> list[Finding]:
+    """The tuned tables that serve ``matmul`` here, in the order in which they are asked; then the damaged ones."""
+    kind, what, damaged = kind_here(), "tuned tables", list[str]()
+    found = tables(kind, damaged.append)
+    told = [f"{shown(one.path)} ({len(one.serving)} entries)" for one in found if one.path and one.serving]
+    own = "" if kind is None else f"to add your own to {shown(own_paths(kind)[0])}: hopper-gemm tune M N K"
+    of = f"for {kind}" if kind else "no Hopper GPU here, so recorded entries of any"
+    served = ", then ".join(told) or "none; the model chooses every config"
+    return [
+        Finding("ok" if told else "note", what, f"{of}: {served}", own),
+        *(Finding("note", what, one) for one in damaged),
+    ]

@@ -11,12 +11,11 @@ import typer
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, fail, saying, stderr
-from hopper_gemm.measure.device import slug
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.model.tuned import recorded_tables
-from hopper_gemm.study.files import ladder_file, local_root, shown
+from hopper_gemm.model.tuned import local_root, recorded_tables, slug
+from hopper_gemm.study.files import ladder_file, shown
 from hopper_gemm.study.reader import read_study
 
 LOOPBACK = "127.0.0.1"
@@ -163,7 +162,7 @@ def compare(
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",
-    recorded: options.TunedTable = None,
+    recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: those of matmul.")] = None,
     out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
     limit: options.Limit = None,
@@ -174,7 +173,7 @@ def compare(
 ) -> None:
     """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
     from hopper_gemm.cli.running import answer, here
-    from hopper_gemm.run.questions.compare import Comparison, HostTimes, entries_of, problems_of
+    from hopper_gemm.run.questions.compare import Comparison, HostTimes, problems_of, tables_of
     from hopper_gemm.tables.compare import cells, means
     from hopper_gemm.tables.pages.publish import publish
 
@@ -199,7 +198,7 @@ def compare(
         stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {told}")
 
     asked: dict[str, Any] = {"against": names, "regime": regime, "context": context, "config": config}
-    asked |= {"processes": processes, "entries": entries_of(recorded, slug(kind)), "limit": limit}
+    asked |= {"processes": processes, "tables": tables_of(recorded, slug(kind), stderr), "limit": limit}
     comparison = Comparison(title, text, problems, folder, kind, **asked, watch=watch, say=stderr)
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))

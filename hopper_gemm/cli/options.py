@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hopper_gemm.model.problem import DTYPES
+from hopper_gemm.study.files import here_or_recorded
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
 REPLAYED = "Recorded study to replay. Default: the one of the same name."
@@ -23,7 +24,10 @@ Cluster = Annotated[bool, typer.Option("--cluster", help="Measure on workers tha
 Host = Annotated[str, typer.Option(help="With --cluster: HOST or HOST:PORT to listen on.")]
 BackendName = Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")]
 StudyOut = Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")]
-StudyFolder = Annotated[Path, typer.Argument(metavar="RESULTS_DIR", help="A folder such as results/h200/seed-table.")]
+StudyFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RESULTS_DIR", help="A folder such as results/h200/seed-table.", callback=here_or_recorded),
+]
 Shapes = Annotated[Path | None, typer.Option(help="A list of problems, as TOML, such as sweeps/shapes/suite.toml.")]
 Recorded = Annotated[Path | None, typer.Option("--from", help=REPLAYED)]
 TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]

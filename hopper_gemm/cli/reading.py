@@ -11,6 +11,7 @@ import typer
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, fail, stderr
+from hopper_gemm.model.point import CONTEXTS
 
 ALL = "exhaustive,random,tpe,gp,prior"
 
@@ -63,30 +64,43 @@ def explain(
     dtype: options.Dtype = "bf16",
     layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
     context: options.Context = "isolated",
+    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, such as h200. Default: the one here.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run
     instead. No GPU needed."""
+    from hopper_gemm.cli.doctor import kind_here
     from hopper_gemm.ladder.config import config_of
     from hopper_gemm.model.explain import explain as explained
     from hopper_gemm.model.explain import lines
-    from hopper_gemm.model.legality import problem_reasons
+    from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.model.tuned import pick, recorded_entries
+    from hopper_gemm.model.rules.problem import filled_up
+    from hopper_gemm.model.tuned import slug
+    from hopper_gemm.study.files import shown
 
+    if context not in CONTEXTS:
+        raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     config = config_of(options.config_values(settings or []))
-    problem = GemmProblem(m, n, k, dtype, layouts)
-    found = explained(config, problem)
-    served = None if problem_reasons(problem) else pick(recorded_entries(), problem, context=context)
+    asked = GemmProblem(m, n, k, dtype, layouts)
+    problem = filled_up(asked)
+    kind = kind_here() if gpu is None else slug(gpu)
+    found, served = explained(config, problem), find(tables(kind, stderr), problem, context=context)
     if as_json:
-        serves = None if served is None else {"config": served.config.as_dict(), "how": served.how}
-        print(json.dumps({**found, "matmul": serves}))
+        entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
+        serves = {"config": served.config.as_dict(), "how": served.how, "gpu": kind, "entry": entry}
+        print(json.dumps({"asked": asdict(asked), "copied": problem != asked, **found, "matmul": serves}))
         return
+    if problem != asked:
+        print(f"TMA cannot reach the matrices of {asked}: matmul copies them at each call, and runs {problem}")
     print("\n".join(lines(found)))
-    if served is not None:
-        how = {"model": "the model's choice"}.get(served.how, f"{served.how}: {served.tuned_on}")
-        print(f"  matmul      {served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; {how}")
+    if not found["legal"]:
+        return
+    how = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
+    if served.entry is not None and served.table is not None:
+        how = f"{served.how}: {served.tuned_on}, {shown(served.table)}, measured on an {served.entry.gpu}"
+    print(f"  matmul      {served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; {how}")
 
 
 @command
@@ -147,12 +161,35 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
 
 
 @command
+def store(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove all of them; each is compiled again when used.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Where compiled kernels are kept, how many there are, and how large they are."""
+    from hopper_gemm.compiler.store import KernelStore, default_store
+
+    kernels = KernelStore(default_store())
+    found = kernels.clear() if clear else kernels.usage()
+    if as_json:
+        print(json.dumps({"path": str(kernels.root), **asdict(found), "cleared": clear}))
+        return
+    what = f"{found.kernels} kernels, {found.bytes / 1e6:.1f} MB"
+    print(f"removed {what} from {kernels.root}" if clear else f"{kernels.root}: {what}")
+
+
+@command
 def doctor(as_json: options.Json = False) -> None:
-    """What is here, what is missing, what to do."""
+    """What is here, what is needed, what to do."""
     from hopper_gemm.cli.doctor import examine
 
     findings = examine()
-    told = [f"{one.mark:7} {one.what}: {one.found}{f'; {one.fix}' if one.fix else ''}" for one in findings]
+    told = [
+        f"{one.mark:7} {one.what}: {one.found}{f' (needed: {one.needed})' if one.needed else ''}"
+        f"{f'; {one.fix}' if one.fix else ''}"
+        for one in findings
+    ]
     print(json.dumps([asdict(one) for one in findings]) if as_json else "\n".join(told))
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)

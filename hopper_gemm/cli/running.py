@@ -15,8 +15,9 @@ from hopper_gemm.cli.app import CHECK_FAILED, INTERRUPTED, fail, saying, stderr
 from hopper_gemm.cli.options import gpus_of
 from hopper_gemm.cli.progress import watching
 from hopper_gemm.compiler.child import CONTEXT, settle_in
-from hopper_gemm.measure.device import GpuId, NoHopperError, slug
+from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import local_root, slug
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.executors.replay import recorded_points
 from hopper_gemm.run.question import Question
@@ -26,7 +27,7 @@ from hopper_gemm.run.questions.tune import Options, question
 from hopper_gemm.run.source import Source, find
 from hopper_gemm.run.task import Job
 from hopper_gemm.run.tenants import busy
-from hopper_gemm.study.files import local_root, shown, write_whole
+from hopper_gemm.study.files import shown, write_whole
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.shapes import read_shapes

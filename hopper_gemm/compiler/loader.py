@@ -151,8 +151,15 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, ob
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
     kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, observer)
+    object_file = kernels.object_file(kernel)
     with LOADING:
-        return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), kernels.object_file(kernel))
+        try:
+            return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), object_file)
+        except Exception:
+            if object_file.is_file():
+                raise
+            # Another process cleared the store between look-up and loading.
+            return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), object_file)
 
 
 @cache

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
-from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -54,11 +55,17 @@ class RecordedBinary:
         """The kernel as it was, loaded for the current device.
 
         Raises:
-            RecordedBinaryError: the file is not what was recorded.
+            RecordedBinaryError: the file is not what was recorded, or the DSL installed cannot load it.
         """
         if not self.object_file.is_file() or hashlib.sha256(self.object_file.read_bytes()).hexdigest() != self.digest:
             raise RecordedBinaryError(f"{self.object_file} is not the binary that was recorded; restore it from git")
-        return LoadedKernel.of(self.config, self.report, self.object_file)
+        try:
+            return LoadedKernel.of(self.config, self.report, self.object_file)
+        except Exception as error:  # whatever the DSL raises
+            raise RecordedBinaryError(
+                f"{self.object_file} cannot be loaded with {DSL} {version(DSL)} ({type(error).__name__}); install the "
+                "version that it was recorded with, or record it again"
+            ) from error
 
 
 def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> RecordedBinary:

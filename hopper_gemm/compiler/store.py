@@ -20,9 +20,11 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import tempfile
 import tokenize
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -34,7 +36,8 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 
-PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+DSL = "nvidia-cutlass-dsl"
+PACKAGES = (DSL, "apache-tvm-ffi")
 SOURCES = (
     "kernel/**/*.py",
     "ladder/*.py",
@@ -47,9 +50,20 @@ SOURCES = (
 )
 LOCK = ".lock"
 
+ENTRY = re.compile(r"[0-9a-f]{32}\.(json|o)")
+"""What the name of an entry's file begins with; one that is half written has more behind it."""
+
 
 class StoreError(PermissionError):
     """The store cannot be trusted: somebody else owns it or may write to it. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How many kernels a store holds, and their size in bytes, reports included."""
+
+    kernels: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -115,7 +129,8 @@ def default_store() -> Path:
 
 @dataclass(frozen=True)
 class KernelStore:
-    """A folder of compiled kernels. Safe for many processes: entries appear whole or not at all, and stay as they are.
+    """A folder of compiled kernels. Safe for many processes: entries appear whole or not at all, and stay as they are
+    until all are cleared.
 
     Args:
         root: the folder; made when the first entry is put.
@@ -152,16 +167,51 @@ class KernelStore:
             StoreError: as :meth:`report`.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._locked():
+            if self.report(kernel) is None:
+                entry = {"kernel": kernel.digest, "object": hashlib.sha256(object_file).hexdigest(), **asdict(report)}
+                self._write(self.object_file(kernel), object_file)
+                self._write(self._report_file(kernel), json.dumps(entry).encode())
+
+    def usage(self) -> Usage:
+        """What lies in the store now; nothing where there is no folder."""
+        sizes: dict[Path, int] = {}
+        for path in self._files():
+            with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
+                sizes[path] = path.stat().st_size
+        return Usage(sum(path.suffix == ".o" for path in sizes), sum(sizes.values()))
+
+    def clear(self) -> Usage:
+        """Remove every entry, and what a killed process left half written; return what was removed. Other files stay.
+
+        Safe beside other processes: no entry is written meanwhile, a kernel that is loaded needs its file no more, and
+        a process that finds its entry gone compiles it again.
+
+        Raises:
+            StoreError: another user owns the folder, or may write to it.
+        """
+        if not self.root.is_dir():
+            return Usage(0, 0)
+        with self._locked():
+            found = self.usage()
+            for path in self._files():
+                path.unlink(missing_ok=True)
+        return found
+
+    def _files(self) -> list[Path]:
+        """Files of entries; of each the report first, so that no report ever stands without its object file."""
+        return sorted(path for path in self.root.glob("*") if ENTRY.match(path.name))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep others from writing to the folder, which exists."""
         _trusted(os.stat(self.root), self.root)
         with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
             # On a file system without locks two may meet: then an object file may stand beside another's report, which
             # counts as damaged and is compiled again.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if self.report(kernel) is None:
-                entry = {"kernel": kernel.digest, "object": hashlib.sha256(object_file).hexdigest(), **asdict(report)}
-                self._write(self.object_file(kernel), object_file)
-                self._write(self._report_file(kernel), json.dumps(entry).encode())
+            yield
 
     def _report_file(self, kernel: KernelId) -> Path:
         return self.root / f"{kernel.digest}.json"

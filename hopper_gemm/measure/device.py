@@ -14,6 +14,7 @@ from typing import Any
 import pynvml
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.tuned import slug
 
 
 class NoHopperError(RuntimeError):
@@ -45,12 +46,6 @@ class DeviceInfo:
     cuda: str
     power_limit_watts: float
     sm_mhz_max: int
-
-
-def slug(name: str) -> str:
-    """A folder name for a GPU: ``"NVIDIA H100 80GB HBM3"`` gives ``"h100"``."""
-    words = [word.lower() for word in name.replace("-", " ").split()]
-    return next((word for word in words if word[0] in "hg" and word[1:].isdigit()), "-".join(words))
 
 
 @dataclass(frozen=True)

@@ -74,15 +74,16 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The lines of text that show what :func:`explain` found."""
+    """The lines of text that show what :func:`explain` found; of a config that cannot run, only the reasons."""
     problem, back = GemmProblem(**found["problem"]), found["smem_read_bytes_per_flop"]
+    title = f"{found['label']} on {problem} {problem.dtype}"
+    if not found["legal"]:
+        return [f"{title}: not legal", *(f"  refused     {reason}" for reason in found["reasons"])]
     regions = " + ".join(f"{name} {size}" for name, size in found["smem_map"].items())
     reads = f", wgmma reads {back:.4f} B/FLOP back" if back else ""
-    legal = "legal" if found["legal"] else "not legal"
     useful = f"{found['wave_efficiency']:.1%} of them useful"
-    told = [
-        f"{found['label']} on {problem} {problem.dtype}: {legal}",
-        *(f"  refused     {reason}" for reason in found["reasons"]),
+    return [
+        f"{title}: legal",
         f"  stages      up to {found['stages_max']} of {found['stage_bytes']} B, swizzle {found['swizzle_bytes']} B",
         f"  smem        {found['smem_bytes']} B = {regions}",
         f"  registers   {found['accumulators']} accumulators per consumer thread, {found['registers']}, "
@@ -91,7 +92,5 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"  waves       {found['tiles']} tiles in {found['waves']} waves, {useful}",
         f"  intensity   {found['flop_per_smem_byte']:.1f} FLOP per byte into shared memory{reads}",
         f"  limit       {found['limit_us']:.1f} us",
+        f"  predicted   {found['predicted_us']:.1f} us, paced by {found['paced_by']}",
     ]
-    if found["legal"]:
-        told.append(f"  predicted   {found['predicted_us']:.1f} us, paced by {found['paced_by']}")
-    return told

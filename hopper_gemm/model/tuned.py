@@ -1,10 +1,13 @@
-"""The tuned table as its readers see it: the best config of each problem that was tuned, and the pick for any other."""
+"""A tuned table: the best config of each problem that was tuned; read, written, and the pick for any other problem."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields, replace
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,9 +59,22 @@ class TunedEntry:
     context: str = "chained"
     board: str = "unknown"
 
+    @property
+    def kind(self) -> str:
+        """The kind of GPU, as :func:`slug` names it."""
+        return slug(self.gpu)
+
+
+def slug(name: str) -> str:
+    """A folder name for a GPU: ``"NVIDIA H100 80GB HBM3"`` gives ``"h100"``."""
+    words = [word.lower() for word in name.replace("-", " ").split()]
+    return next((word for word in words if word[0] in "hg" and word[1:].isdigit()), "-".join(words))
+
 
 _KINDS: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
 """JSON types of an entry's fields, by annotation."""
+
+_FIX = "restore the file, or remove it and tune again"
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:
@@ -71,19 +87,17 @@ def read_tuned(path: Path) -> list[TunedEntry]:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TunedTableError(f"{path} does not exist; name a tuned table such as results/h200/{FILE}") from None
-    except (OSError, ValueError) as error:
-        raise TunedTableError(f"{path} cannot be read as JSON ({error}); restore the file or tune again") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {_FIX}") from None
     if not isinstance(entries, list):
-        raise TunedTableError(
-            f"{path} must hold a list of entries but holds {type(entries).__name__}; restore the file"
-        )
+        raise TunedTableError(f"{path} must hold a list of entries but holds {type(entries).__name__}; {_FIX}")
     found = []
     for number, raw in enumerate(entries):
         try:
             found.append(_entry(raw))
         except (KeyError, TypeError, ValueError) as error:
             why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
-            raise TunedTableError(f"{path}, entry {number}: {why}; restore the file or tune again") from None
+            raise TunedTableError(f"{path}, entry {number}: {why}; {_FIX}") from None
     return found
 
 
@@ -97,12 +111,102 @@ def _entry(raw: Any) -> TunedEntry:
         value, kind = raw[one.name] if one.default is MISSING else raw.get(one.name, one.default), _KINDS.get(one.type)
         if kind and (not isinstance(value, kind) or isinstance(value, bool)):
             raise TypeError(f"{one.name} has the wrong type: {value!r}")
+    for name in ("problem", "config"):
+        if not isinstance(raw[name], dict):
+            raise TypeError(f"{name} must be an object but got {type(raw[name]).__name__}")
     problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
     entry = TunedEntry(**{**raw, "problem": problem, "config": config})
     for name, known in (("regime", REGIMES), ("context", CONTEXTS)):
         if getattr(entry, name) not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)} but got {getattr(entry, name)!r}")
     return entry
+
+
+def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[GemmConfig | None] = ()) -> None:
+    """Merge entries into a tuned table: one per problem, regime, context and kind of GPU. A newer entry of the same
+    study or of the same config replaces the older, since the better of two measurements of one thing is only the
+    luckier; so does one that was measured beside the older one's config. Any other entry replaces it only if it is
+    faster. Several processes may write one table: each waits for the other.
+
+    Args:
+        path: of the table.
+        entries: to merge, of one place where ``beside`` is given.
+        beside: configs that their study measured too.
+
+    Raises:
+        TunedTableError: the table is damaged, or cannot be written.
+    """
+    try:
+        with _locked(path):
+            known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
+            for entry in entries:
+                old = known.get(_key(entry))
+                same = old is not None and (old.study == entry.study or old.config in (entry.config, *beside))
+                if old is None or same or entry.speedup > old.speedup:
+                    known[_key(entry)] = entry
+            merged = [asdict(known[key]) for key in sorted(known)]
+            replace_file(path, (json.dumps(merged, indent=1, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise TunedTableError(
+            f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
+        ) from None
+    CHANGES.happened()
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file so that at every moment it holds the old content or the new.
+
+    Raises:
+        OSError: it cannot be written; the old content stays.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a table, once nobody else does. The kernel frees it when its holder ends, however it ends; its
+    file stays, since a file that is removed could be locked by two processes under one name."""
+    import fcntl  # no such module on Windows, where tables are still read
+
+    with path.with_name(f".{path.name}.lock").open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _key(entry: TunedEntry) -> tuple[Any, ...]:
+    problem = entry.problem
+    about = entry.regime, entry.context, entry.kind
+    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, *about)
+
+
+class Changes:
+    """Changes of the tuned tables in this process: who remembers what a table gave forgets it then.
+
+    ``count`` is the number of changes so far; ``watchers`` are called after each.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.watchers: list[Callable[[], None]] = []
+
+    def happened(self) -> None:
+        """Count a change and tell the watchers."""
+        self.count += 1
+        for watcher in self.watchers:
+            watcher()
+
+
+CHANGES = Changes()
 
 
 @dataclass(frozen=True)
@@ -114,11 +218,13 @@ class Pick:
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
             very problem in another one; ``"model"``: nobody tuned it, and the analytic model chose.
         entry: of the tuned table; None where the model chose.
+        table: file of the entry, where it came from one.
     """
 
     config: GemmConfig
     how: Literal["tuned", "other regime", "other context", "model"]
     entry: TunedEntry | None = None
+    table: Path | None = None
 
     @property
     def tuned_on(self) -> str:
@@ -129,9 +235,6 @@ class Pick:
 def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
     """The config to run where none is named: the best entry of this very problem, else the model's choice.
 
-    An entry of the same context is preferred to one of the same regime. One that exists only chained serves isolated
-    launches without PDL, whose gain was its overlap with its own predecessor.
-
     Args:
         entries: of the tuned table.
         problem: what is multiplied.
@@ -139,16 +242,33 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
         context: isolated or chained.
     """
     entries = list(entries)
-    ranked = sorted(
-        (entry for entry in entries if entry.problem == problem),
+    entry = best_entry(entries, problem, regime, context)
+    return modelled(entries, problem) if entry is None else served(entry, regime, context)
+
+
+def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
+    """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
+    is preferred to one of the same regime."""
+    return min(
+        (entry for entry in entries if entry.problem == problem and is_legal(entry.config, problem)),
         key=lambda entry: (entry.context != context, entry.regime != regime, -entry.speedup),
+        default=None,
     )
-    if not ranked:
-        return Pick(choose(problem, dict.fromkeys(without_pdl(entry.config) for entry in entries)), "model")
-    entry = ranked[0]
+
+
+def served(entry: TunedEntry, regime: str, context: str, table: Path | None = None) -> Pick:
+    """What an entry gives in a regime and context. One that exists only chained serves isolated launches without PDL,
+    whose gain was its overlap with its own predecessor."""
     if entry.context != context:
-        return Pick(without_pdl(entry.config) if context == "isolated" else entry.config, "other context", entry)
-    return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry)
+        config = without_pdl(entry.config) if context == "isolated" else entry.config
+        return Pick(config, "other context", entry, table)
+    return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry, table)
+
+
+def modelled(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
+    """The model's choice, the entries' configs among its candidates."""
+    configs = dict.fromkeys(without_pdl(entry.config) for entry in entries)
+    return Pick(choose(problem, filter(is_legal, configs)), "model")
 
 
 def without_pdl(config: GemmConfig) -> GemmConfig:
@@ -159,9 +279,9 @@ def without_pdl(config: GemmConfig) -> GemmConfig:
     return other if is_legal(other) else config
 
 
-def untuned(entries: Iterable[TunedEntry], problem: GemmProblem, context: str = "isolated") -> Pick:
+def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
     """What :func:`pick` would give had nobody tuned the problem."""
-    return pick((entry for entry in entries if entry.problem != problem), problem, context=context)
+    return modelled((entry for entry in entries if entry.problem != problem), problem)
 
 
 def results_root() -> Path:
@@ -169,6 +289,16 @@ def results_root() -> Path:
     package = Path(__file__).parents[1]
     checkout = package.parent
     return (checkout if (checkout / "pyproject.toml").is_file() else package) / "results"
+
+
+def local_root() -> Path:
+    """Where studies and tuned tables go that are made here: beside the recorded ones in a checkout, else into the
+    user's data folder, ``$XDG_DATA_HOME/hopper-gemm`` or ``~/.local/share/hopper-gemm``."""
+    recorded = results_root()
+    if not recorded.is_relative_to(Path(__file__).parents[1]):
+        return recorded / "local"
+    named = Path(os.environ.get("XDG_DATA_HOME", ""))  # a relative one is to be ignored, as its specification says
+    return (named if named.is_absolute() else Path.home() / ".local" / "share") / "hopper-gemm"
 
 
 def recorded_tables() -> dict[str, Path]:

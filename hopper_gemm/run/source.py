@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.store import source_digest
-from hopper_gemm.measure.device import GpuId, NoHopperError, slug
-from hopper_gemm.model.tuned import results_root
+from hopper_gemm.measure.device import GpuId, NoHopperError
+from hopper_gemm.model.tuned import local_root, results_root, slug
 from hopper_gemm.run.executors.local import Executor, Local
 from hopper_gemm.run.executors.replay import Replay, about_record
 from hopper_gemm.run.task import Job, Rig
-from hopper_gemm.study.files import local_root, shown
+from hopper_gemm.study.files import shown
 from hopper_gemm.study.folder import StudyFolder, identity_of
 from hopper_gemm.study.provenance import PROVENANCE
 from hopper_gemm.study.reader import Study, read_study

@@ -20,7 +20,7 @@ from hopper_gemm.search.catalogue import make
 from hopper_gemm.search.legal import LegalSpace
 from hopper_gemm.search.objective import Objective, joint
 from hopper_gemm.search.samplers import Inside, predictions
-from hopper_gemm.study.files import here_or_in_checkout
+from hopper_gemm.study.files import here_or_recorded
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError, Row
 from hopper_gemm.study.space import begun_with, place_of
@@ -244,7 +244,7 @@ def earlier_rows(folder: Path, gpu: str) -> list[Row]:
     Raises:
         ResultsError: there is no such study, or it was recorded on another kind of GPU.
     """
-    study = read_study(here_or_in_checkout(folder))
+    study = read_study(here_or_recorded(folder))
     other = study.provenance["gpu"]["name"]
     if other != gpu:
         raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")

@@ -1,18 +1,23 @@
-"""Which kernel serves a problem: picked from the tuned table or by the model, compiled and loaded once."""
+"""Which kernel serves a problem: picked from the tuned tables or by the model, compiled and loaded once."""
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
+import torch
+
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries
+from hopper_gemm.model.tuned import CHANGES, slug
 
-_loaded: dict[tuple[GemmConfig | None, GemmProblem, str, int], LoadedKernel] = {}
+_loaded: dict[tuple[GemmConfig, GemmProblem, int], LoadedKernel] = {}
+"""Never forgotten: a captured graph launches its kernel as long as the graph lives."""
 
 
 class Mode(threading.local):
@@ -57,20 +62,44 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
     Raises:
         IllegalConfigError: the config cannot run the problem.
     """
-    key = config, problem, MODE.context, device
+    config = config or default_config(problem, device)
+    key = config, problem, device
     if key not in _loaded:
         with LOADING:
             if key not in _loaded:
-                _loaded[key] = load(config or default_config(problem), problem)
+                _loaded[key] = load(config, problem)
     return _loaded[key]
 
 
-def default_config(problem: GemmProblem) -> GemmConfig:
-    """The recorded best config of this very problem in this thread's context; where it was not tuned, what the analytic
-    model chooses."""
-    return pick(_tuned(), problem, context=MODE.context).config
+def default_config(problem: GemmProblem, device: int = 0) -> GemmConfig:
+    """What the tuned tables that serve a device have for this very problem and this thread's context, in the order of
+    :func:`hopper_gemm.use_table`; where none has anything, what the analytic model chooses."""
+    return _picked(problem, MODE.context, device, CHANGES.count)
 
 
-@lru_cache(maxsize=1)
-def _tuned() -> tuple[TunedEntry, ...]:
-    return tuple(recorded_entries())
+@lru_cache(maxsize=4096)
+def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> GemmConfig:
+    """The config for a problem, since the last change of the tables."""
+    kind = _kind(device)
+    found = find(_tables(kind, changes), problem, context=context)
+    if found.entry is not None and kind not in (None, found.entry.kind):
+        _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
+    return found.config
+
+
+@lru_cache(maxsize=8)
+def _tables(kind: str | None, changes: int) -> tuple[Table, ...]:
+    return tuple(tables(kind))
+
+
+@lru_cache(maxsize=8)
+def _warn_of_other_gpu(gpu: str, table: str, changes: int) -> None:
+    """Warn once in a process for each table and GPU, until the tables change."""
+    text = f"{table} was measured on an {gpu}, which is another kind of GPU; tune here, or hopper_gemm.use_table(None)"
+    warnings.warn(text, stacklevel=2)
+
+
+@lru_cache(maxsize=64)
+def _kind(device: int) -> str | None:
+    """The kind of a GPU; None where torch sees none."""
+    return slug(torch.cuda.get_device_properties(device).name) if torch.cuda.is_available() else None

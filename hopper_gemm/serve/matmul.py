@@ -14,6 +14,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import problem_reasons
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.kernels import MODE, kernel_for
 from hopper_gemm.serve.operands import copied_pair, extent, has_rows, owns_its_elements, reaches, share_memory
 
@@ -45,8 +46,9 @@ def matmul(
         out: (m, n), the operands' type or fp32, same device; made, contiguous, if None.
         out_dtype: of the output: ``torch.float32``, what was accumulated, or the operands' type; by default that of
             ``out``, or of the operands where that is None.
-        config: how to run it; by default what was tuned for this very problem, else what an analytic model chooses:
-            for a launch between other kernels, or within :func:`hopper_gemm.chained` for launches back to back.
+        config: how to run it; by default what was tuned for this very problem on this kind of GPU (order of
+            the tables: :func:`hopper_gemm.use_table`), else what an analytic model chooses: for a launch between other
+            kernels, or within :func:`hopper_gemm.chained` for launches back to back.
 
     Returns:
         ``out``, written on torch's current stream.
@@ -126,6 +128,15 @@ addresses. The kernel to launch; the device that must be current, None on a host
 operands and the output reach over."""
 
 
+def _forget() -> None:
+    """Begin anew after a change of the tuned tables; a call that began before it remembers its kernel in vain."""
+    global _known
+    _known = {}
+
+
+CHANGES.watchers.append(_forget)
+
+
 def _first(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -135,6 +146,7 @@ def _first(
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and spare later calls both if they need not be checked."""
+    remembered = _known
     _refuse_foreign(a, b, out)
     if a.is_neg() or b.is_neg():
         return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
@@ -156,10 +168,10 @@ def _first(
     with torch.cuda.device(index), _loading_allowed():
         kernel = kernel_for(problem, index, config)
         kernel(a, b.t(), product)
-    if len(_known) >= _KNOWN_MOST:
-        _known.clear()
+    if len(remembered) >= _KNOWN_MOST:
+        remembered.clear()
     device = index if torch.cuda.device_count() > 1 else None
-    _known[key] = (kernel, device, extent(a), extent(b), extent(product))
+    remembered[key] = (kernel, device, extent(a), extent(b), extent(product))
     return product
 
 

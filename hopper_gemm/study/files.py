@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.tuned import results_root
+from hopper_gemm.model.tuned import replace_file, results_root
 from hopper_gemm.study.row import ResultsError
 
 
-def local_root() -> Path:
-    """Where studies go that are measured or replayed here: beside the recorded ones in a checkout, else into the
-    current folder."""
-    package = Path(__file__).parents[1]
-    recorded = results_root()
-    return (Path.cwd() / "results" if recorded.is_relative_to(package) else recorded) / "local"
-
-
 def ladder_file() -> Path:
-    """The ladder of the design study, in a checkout."""
+    """The ladder of the design study."""
     return results_root().parent / "sweeps" / "ladder.toml"
 
 
 def suite_file() -> Path:
-    """The problems that the kernel is judged by, in a checkout."""
+    """The problems that the kernel is judged by."""
     return results_root().parent / "sweeps" / "shapes" / "suite.toml"
 
 
@@ -37,10 +28,11 @@ def shown(path: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def here_or_in_checkout(folder: Path) -> Path:
-    """A folder that was named: a relative one that is not here is looked for in the checkout."""
-    inside = results_root().parent / folder
-    return inside if not folder.is_dir() and inside.is_dir() else folder
+def here_or_recorded(path: Path) -> Path:
+    """A file or folder that was named: a relative one that is not here, such as ``results/h200/seed-table`` or
+    ``sweeps/seed-table.toml``, is looked for in the checkout, or in the package where it was installed from a wheel."""
+    inside = results_root().parent / path
+    return inside if not path.exists() and inside.exists() else path
 
 
 def read_text(path: Path) -> str:
@@ -96,16 +88,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Raises:
         ResultsError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with part.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        replace_file(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise ResultsError(
             f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
         ) from None

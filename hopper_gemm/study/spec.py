@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from hopper_gemm.ladder.config import LadderConfig, current_values
 from hopper_gemm.model.problem import DATA, GemmProblem
-from hopper_gemm.study.files import read_text
+from hopper_gemm.study.files import here_or_recorded, read_text
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.schema import ALIASES, NAMES, PAIRS
 
@@ -354,6 +354,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         SpecError: no such file, or not TOML; with the place.
     """
+    path = here_or_recorded(path)
     if not path.exists():
         raise SpecError(f"{path} does not exist; the sweeps lie in sweeps/, such as sweeps/seed-table.toml")
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.metadata import version
 
 import pytest
 
@@ -78,3 +80,18 @@ def test_a_recorded_kernel_loads_as_a_function(tmp_path, monkeypatch):
     kernel = binary.load()
     assert callable(kernel.launcher)
     assert (kernel.clusters, kernel.config.swizzle) == (66, 4)
+
+
+def test_a_binary_that_this_version_of_the_dsl_cannot_load_is_refused_with_the_version(kept, monkeypatch):
+    def refuse(object_file):
+        raise RuntimeError("missing symbol\nand much more")
+
+    monkeypatch.setattr(loader, "_launcher", refuse)
+    monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
+    (binary,) = recorded_binaries(kept)
+    used = re.escape(
+        f"cannot be loaded with nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')} (RuntimeError); install"
+    )
+    with pytest.raises(RecordedBinaryError, match=used) as caught:
+        binary.load()
+    assert "\n" not in str(caught.value)

@@ -20,7 +20,7 @@ from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import PACKAGES, KernelId, KernelStore, StoreError
+from hopper_gemm.compiler.store import LOCK, PACKAGES, KernelId, KernelStore, StoreError, Usage
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -207,7 +207,8 @@ def test_what_somebody_else_owns_or_may_write_is_refused_with_the_fix(entry, mon
     else:
         path.chmod(0o720 if how.startswith("group") else 0o702)
         message = f"chmod go-w {path}"
-    for refused in (lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT)):
+    refusals = [lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT)]
+    for refused in [*refusals, store.clear] if part == "folder" else refusals:
         with pytest.raises(StoreError) as caught:
             refused()
         assert message in str(caught.value)
@@ -253,6 +254,75 @@ def test_many_writers_leave_one_whole_entry_and_readers_meet_nothing_else(tmp_pa
         seen = set(together.map(write, range(64)))
     ((number, content),) = seen
     assert content == f"kernel of writer {number}".encode() * 1000
+
+
+def test_clearing_removes_every_entry_and_what_is_half_written_and_nothing_else(entry):
+    store, kernel = entry
+    half, foreign = store.object_file(kernel).with_name(f"{kernel.digest}.oxk3_9a"), store.root / "notes.json"
+    half.write_bytes(b"half")
+    foreign.write_text("mine")
+    size = sum(path.stat().st_size for path in store.root.iterdir() if path not in (foreign, store.root / LOCK))
+    assert store.usage() == store.clear() == Usage(1, size)
+    assert set(store.root.iterdir()) == {foreign, store.root / LOCK}
+    assert store.report(kernel) is None
+    assert store.usage() == Usage(0, 0)
+
+
+def test_a_store_that_was_never_made_is_empty_and_clearing_does_not_make_it(tmp_path):
+    store = KernelStore(tmp_path / "none")
+    assert store.usage() == store.clear() == Usage(0, 0)
+    assert not store.root.exists()
+
+
+def test_writers_beside_one_who_clears_leave_whole_entries_or_none(tmp_path):
+    """No report ever stands without its object file."""
+    store = KernelStore(tmp_path)
+    kernels = [KernelId.of(GemmConfig(stages=stages), PROBLEM) for stages in (2, 3, 4)]
+
+    def work(number):
+        kernel = kernels[number % 3]
+        return store.clear() if number % 4 == 0 else store.put(kernel, b"kernel", REPORT)
+
+    with ThreadPoolExecutor(8) as together:
+        list(together.map(work, range(96)))
+    assert {path.stem for path in store.root.glob("*.json")} == {path.stem for path in store.root.glob("*.o")}
+    assert all(path.suffix in (".json", ".o") or path.name == LOCK for path in store.root.iterdir())
+    store.put(kernels[0], b"kernel", REPORT)
+    assert store.report(kernels[0]) == REPORT
+
+
+def test_a_kernel_cleared_between_look_up_and_loading_is_compiled_again(entry, monkeypatch):
+    store, kernel = entry
+    compiled = SimpleNamespace(object_file=b"compiled again", cubin=b"")
+    monkeypatch.setattr("hopper_gemm.compiler.compile.compile_kernel", lambda *about: compiled)
+    monkeypatch.setattr(loader, "read_cubin", lambda cubin: REPORT)
+    monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
+    opened = []
+
+    def launcher(object_file):
+        if not opened:
+            store.clear()
+        opened.append(object_file)
+        return object_file.read_bytes()
+
+    monkeypatch.setattr(loader, "_launcher", launcher)
+    assert load(kernel.config, PROBLEM, store.root).launcher == b"compiled again"
+    assert len(opened) == 2
+
+
+def test_a_kernel_that_stands_whole_and_cannot_be_loaded_is_not_tried_twice(entry, monkeypatch):
+    store, kernel = entry
+    opened = []
+
+    def launcher(object_file):
+        opened.append(object_file)
+        raise RuntimeError("no such symbol")
+
+    monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
+    monkeypatch.setattr(loader, "_launcher", launcher)
+    with pytest.raises(RuntimeError, match="no such symbol"):
+        load(kernel.config, PROBLEM, store.root)
+    assert len(opened) == 1
 
 
 def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):

@@ -12,10 +12,9 @@ from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import FILE, TunedEntry
+from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.questions.check import MORE, PROTOCOLS, Check, Guarded, guarded_of, record
-from hopper_gemm.run.questions.finals import write_tuned
 from hopper_gemm.study.reader import read_study
 from tests.conftest import ROOT
 from tests.run import fakes
@@ -88,6 +87,11 @@ def test_a_kernel_that_is_wrong_has_fallen_and_where_the_binary_cannot_run_nobod
         tmp_path, lambda ask: Outcome("unstable", "hot") if not ask.point.config else fakes.outcome(ask)
     )
     assert unable.verdict.status == "unsure"
+
+
+def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(tmp_path):
+    found, _ = checked(tmp_path, lambda ask: Outcome("no_baseline", "x.o cannot be loaded"))
+    assert (found.verdict.status, found.verdict.message) == ("unsure", "not compared: x.o cannot be loaded")
 
 
 def test_what_is_neither_held_nor_fallen_is_measured_once_more_with_more_pairs(tmp_path):

@@ -11,12 +11,12 @@ import pytest
 from hopper_gemm.measure.protocol import Outcome
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries
+from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.run.coordinator import run
 from hopper_gemm.run.questions.compare import Comparison, HostTimes, choose, problems_of
 from hopper_gemm.run.questions.counters import Counting, folder_of
-from hopper_gemm.run.questions.finals import write_tuned
 from hopper_gemm.run.questions.many import Many
 from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.run.questions.tune import Options, question, study_name
@@ -61,7 +61,7 @@ def test_every_problem_meets_every_baseline_in_every_process_after_its_noise_flo
         out,
         against=["cublas", "cublaslt", "triton"],
         processes=2,
-        entries=[entry_of()],
+        tables=[Table((entry_of(),))],
         watch=lambda row, done, total: seen.append((done, total)),
     )
     rows = rows_of(out, "compare")
@@ -81,7 +81,7 @@ def test_every_problem_meets_every_baseline_in_every_process_after_its_noise_flo
         assert bool(row.figures.get("tuned_on")) == (how == "tuned")
     assert {task.child for _, task in asked.tasks if task.process == 1} == {"process 1"}
     assert read_study(out).provenance["missing"] == {"triton": "not installed"}
-    again = compared(out, against=["cublas", "cublaslt"], processes=2, entries=[entry_of()])[1]
+    again = compared(out, against=["cublas", "cublaslt"], processes=2, tables=[Table((entry_of(),))])[1]
     assert again.tasks == []
 
 
@@ -122,7 +122,7 @@ def test_a_comparison_goes_on_only_with_the_same_gpu_kernel_and_libraries(tmp_pa
 
 def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks():
     tuned, chained = entry_of(), entry_of(context="chained", config=resolve(GemmConfig(pdl=True)))
-    asked = [tuned, chained], CUBE, "burst"
+    asked = [Table((tuned, chained))], CUBE, "burst"
     assert choose(*asked, "isolated", "tuned").config == tuned.config
     assert choose(*asked, "chained", "tuned").config == chained.config
     assert choose(*asked, "isolated", "auto").how == "model"

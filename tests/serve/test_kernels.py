@@ -6,8 +6,10 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +17,9 @@ import hopper_gemm
 from hopper_gemm.compiler import loader
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import TunedEntry
+from hopper_gemm.model.tuned import TunedEntry, write_tuned
 from hopper_gemm.serve import kernels
 from hopper_gemm.serve.kernels import MODE, chained, default_config, kernel_for
 from tests.conftest import ROOT
@@ -27,6 +30,9 @@ PROBLEM = GemmProblem(1024, 1024, 1024)
 @pytest.fixture(autouse=True)
 def _nothing_loaded(monkeypatch):
     monkeypatch.setattr(kernels, "_loaded", {})
+    kernels._picked.cache_clear()
+    yield
+    kernels._picked.cache_clear()
 
 
 def entry(context: str, **config) -> TunedEntry:
@@ -36,7 +42,7 @@ def entry(context: str, **config) -> TunedEntry:
 
 def test_calls_take_isolated_entries_and_chained_ones_where_the_caller_says_so(monkeypatch):
     isolated, back_to_back = entry("isolated", tile_m=64), entry("chained", tile_m=128, pdl=True)
-    monkeypatch.setattr(kernels, "_tuned", lambda: (isolated, back_to_back))
+    monkeypatch.setattr(kernels, "_tables", lambda *_: [Table((isolated, back_to_back))])
     assert default_config(PROBLEM) == isolated.config
     with hopper_gemm.chained():
         assert default_config(PROBLEM) == back_to_back.config
@@ -45,7 +51,7 @@ def test_calls_take_isolated_entries_and_chained_ones_where_the_caller_says_so(m
 
 def test_an_entry_that_exists_only_chained_serves_others_without_pdl(monkeypatch):
     only = entry("chained", tile_m=128, pdl=True)
-    monkeypatch.setattr(kernels, "_tuned", lambda: (only,))
+    monkeypatch.setattr(kernels, "_tables", lambda *_: [Table((only,))])
     assert default_config(PROBLEM) == replace(only.config, pdl=False, prefetch=0)
 
 
@@ -110,14 +116,77 @@ def test_first_calls_from_many_threads_compile_one_after_the_other_and_each_kern
     assert all(one is other for one, other in zip(found, found[4:], strict=False))
 
 
-def test_a_kernel_is_loaded_once_for_each_device_config_and_context(compiler):
+def test_a_kernel_is_loaded_once_for_each_device_and_config(compiler, monkeypatch):
+    chained_one = entry("chained", tile_m=128)
+    monkeypatch.setattr(kernels, "_tables", lambda *_: [Table((entry("isolated", tile_m=64), chained_one))])
     for _ in range(2):
         for device in (0, 1):
             for config in (None, GemmConfig()):
                 kernel_for(PROBLEM, device, config)
     with chained():
         kernel_for(PROBLEM, 0)
+    kernel_for(PROBLEM, 0, chained_one.config)
     assert len(compiler.loaded) == 5
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """GPUs that are not there: names by index."""
+    names = ["NVIDIA H200", "NVIDIA H100 80GB HBM3"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: SimpleNamespace(name=names[index]))
+    kernels._kind.cache_clear()
+    yield names
+    kernels._kind.cache_clear()
+    hopper_gemm.use_table(None)
+
+
+def test_a_gpu_runs_the_entries_of_its_own_kind(gpus, tmp_path):
+    """One process may have GPUs of two kinds."""
+    theirs, ours = entry("isolated", tile_m=64), replace(entry("isolated", tile_m=128), gpu=gpus[1])
+    write_tuned(tmp_path / "t.json", [theirs, ours])
+    hopper_gemm.use_table(tmp_path / "t.json")
+    assert [default_config(PROBLEM, device) for device in (0, 1)] == [theirs.config, ours.config]
+
+
+def test_an_entry_of_another_kind_of_gpu_is_warned_of_once(gpus, tmp_path):
+    other = GemmProblem(2048, 1024, 1024)
+    write_tuned(tmp_path / "t.json", [entry("isolated", tile_m=64), replace(entry("isolated"), problem=other)])
+    hopper_gemm.use_table(tmp_path / "t.json", other_gpus=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        default_config(PROBLEM, 0)
+        assert told == []
+        assert default_config(PROBLEM, 1) == entry("isolated", tile_m=64).config
+        default_config(other, 1)
+    (warning,) = told
+    assert "t.json was measured on an NVIDIA H200, which is another kind of GPU" in str(warning.message)
+
+
+def test_a_damaged_table_is_warned_of_once_and_the_others_serve(gpus, tmp_path):
+    recorded = default_config(PROBLEM)
+    path = tmp_path / "t.json"
+    write_tuned(path, [entry("isolated", tile_m=64)])
+    hopper_gemm.use_table(path)
+    path.write_text("[")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert default_config(PROBLEM) == recorded
+        default_config(replace(PROBLEM, m=2048))
+    (warning,) = told
+    assert f"a tuned table is left out: {path} cannot be read as JSON" in str(warning.message)
+
+
+def test_what_is_tuned_in_a_process_serves_its_next_calls_and_loaded_kernels_stay(gpus, tmp_path, compiler):
+    """A captured graph launches its kernel as long as the graph lives."""
+    path, first, better = tmp_path / "t.json", entry("isolated", tile_m=64), entry("isolated", tile_m=128)
+    write_tuned(path, [first])
+    hopper_gemm.use_table(path)
+    kernel = kernel_for(PROBLEM, 0)
+    write_tuned(path, [replace(better, speedup=1.2)])
+    assert kernel_for(PROBLEM, 0) is not kernel
+    assert [config for config, _ in compiler.loaded] == [first.config, better.config]
+    assert kernel in kernels._loaded.values()
 
 
 def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):

@@ -13,6 +13,7 @@ import hopper_gemm
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import kernels, operands
 from hopper_gemm.serve import matmul as room
 from hopper_gemm.serve.kernels import default_config
@@ -533,3 +534,18 @@ def test_a_first_call_within_a_capture_loads_with_what_captures_forbid_allowed(l
         hopper_gemm.matmul(matrix(16, 16), matrix(16, 16))
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     assert modes == ([(relaxed, 0, 0), ("before", 1, 1)] if capturing else [])
+
+
+def test_a_change_of_the_tuned_tables_lets_later_calls_ask_for_their_kernel_again(launches):
+    """A call that began before the change does not bring its kernel back."""
+    a, b = matrix(16, 24), matrix(8, 24).t()
+    hopper_gemm.matmul(a, b)
+    hopper_gemm.matmul(a, b)
+    assert len(launches.loaded) == 1
+    CHANGES.happened()
+    kernel_for, room.kernel_for = room.kernel_for, lambda *asked: CHANGES.happened() or launches._kernel(*asked)
+    hopper_gemm.matmul(a, b)
+    room.kernel_for = kernel_for
+    hopper_gemm.matmul(a, b)
+    hopper_gemm.matmul(a, b)
+    assert len(launches.loaded) == 3

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.compiler.recorded import FOLDER, RecordedBinary, recorded_binaries
+from hopper_gemm.compiler.recorded import FOLDER, RecordedBinary, RecordedBinaryError, recorded_binaries
 from hopper_gemm.measure.baselines.base import Baseline, BaselineError, Candidate
 from hopper_gemm.measure.workload import Operands, Workload
 from hopper_gemm.model.tuned import results_root
@@ -47,7 +47,10 @@ class Recorded(Baseline):
 
 
 def _candidate(binary: RecordedBinary) -> Candidate:
-    kernel = binary.load()
+    try:
+        kernel = binary.load()
+    except RecordedBinaryError as error:
+        raise BaselineError(str(error)) from error
 
     def launch(operands: Operands) -> None:
         kernel(operands.a, operands.b, operands.theirs)

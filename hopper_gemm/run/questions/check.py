@@ -114,7 +114,9 @@ class Check(Question):
         point, found = guarded.point, self._found
         control, now = found[replace(point, config=None)].answer, found[point].answer
         figures: dict[str, Any] = {}
-        if now.status != "ok":
+        if now.status == "no_baseline":  # such as a binary that another version of the DSL cannot load
+            verdict = Verdict("unsure", f"not compared: {now.reason}")
+        elif now.status != "ok":
             verdict = Verdict("fallen", f"{now.status.replace('_', ' ')}: {now.reason}")
         elif control.status != "ok":
             verdict = Verdict("unsure", f"the binary could not be timed beside itself: {control.reason}")

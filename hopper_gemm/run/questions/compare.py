@@ -11,10 +11,11 @@ from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.model.tuned import Pick, TunedEntry, pick, read_tuned, recorded_tables, untuned
+from hopper_gemm.model.tuned import Pick, read_tuned, untuned
 from hopper_gemm.run.question import Member, Question, Recording, Taken
 from hopper_gemm.run.task import Task
 from hopper_gemm.study.folder import identity_of
@@ -48,7 +49,7 @@ class Comparison(Recording):
         regime, context: how everything is timed.
         config: of :data:`CONFIGS`.
         processes: fresh processes, one after the other, that measure everything.
-        entries: of the tuned table.
+        tables: tuned tables, in order.
         limit: so many rows at most, leaving the rest for later.
         watch: told of each row, how many there are by now, and how many there will be.
         say: takes a line for the user.
@@ -71,7 +72,7 @@ class Comparison(Recording):
         context: str = "isolated",
         config: str = "tuned",
         processes: int = 1,
-        entries: Sequence[TunedEntry] = (),
+        tables: Sequence[Table] = (),
         limit: int | None = None,
         watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
         say: Callable[[str], None] = lambda text: None,
@@ -84,7 +85,7 @@ class Comparison(Recording):
         super().__init__(name, out, "measured", say)
         self._watch = watch
         self._config, self._processes, self._limit = config, processes, limit
-        self._picks = {problem: choose(entries, problem, regime, context, config) for problem in problems}
+        self._picks = {problem: choose(tables, problem, regime, context, config) for problem in problems}
         self._points = {
             problem: [Point(problem, pick.config, regime, context, one) for one in dict.fromkeys(against)]
             for problem, pick in self._picks.items()
@@ -208,10 +209,12 @@ class Comparison(Recording):
         return [key for key in self._keys() if key not in self._folder.rows]
 
 
-def choose(entries: Sequence[TunedEntry], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
+def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
     """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
     filled = filled_up(problem)
-    return untuned(entries, filled, context) if config == "auto" else pick(entries, filled, regime, context)
+    if config == "auto":
+        return untuned((entry for table in among for entry in table.entries), filled)
+    return find(among, filled, regime, context)
 
 
 def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
@@ -239,13 +242,9 @@ def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple
     return read.name, read.question, problems
 
 
-def entries_of(recorded: Path | None, kind: str) -> list[TunedEntry]:
-    """Entries of the named tuned table, else of the recorded one of this kind of GPU, else of all, as matmul has."""
-    if recorded is not None:
-        return read_tuned(recorded)
-    tables = recorded_tables()
-    paths = [tables[kind]] if kind in tables else tables.values()
-    return [entry for path in paths for entry in read_tuned(path)]
+def tables_of(named: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:
+    """The named tuned table alone, whatever GPU it is of, else those that serve matmul on this kind of GPU."""
+    return tables(kind, say) if named is None else [Table(tuple(read_tuned(named)), named)]
 
 
 HOST_PROBLEM = GemmProblem(64, 64, 64)

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.model.point import Point
+from hopper_gemm.model.tuned import local_root
 from hopper_gemm.run.question import Member, Recording, Taken
 from hopper_gemm.run.task import Task
-from hopper_gemm.study.files import local_root
 from hopper_gemm.study.folder import identity_of
 from hopper_gemm.study.provenance import fresh
 from hopper_gemm.study.reader import ROWS, read_study

@@ -6,10 +6,7 @@ config in one process; readers pool them.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hopper_gemm.measure.protocol import Protocol
@@ -17,10 +14,9 @@ from hopper_gemm.measure.race import even
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned
+from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
 from hopper_gemm.run.task import Task, ratio_of
 from hopper_gemm.search.objective import Objective, joint
-from hopper_gemm.study.files import FileLock, write_json
 from hopper_gemm.study.folder import StudyFolder
 from hopper_gemm.study.pooling import pooled
 from hopper_gemm.study.row import Row
@@ -163,37 +159,6 @@ class Finals:
 
 
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
-
-
-def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[GemmConfig | None] = ()) -> None:
-    """Merge entries into a tuned table: one per problem, regime and context. A newer one of the same study or of the
-    same config replaces the older, since the better of two measurements of one thing is only the luckier; so does one
-    that was measured beside the older one's config. Any other one replaces it only if it is faster. Several processes
-    may write one table: each waits for the other.
-
-    Args:
-        path: of the table.
-        entries: to merge, of one place where ``beside`` is given.
-        beside: configs that their study measured too.
-    """
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    while not lock.take():
-        time.sleep(0.05)  # held for milliseconds, and freed by the kernel if its holder dies
-    try:
-        known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
-        for entry in entries:
-            old = known.get(_key(entry))
-            same = old is not None and (old.study == entry.study or old.config in (entry.config, *beside))
-            if old is None or same or entry.speedup > old.speedup:
-                known[_key(entry)] = entry
-        write_json(path, [asdict(known[key]) for key in sorted(known)])
-    finally:
-        lock.release()
-
-
-def _key(entry: TunedEntry) -> tuple[Any, ...]:
-    problem = entry.problem
-    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, entry.regime, entry.context)
 
 
 def _chosen(spec: SweepSpec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:

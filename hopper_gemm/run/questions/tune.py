@@ -15,7 +15,7 @@ from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, results_root, without_pdl
-from hopper_gemm.study.files import here_or_in_checkout, shown
+from hopper_gemm.study.files import here_or_recorded, shown
 from hopper_gemm.study.provenance import PROVENANCE
 from hopper_gemm.study.reader import Study, has_rows, read_study
 from hopper_gemm.study.row import ResultsError
@@ -212,7 +212,7 @@ def _with(ways: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
 
 def _of_problem(folder: Path, name: str) -> list[Path]:
     """A folder to start from; where it is that of a list, its folder of the problem, or none."""
-    found = here_or_in_checkout(folder)
+    found = here_or_recorded(folder)
     if not found.is_dir() or (found / PROVENANCE).is_file():
         return [folder]
     return [folder / name] if (found / name / PROVENANCE).is_file() else []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.recorded import RecordedBinary, record_binary
+from hopper_gemm.compiler.recorded import RecordedBinary, RecordedBinaryError, record_binary
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.measure.baselines import BASELINES
 from hopper_gemm.measure.baselines.base import BaselineError
@@ -63,3 +63,12 @@ def test_it_is_missing_where_nothing_is_recorded(baseline, tmp_path):
     assert baseline[0].missing() is None
     assert Recorded(tmp_path / "none").missing() == f"no binaries are recorded under {tmp_path / 'none'}"
     assert isinstance(BASELINES["recorded"], Recorded)
+
+
+def test_a_binary_that_cannot_be_loaded_is_no_baseline_and_says_why(baseline, monkeypatch):
+    def refuse(binary):
+        raise RecordedBinaryError("x.o cannot be loaded with nvidia-cutlass-dsl 9.0")
+
+    monkeypatch.setattr(RecordedBinary, "load", refuse)
+    with pytest.raises(BaselineError, match="cannot be loaded with nvidia-cutlass-dsl 9"):
+        baseline[0].candidates(SimpleNamespace(problem=PROBLEM))

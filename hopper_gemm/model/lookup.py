@@ -1,0 +1,135 @@
+"""Which tuned tables serve a GPU, in which order, and what they give for a problem."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import (
+    CHANGES,
+    FILE,
+    Pick,
+    TunedEntry,
+    TunedTableError,
+    best_entry,
+    local_root,
+    modelled,
+    read_tuned,
+    recorded_tables,
+    served,
+)
+
+CLUSTER = "cluster"
+"""Folder of what was tuned on workers of other hosts."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A tuned table, and which of its entries serve.
+
+    Args:
+        entries: all of them; the model's candidates.
+        path: the file; None where the entries come from none.
+        kind: only entries of this kind of GPU serve, such as ``"h200"``; None: any.
+    """
+
+    entries: tuple[TunedEntry, ...]
+    path: Path | None = None
+    kind: str | None = None
+
+    @property
+    def serving(self) -> list[TunedEntry]:
+        """The entries that serve."""
+        return [entry for entry in self.entries if self.kind in (None, entry.kind)]
+
+
+_named: tuple[Path, bool] | None = None
+"""The table of :func:`use_table`, and whether its entries of other GPUs serve."""
+
+
+def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False) -> None:
+    """Let :func:`hopper_gemm.matmul` look into a tuned table before all others, in this process, from the next call on.
+
+    Without it the order is: the user's own table, which ``hopper-gemm tune`` writes (``results/local/<gpu>/`` in a
+    checkout, else ``$XDG_DATA_HOME/hopper-gemm/<gpu>/``), then the recorded one. The first table with an entry of the
+    very problem serves it; an entry of the caller's context (isolated, or chained) in a later table is preferred to
+    one of the other context in an earlier table. Only where no table has an entry does the model choose. Entries
+    measured on another kind of GPU do not serve.
+
+    Args:
+        path: of the table, such as ``best_configs.json`` beside a study; None goes back to the order without it.
+        other_gpus: also take the table's entries of another kind of GPU, where it has none of this kind; ``matmul``
+            warns of it once.
+
+    Raises:
+        TunedTableError: the file is no tuned table.
+
+    Example:
+        >>> hopper_gemm.use_table("results/mine/best_configs.json")        # doctest: +SKIP
+        >>> hopper_gemm.use_table(None)                                    # doctest: +SKIP
+    """
+    global _named
+    named = None if path is None else (Path(path).absolute(), other_gpus)
+    if named is not None:
+        read_tuned(named[0])
+    _named = named
+    CHANGES.happened()
+
+
+def own_paths(kind: str) -> list[Path]:
+    """Where ``tune`` puts the user's own entries of a kind of GPU: of this host, or of workers elsewhere."""
+    return [local_root() / folder / FILE for folder in (kind, CLUSTER)]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
+
+
+def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
+    """The tables that serve a GPU, in order: the named one, the user's own, the recorded ones. A damaged table is left
+    out.
+
+    Args:
+        kind: of the GPU, as :func:`hopper_gemm.model.tuned.slug` names it; None without a GPU: the recorded entries of
+            any.
+        say: takes a line on a damaged table.
+    """
+    asked: list[tuple[Path, str | None]] = []
+    if kind is not None:
+        if _named is not None:
+            asked += [(_named[0], kind), *([(_named[0], None)] if _named[1] else [])]
+        asked += [(path, kind) for path in own_paths(kind) if os.path.isfile(path)]
+    asked += [(path, kind) for path in recorded_tables().values()]
+    read: dict[Path, tuple[TunedEntry, ...]] = {}
+    for path in dict.fromkeys(path for path, _ in asked):
+        try:
+            read[path] = tuple(read_tuned(path))
+        except TunedTableError as error:
+            say(f"a tuned table is left out: {error}")
+    return [Table(read[path], path, of) for path, of in asked if path in read]
+
+
+def find(among: Sequence[Table], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
+    """The config to run where none is named: the entry of the first table that has the very problem, else the model's
+    choice, which knows the configs of all tables.
+
+    Within a table the context counts before the regime, and the regime before the speedup. Among tables the context
+    counts before their order, since a kernel tuned for launches back to back may lose between others, and the other
+    way round. The regime does not: whoever tuned a problem on their own board in the steady regime means that entry.
+
+    Args:
+        among: the tables, in order.
+        problem: what is multiplied, within TMA's reach.
+        regime: burst or steady.
+        context: isolated or chained.
+    """
+    found = [(table, best_entry(table.serving, problem, regime, context)) for table in among]
+    ranked = [(entry.context != context, entry, table) for table, entry in found if entry is not None]
+    if not ranked:
+        return modelled((entry for table in among for entry in table.entries), problem)
+    _, entry, table = min(ranked, key=lambda one: one[0])
+    return served(entry, regime, context, table.path)

@@ -1,0 +1,214 @@
+"""Tuned tables: their order, whose entries serve, what several writers and a damaged file do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import hopper_gemm
+from hopper_gemm.model import lookup, tuned
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.lookup import CLUSTER, Table, find, tables
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CHANGES, FILE, TunedEntry, TunedTableError, local_root, read_tuned, write_tuned
+from tests.conftest import ROOT
+
+PROBLEM = GemmProblem(1024, 1024, 1024)
+WIDTHS = {"named": 64, "own": 96, "cluster": 128, "recorded": 192}
+"""tile_n of the entry of each table."""
+
+
+def entry(tile_n: int = 128, **about) -> TunedEntry:
+    config = resolve(GemmConfig(tile_m=128, tile_n=tile_n, pdl=about.pop("pdl", False)))
+    known = {"problem": PROBLEM, "regime": "burst", "context": "isolated", "gpu": "NVIDIA H200", "study": f"s{tile_n}"}
+    figures = {"speedup": 1.1, "speedup_low": 1.0, "speedup_high": 1.2, "noise": 0.001}
+    code = {"registers": 168, "wgmma": 8, "instructions": 500, "code": f"{tile_n:08x}"}
+    return TunedEntry(**{"config": config, **known, **figures, **code, **about})
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A file for each table; nobody has written any."""
+    found = {
+        "named": tmp_path / "mine.json",
+        "own": tmp_path / "local" / "h200" / FILE,
+        "cluster": tmp_path / "local" / CLUSTER / FILE,
+        "recorded": tmp_path / "results" / "h200" / FILE,
+    }
+    for path in found.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(tuned, "results_root", lambda: tmp_path / "results")
+    monkeypatch.setattr(lookup, "local_root", lambda: tmp_path / "local")
+    monkeypatch.setattr(lookup, "_named", None)
+    return found
+
+
+def served(kind="h200", **how) -> int | str:
+    """The width of the entry that serves, or that the model chooses."""
+    pick = find(tables(kind), PROBLEM, **how)
+    return pick.how if pick.entry is None else pick.entry.config.tile_n
+
+
+def test_the_named_table_comes_first_then_the_users_own_then_the_recorded_one_then_the_model(places):
+    for name, path in places.items():
+        write_tuned(path, [entry(WIDTHS[name])])
+    hopper_gemm.use_table(places["named"])
+    for name, path in places.items():
+        assert served() == WIDTHS[name]
+        if name == "named":
+            hopper_gemm.use_table(None)
+        else:
+            path.unlink()
+    assert served() == "model"
+
+
+def test_a_slower_entry_of_an_earlier_table_serves_since_it_was_measured_on_the_users_board(places):
+    write_tuned(places["own"], [entry(96, speedup=1.01)])
+    write_tuned(places["recorded"], [entry(192, speedup=1.3)])
+    assert served() == 96
+
+
+def test_an_own_entry_of_another_context_does_not_hide_a_recorded_one_of_the_asked_context(places):
+    write_tuned(places["own"], [entry(96, context="chained", pdl=True)])
+    write_tuned(places["recorded"], [entry(192)])
+    assert (served(), served(context="chained")) == (192, 96)
+    places["recorded"].unlink()
+    pick = find(tables("h200"), PROBLEM)
+    assert (pick.how, pick.config) == ("other context", replace(entry(96).config, pdl=False))
+
+
+def test_an_own_entry_of_another_regime_serves_before_a_recorded_one_of_the_asked_regime(places):
+    write_tuned(places["own"], [entry(96, regime="steady")])
+    write_tuned(places["recorded"], [entry(192)])
+    pick = find(tables("h200"), PROBLEM)
+    assert (pick.config.tile_n, pick.how, pick.table) == (96, "other regime", places["own"])
+
+
+def test_entries_of_another_kind_of_gpu_serve_only_where_the_caller_accepts_them(places):
+    for path in (places["named"], places["recorded"]):
+        write_tuned(path, [entry(192)])
+    assert served("h100") == "model"
+    hopper_gemm.use_table(places["named"])
+    assert served("h100") == "model"
+    hopper_gemm.use_table(places["named"], other_gpus=True)
+    assert served("h100") == 192
+    write_tuned(places["named"], [entry(64, gpu="NVIDIA H100 80GB HBM3", speedup=1.01)])
+    assert served("h100") == 64, "this kind's entry is preferred in that table"
+
+
+def test_the_model_knows_the_configs_of_tables_whose_entries_do_not_serve(monkeypatch):
+    asked = []
+    monkeypatch.setattr(tuned, "choose", lambda problem, more: asked.extend(more) or resolve(GemmConfig()))
+    find([Table((entry(192),), kind="h100")], PROBLEM)
+    assert asked == [entry(192).config]
+
+
+def test_without_a_gpu_the_recorded_entries_of_any_kind_serve_and_own_ones_do_not(places):
+    write_tuned(places["own"], [entry(96)])
+    write_tuned(places["recorded"], [entry(192, gpu="NVIDIA H100 PCIe")])
+    assert served(None) == 192
+
+
+def test_an_entry_whose_config_the_rules_refuse_by_now_does_not_serve():
+    refused = replace(entry(192), config=replace(entry(192).config, tile_m=100))
+    assert find([Table((refused,)), Table((entry(96),))], PROBLEM).config.tile_n == 96
+    assert find([Table((refused,))], PROBLEM).how == "model"
+
+
+def test_a_damaged_table_is_told_in_one_line_and_the_others_serve(places):
+    write_tuned(places["recorded"], [entry(192)])
+    places["own"].write_text("[{]")
+    with pytest.warns(
+        UserWarning, match="a tuned table is left out: .*local/h200/best_configs.json cannot be read"
+    ) as told:
+        assert served() == 192
+    assert len(told) == 1
+    assert "\n" not in str(told[0].message)
+
+
+@pytest.mark.parametrize("name", ["problem", "config", "speedup", "gpu", "context"])
+@pytest.mark.parametrize("value", [None, [], True, [[1]]])
+def test_an_entry_with_a_value_of_another_type_is_refused_in_one_line(tmp_path, name, value):
+    path = tmp_path / FILE
+    write_tuned(path, [entry()])
+    (raw,) = json.loads(path.read_text())
+    path.write_text(json.dumps([{**raw, name: value}]))
+    with pytest.raises(TunedTableError, match=r"entry 0: .*; restore the file, or remove it") as refused:
+        read_tuned(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_use_table_refuses_what_is_no_table_and_keeps_the_order_as_it_was(places):
+    write_tuned(places["own"], [entry(96)])
+    with pytest.raises(TunedTableError, match="does not exist"):
+        hopper_gemm.use_table(places["named"])
+    places["named"].write_text("{}")
+    with pytest.raises(TunedTableError, match="must hold a list of entries but holds dict"):
+        hopper_gemm.use_table(places["named"])
+    assert served() == 96
+
+
+def test_use_table_and_writing_a_table_tell_those_who_remember(places, monkeypatch):
+    told = []
+    monkeypatch.setattr(CHANGES, "watchers", [lambda: told.append(CHANGES.count)])
+    before = CHANGES.count
+    write_tuned(places["named"], [entry()])
+    hopper_gemm.use_table(places["named"])
+    hopper_gemm.use_table(None)
+    assert told == [before + 1, before + 2, before + 3]
+
+
+def test_a_table_keeps_one_entry_for_each_kind_of_gpu(tmp_path):
+    for gpu in ("NVIDIA H200", "NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3"):
+        write_tuned(tmp_path / FILE, [entry(gpu=gpu)])
+    assert [one.gpu for one in read_tuned(tmp_path / FILE)] == ["NVIDIA H100 80GB HBM3", "NVIDIA H200"]
+
+
+def test_several_processes_write_one_table_and_lose_no_entry_while_readers_see_it_whole(tmp_path):
+    program = (
+        "import sys; from dataclasses import replace; from pathlib import Path\n"
+        "from tests.model.test_lookup import PROBLEM, entry; from hopper_gemm.model.tuned import write_tuned\n"
+        "for number in range(8):\n"
+        "    problem = replace(PROBLEM, m=8 * (1 + number), n=8 * int(sys.argv[2]))\n"
+        "    write_tuned(Path(sys.argv[1]), [entry(problem=problem)])\n"
+    )
+    path = tmp_path / FILE
+    command = [sys.executable, "-c", program, str(path)]
+    writers = [subprocess.Popen([*command, str(1 + number)], cwd=ROOT) for number in range(4)]
+    while any(writer.poll() is None for writer in writers):
+        if path.is_file():
+            json.loads(path.read_text())
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert len(read_tuned(path)) == 4 * 8
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_table_that_cannot_be_written_is_told_in_one_line_and_stays(tmp_path, monkeypatch):
+    write_tuned(tmp_path / FILE, [entry()])
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(TunedTableError, match="cannot be written \\(No space left on device\\); free the disk"):
+        write_tuned(tmp_path / FILE, [entry(64, context="chained")])
+    assert read_tuned(tmp_path / FILE) == [entry()]
+    assert not list(tmp_path.glob(".*.part"))
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [("/data", "/data/hopper-gemm"), ("data", "/home/me/.local/share/hopper-gemm"), ("", None)],
+)
+def test_beside_a_wheel_own_results_go_to_the_users_data_folder(monkeypatch, named, expected):
+    """A relative XDG_DATA_HOME is ignored, as its specification says."""
+    monkeypatch.setattr(tuned, "results_root", lambda: Path(tuned.__file__).parents[1] / "results")
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    monkeypatch.setenv("XDG_DATA_HOME", named)
+    assert local_root() == Path(expected or "/home/me/.local/share/hopper-gemm")
+
+
+def test_in_a_checkout_own_results_lie_beside_the_recorded_ones():
+    assert local_root() == ROOT / "results" / "local"
