@@ -71,7 +71,8 @@ def watched(uuids):
 
 def ran(checkout, visible: str, *words: str) -> str:
     """What a Python process of the checkout prints, with some GPUs visible."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "CUDA_VISIBLE_DEVICES": visible}
+    path = os.pathsep.join([str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": visible}
     command = [sys.executable, *words]
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
@@ -96,6 +97,8 @@ def boards_here() -> list[str]:
     return [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
 
 
+@pytest.mark.alone  # the worker of the first GPU must leave it idle
+@pytest.mark.timeout(420, method="thread")
 @pytest.mark.parametrize("by", ["index", "uuid"])
 def test_tune_runs_on_the_visible_gpu_while_the_first_stays_idle(checkout, by):
     boards = boards_here()
