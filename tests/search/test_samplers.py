@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hopper_gemm.ladder.config import config_of, varied
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.search import gp
@@ -65,12 +66,11 @@ def test_the_nearest_free_config_differs_in_as_little_as_can_be(space):
 
 
 def test_flags_and_words_have_places_and_strangers_lie_between(space):
-    configs = [
-        GemmConfig(stages=4, peek=peek, unroll=unroll) for peek in (True, False, "producer") for unroll in (True, False)
-    ]
-    words = LegalSpace([replace(config, consumers=2, split="m", epi_n=64, epi_buffers=1) for config in configs])
+    same = {"stages": 4, "consumers": 2, "split": "m", "epi_n": 64, "epi_buffers": 1}
+    ways = [(peek, unroll) for peek in (True, False, "producer") for unroll in (True, False)]
+    words = LegalSpace([config_of({**same, "peek": peek, "unroll": unroll}) for peek, unroll in ways])
     assert len({tuple(row) for row in words.places.tolist()}) == 6
-    stranger = words.coordinates(replace(words.configs[0], peek="consumer"))
+    stranger = words.coordinates(varied(words.configs[0], peek="consumer"))
     assert stranger.shape == words.places[0].shape
     assert tuple(stranger) not in {tuple(row) for row in words.places.tolist()}
     assert space.coordinates(replace(space.configs[0], tile_m=384))[0] > 1.0
