@@ -11,8 +11,8 @@ import pytest
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.ladder.config import LadderConfig, varied
+from hopper_gemm.measure.counters.trace import TRACE
 from hopper_gemm.measure.counters.waits import METER
-from hopper_gemm.measure.trace import TRACE
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, footprint, resolve
 from hopper_gemm.model.legality import is_legal
@@ -218,18 +218,18 @@ def test_the_assembler_makes_of_a_relaxed_wait_what_it_makes_of_an_acquire(monke
     """In the scope of a CTA: so a relaxed wait can gain nothing on sm_90a."""
     from hopper_gemm.compiler.compile import compile_kernel
     from hopper_gemm.compiler.cubin import read_cubin
-    from hopper_gemm.kernel import pipeline
+    from hopper_gemm.ladder import ring
 
     config = resolve(LadderConfig(tile_m=64, tile_n=64, waits="relaxed"))
     relaxed = compile_kernel(config, "bf16").cubin
-    plain = pipeline.wait_in
+    plain = ring.wait_in
     asked = []
 
     def acquiring(barrier, parity, order):
         asked.append(order)
         return plain(barrier, parity, "acquire")
 
-    monkeypatch.setattr(pipeline, "wait_in", acquiring)
+    monkeypatch.setattr(ring, "wait_in", acquiring)
     acquire = compile_kernel(config, "bf16").cubin
     assert set(asked) == {"relaxed"}
     assert read_cubin(acquire).code == read_cubin(relaxed).code
