@@ -12,7 +12,8 @@ import pytest
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.ladder.config import all_values
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.reader import read_study
@@ -173,7 +174,7 @@ def test_a_foreign_folder_is_one_line_and_never_a_path_out_of_it(tmp_path, name,
 
 def test_explain_can_be_asked_about_every_parameter():
     config = resolve(GemmConfig(pdl=True, swap_ab=True, split_k=2, multicast="alternate", cluster_m=2))
-    settings = [word for name in FIELDS for word in ("--set", f"{name}={getattr(config, name)}")]
+    settings = [word for name, value in all_values(config).items() for word in ("--set", f"{name}={value}")]
     found = json.loads(run("explain", "4096", "4096", "4096", *settings, "--json").stdout)
     assert found["config"] == config.as_dict()
     old = ["--set", "early=true", "--set", "zigzag=true", "--set", "multicast=turns", "--set", "cluster=2x1"]
@@ -431,7 +432,7 @@ def test_a_store_that_others_may_write_is_not_cleared_and_told_in_one_line(monke
     [
         "import hopper_gemm",
         "import hopper_gemm.cli",
-        "import hopper_gemm.model.explain",
+        "import hopper_gemm.tables.explain",
         "from hopper_gemm.cli import app; app(['--help'], standalone_mode=False)",
     ],
 )

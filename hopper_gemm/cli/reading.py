@@ -71,14 +71,14 @@ def explain(
     instead. No GPU needed."""
     from hopper_gemm.cli.doctor import kind_here
     from hopper_gemm.ladder.config import config_of
-    from hopper_gemm.model.explain import explain as explained
-    from hopper_gemm.model.explain import lines
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.model.tuned import slug
     from hopper_gemm.study.files import shown
+    from hopper_gemm.tables.explain import explain as explained
+    from hopper_gemm.tables.explain import lines
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")

@@ -56,7 +56,7 @@ class LegalSpace:
     def like(self, config: GemmConfig) -> int | None:
         """The config that differs from another in nothing that tells configs of this space apart: where every config
         has a parameter that a study of before did not know, the one that it stands for."""
-        return self.find({name: getattr(config, name) for name in self.names})
+        return self.find({name: _value(config, name) for name in self.names})
 
     def find(self, parameters: Mapping[str, Any]) -> int | None:
         """The config with exactly these parameters, or None where the rules refuse it or it is not of this space."""
@@ -80,7 +80,7 @@ class LegalSpace:
         """Where a config of any space would lie in this one; a word that is not known here lies between all others."""
         parts = []
         for name, scaled in zip(self.names, self._scaled, strict=True):
-            values, value = self.categories[name], getattr(config, name)
+            values, value = self.categories[name], _value(config, name)
             if value in values:
                 parts.append(scaled[values.index(value)])
             elif scaled.shape[1] == 1 and _numeric([value, *values]):
@@ -99,7 +99,7 @@ def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[An
     names, categories, columns = [], {}, []
     known = np.zeros(len(configs), dtype=np.int64)
     for name in FIELDS:
-        values = [getattr(config, name, DEFAULTS[name]) for config in configs]
+        values = [_value(config, name) for config in configs]
         distinct = _in_order(values)
         if len(distinct) < 2:
             continue
@@ -114,6 +114,11 @@ def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[An
         columns.append(column)
     codes = np.stack(columns, axis=1) if columns else np.zeros((len(configs), 0), dtype=np.int64)
     return tuple(names), categories, codes
+
+
+def _value(config: GemmConfig, name: str) -> Any:
+    """A parameter of a config; its default where only the study varies it and the config is the kernel's own."""
+    return getattr(config, name, DEFAULTS[name])
 
 
 def _key(value: Any) -> tuple[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.model.explain import explain
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
 from hopper_gemm.study.space import problem_label
+from hopper_gemm.tables.explain import explain
 from hopper_gemm.tables.pages.campaign import Tuned
 from hopper_gemm.tables.pages.report import even_configs
 from hopper_gemm.tables.pivot import Group, config_of, groups, interval, plain, rows_of

@@ -10,6 +10,9 @@ import pytest
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.ladder.config import LadderConfig, varied
+from hopper_gemm.measure.counters.trace import TRACE
+from hopper_gemm.measure.counters.waits import METER
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, footprint, resolve
 from hopper_gemm.model.legality import is_legal
@@ -146,7 +149,7 @@ RARE = [
     GemmConfig(stream_k=True, tile_n=192, epi_n=16),
     GemmConfig(tile_m=64, tile_n=128, split_k=8),
     GemmConfig(tile_n=128, split_k=16, reduction="workspace", cluster_m=2),
-    GemmConfig(tile_m=128, split_k=5, reduction="workspace", swap_ab=True, pdl=True, prefetch=8),
+    LadderConfig(tile_m=128, split_k=5, reduction="workspace", swap_ab=True, pdl=True, prefetch=8),
     GemmConfig(tile_m=128, tile_n=192, split_k=4, swap_ab=True),
     GemmConfig(swap_ab=True, epi_n=16),
     GemmConfig(swap_ab=True, tile_n=192, stream_k=True, epi_n=32),
@@ -157,24 +160,24 @@ RARE = [
     GemmConfig(tile_n=192, reverse_k=True, pace=16, evict_c=True),
     GemmConfig(tile_n=192, scheduler="dynamic", pace=16, reverse_k=True),
     GemmConfig(tile_n=128, scheduler="dynamic", cluster_m=2, cluster_n=2, swap_ab=True),
-    GemmConfig(tile_m=192, scheduler="dynamic", skew=1, consumers=3),
+    LadderConfig(tile_m=192, scheduler="dynamic", skew=1, consumers=3),
     GemmConfig(tile_m=128, split_k=5, reduction="workspace", scheduler="dynamic", cluster_n=2, pdl=True),
-    GemmConfig(tile_n=128, stream_k=True, skew=2, cluster_m=2),
+    LadderConfig(tile_n=128, stream_k=True, skew=2, cluster_m=2),
     GemmConfig(staging="ring", scheduler="dynamic", cluster_m=2),
 ]
 
 
 RUNGS = [
-    *(GemmConfig(ring="library", arrivals=arrivals) for arrivals in ("warp", "elected", "consumer")),
-    GemmConfig(ring="library", cluster_m=2, cluster_n=2),
-    GemmConfig(ring="library", stages=1, stagger=0),
-    GemmConfig(tile_m=128, ring="library", schedule="pingpong", cluster_n=2),
-    GemmConfig(tile_m=128, ring="library", schedule="multistage", stages=4),
-    *(GemmConfig(arrivals=arrivals) for arrivals in ("elected", "group", "producer", "consumer")),
-    GemmConfig(arrivals="group", cluster_m=2, stagger=0),
-    GemmConfig(waits="relaxed", cluster_n=2, full_barriers=2),
+    *(LadderConfig(ring="library", arrivals=arrivals) for arrivals in ("warp", "elected", "consumer")),
+    LadderConfig(ring="library", cluster_m=2, cluster_n=2),
+    LadderConfig(ring="library", stages=1, stagger=0),
+    LadderConfig(tile_m=128, ring="library", schedule="pingpong", cluster_n=2),
+    LadderConfig(tile_m=128, ring="library", schedule="multistage", stages=4),
+    *(LadderConfig(arrivals=arrivals) for arrivals in ("elected", "group", "producer", "consumer")),
+    LadderConfig(arrivals="group", cluster_m=2, stagger=0),
+    LadderConfig(waits="relaxed", cluster_n=2, full_barriers=2),
     GemmConfig(loads="mixed"),
-    GemmConfig(tile_m=128, tile_n=256, loads="mixed", arrivals="thread"),
+    LadderConfig(tile_m=128, tile_n=256, loads="mixed", arrivals="thread"),
     GemmConfig(consumers=4, split="m"),
     GemmConfig(tile_m=256, tile_n=136, consumers=4, split="m", cluster_n=2),
     GemmConfig(tile_m=128, tile_n=256, consumers=4, split="n"),
@@ -191,8 +194,8 @@ def test_the_rungs_of_the_ring_compile_as_asked(pool):
 @pytest.mark.compile
 def test_a_spill_is_refused_unless_it_is_asked_for(pool):
     """320 x 128 with one consumer: 320 accumulators of 255 registers, and wgmma serialised."""
-    naive = GemmConfig(tile_m=320, consumers=1, split="m", spills=True)
-    allowed, refused = (KernelId.of(replace(naive, spills=spills), PROBLEM) for spills in (True, False))
+    naive = LadderConfig(tile_m=320, consumers=1, split="m", spills=True)
+    allowed, refused = (KernelId.of(varied(naive, spills=spills), PROBLEM) for spills in (True, False))
     built = pool.result(allowed)
     assert (built.status, built.report.registers) == ("ok", 255)
     assert built.report.stack_bytes > 320
@@ -203,11 +206,11 @@ def test_a_spill_is_refused_unless_it_is_asked_for(pool):
 
 @pytest.mark.compile
 def test_without_moved_registers_two_consumers_of_the_320_row_spill(pool):
-    naive = GemmConfig(tile_m=320, consumers=2, split="n", spills=True)
+    naive = LadderConfig(tile_m=320, consumers=2, split="n", spills=True)
     built = pool.result(KernelId.of(naive, PROBLEM))
     assert built.report.registers == 168
     assert built.report.spills
-    assert not pool.result(KernelId.of(replace(naive, spills=False), PROBLEM)).report.spills
+    assert not pool.result(KernelId.of(varied(naive, spills=False), PROBLEM)).report.spills
 
 
 @pytest.mark.compile
@@ -215,18 +218,18 @@ def test_the_assembler_makes_of_a_relaxed_wait_what_it_makes_of_an_acquire(monke
     """In the scope of a CTA: so a relaxed wait can gain nothing on sm_90a."""
     from hopper_gemm.compiler.compile import compile_kernel
     from hopper_gemm.compiler.cubin import read_cubin
-    from hopper_gemm.kernel import pipeline
+    from hopper_gemm.ladder import ring
 
-    config = resolve(GemmConfig(tile_m=64, tile_n=64, waits="relaxed"))
+    config = resolve(LadderConfig(tile_m=64, tile_n=64, waits="relaxed"))
     relaxed = compile_kernel(config, "bf16").cubin
-    plain = pipeline.wait_in
+    plain = ring.wait_in
     asked = []
 
     def acquiring(barrier, parity, order):
         asked.append(order)
         return plain(barrier, parity, "acquire")
 
-    monkeypatch.setattr(pipeline, "wait_in", acquiring)
+    monkeypatch.setattr(ring, "wait_in", acquiring)
     acquire = compile_kernel(config, "bf16").cubin
     assert set(asked) == {"relaxed"}
     assert read_cubin(acquire).code == read_cubin(relaxed).code
@@ -251,8 +254,8 @@ METERED = [
     GemmConfig(cluster_n=2),
     GemmConfig(tile_m=320, tile_n=128),
     GemmConfig(tile_m=128, tile_n=128, schedule="pingpong"),
-    GemmConfig(tile_m=128, tile_n=128, schedule="multistage", stages=4),
-    GemmConfig(peek=False, unroll=True, ring_state="packed"),
+    LadderConfig(tile_m=128, tile_n=128, schedule="multistage", stages=4),
+    LadderConfig(peek=False, unroll=True, ring_state="packed"),
 ]
 
 
@@ -261,7 +264,7 @@ METERED = [
 def test_a_metered_kernel_is_another_binary_that_does_not_spill_either(pool, config):
     """It multiplies and stores with the same instructions: the meter only adds to them."""
     assert is_legal(config)
-    plain, metered = (KernelId.of(config, PROBLEM, metered) for metered in (False, True))
+    plain, metered = (KernelId.of(config, PROBLEM, observer) for observer in ("", METER))
     pool.submit([plain, metered])
     plain, metered = pool.result(plain), pool.result(metered)
     assert (metered.status, metered.reason) == ("ok", "")
@@ -285,7 +288,7 @@ def test_every_kernel_that_matmul_takes_from_the_tuned_table_compiles_without_a_
 @pytest.mark.compile
 @pytest.mark.parametrize("config", [GemmConfig(), GemmConfig(consumers=4, split="m"), GemmConfig(stages=1, stagger=0)])
 def test_a_traced_kernel_is_another_binary_with_the_same_multiplications(pool, config):
-    plain, traced = (KernelId.of(config, PROBLEM, traced=traced) for traced in (False, True))
+    plain, traced = (KernelId.of(config, PROBLEM, observer) for observer in ("", TRACE))
     assert plain.digest != traced.digest
     plain, traced = pool.result(plain), pool.result(traced)
     assert (traced.status, traced.report.wgmma) == ("ok", plain.report.wgmma)
@@ -294,7 +297,7 @@ def test_a_traced_kernel_is_another_binary_with_the_same_multiplications(pool, c
 
 @pytest.mark.compile
 def test_what_is_refused_to_an_fp32_output_for_its_registers_indeed_spills(pool):
-    config = GemmConfig(192, 256, 1, stages=3, consumers=2, split="n", peek="consumer", stream_k=True, epi_n=64)
+    config = LadderConfig(192, 256, 1, stages=3, consumers=2, split="n", peek="consumer", stream_k=True, epi_n=64)
     problem = replace(PROBLEM, dtype="bf16_fp32")
     assert is_legal(config)
     assert not is_legal(config, problem)

@@ -49,7 +49,7 @@ def listing(cubin: Path) -> tuple[Counter, int, int]:
     "config",
     [
         GemmConfig(),
-        GemmConfig(tile_m=320, cluster_n=2, peek=True),
+        GemmConfig(tile_m=320, cluster_n=2),
         GemmConfig(tile_m=128, tile_n=24, k_depth=3, stagger=0),
         GemmConfig(
             tile_m=256, tile_n=224, consumers=2, split="m", stages=2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -20,8 +19,9 @@ from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import LOCK, PACKAGES, KernelId, KernelStore, StoreError, Usage
-from hopper_gemm.model import hopper
+from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, Usage
+from hopper_gemm.ladder.config import LadderConfig, config_of
+from hopper_gemm.measure.counters.waits import METER
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 
@@ -35,16 +35,16 @@ def digest(config: GemmConfig, problem: GemmProblem = PROBLEM) -> str:
 
 def test_launch_time_values_and_sizes_share_one_binary():
     base = digest(GemmConfig())
-    assert digest(GemmConfig(raster="n", swizzle=4, serpentine=False)) == base
+    assert digest(LadderConfig(raster="n", swizzle=4, serpentine=False)) == base
     assert digest(GemmConfig(), GemmProblem(8192, 1024, 64)) == base
     assert digest(GemmConfig(stages=4, consumers=2, split="m")) == base
 
 
 def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     base = digest(GemmConfig())
-    others = [
-        digest(GemmConfig(**change)) for change in ({"stages": 3}, {"peek": False}, {"cluster_n": 2}, {"stagger": 0})
-    ]
+    changes = ({"stages": 3}, {"peek": False}, {"cluster_n": 2}, {"stagger": 0})
+    others = [digest(config_of(change)) for change in changes]
+    others.append(KernelId.of(GemmConfig(), PROBLEM, METER).digest)
     others.append(digest(GemmConfig(), replace(PROBLEM, dtype="fp16")))
     monkeypatch.setattr("hopper_gemm.compiler.store._versions", lambda: (("torch", "0.0"),))
     others.append(digest(GemmConfig()))
@@ -54,15 +54,9 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     assert len({base, *others}) == 1 + len(others)
 
 
-def test_a_metered_kernel_has_a_name_of_its_own_and_the_others_keep_theirs(monkeypatch):
-    """The name of an unmetered kernel is a digest in which nothing speaks of meters."""
-    monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda: "sources")
-    monkeypatch.setattr("hopper_gemm.compiler.store._versions", lambda: tuple((name, "0.0") for name in PACKAGES))
-    monkeypatch.setattr("hopper_gemm.compiler.store.asdict", lambda kernel: {"metered": kernel.metered})
-    plain, metered = (KernelId.of(GemmConfig(), PROBLEM, metered).digest for metered in (False, True))
-    assert plain != metered
-    parts = {"sources": "sources", "kernel": {}, "versions": dict.fromkeys(PACKAGES, "0.0"), "arch": hopper.ARCH}
-    assert plain == hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+def test_study_parameters_at_their_defaults_leave_the_key_as_it_is():
+    """The binary is the plain kernel's, so it is compiled once."""
+    assert digest(LadderConfig()) == digest(GemmConfig())
 
 
 @pytest.mark.parametrize(
@@ -70,7 +64,7 @@ def test_a_metered_kernel_has_a_name_of_its_own_and_the_others_keep_theirs(monke
     [
         (GemmConfig(tile_m=256, tile_n=128), GemmProblem(4096, 4096, 64), 132),
         (GemmConfig(tile_m=256, tile_n=128), GemmProblem(1024, 512, 64), 16),
-        (GemmConfig(tile_m=256, tile_n=128, persistent=False), GemmProblem(4096, 4096, 64), 512),
+        (LadderConfig(tile_m=256, tile_n=128, persistent=False), GemmProblem(4096, 4096, 64), 512),
         (GemmConfig(tile_m=256, tile_n=128, cluster_n=2), GemmProblem(257, 264, 64), 2 * 2 * 2),
     ],
     ids=str,
@@ -80,7 +74,7 @@ def test_a_launch_has_a_cta_for_each_tile_of_its_clusters_or_as_many_as_fit(conf
     assert kernel.ctas(problem) == ctas
 
 
-def test_only_a_metered_kernel_is_given_readings():
+def test_only_a_kernel_with_an_observer_is_given_readings():
     calls = []
     kernel = LoadedKernel(GemmConfig(swizzle=4), REPORT, lambda *arguments: calls.append(arguments), 132)
     kernel("a", "b", "out")

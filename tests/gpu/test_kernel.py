@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hopper_gemm.ladder.config import varied
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
@@ -23,7 +24,7 @@ RAGGED = GemmProblem(1234, 1000, 520)
 
 def case(problem, config=None, **changes) -> Pair:
     """A pair whose matrices depend on the sizes."""
-    return Pair(replace(config or GemmConfig(), **changes), problem, problem.m + 7 * problem.n + 13 * problem.k)
+    return Pair(varied(config or GemmConfig(), **changes), problem, problem.m + 7 * problem.n + 13 * problem.k)
 
 
 def test_the_published_grid_on_a_ragged_problem(wrong):
@@ -72,7 +73,7 @@ WIDE_OUTPUTS = {
 @pytest.mark.parametrize("way", WIDE_OUTPUTS)
 def test_every_way_out_of_an_fp32_output(wrong, way):
     """Ragged edges, more tiles than CTAs, long k: the same bits in every run."""
-    config = replace(GemmConfig(tile_m=128, tile_n=128), **WIDE_OUTPUTS[way])
+    config = varied(GemmConfig(tile_m=128, tile_n=128), **WIDE_OUTPUTS[way])
     sizes = ((1234, 1000, 520), (4000, 3000, 264), (512, 512, 16384), (1, 8, 1032))
     cases = [case(GemmProblem(*size, "bf16_fp32"), config) for size in sizes]
     assert all(is_legal(one.config, one.problem) for one in cases)
@@ -105,7 +106,7 @@ WALKS = {
 @pytest.mark.parametrize("way", WALKS)
 def test_every_walk_over_many_tiles(wrong, way):
     """Up to nineteen tiles a CTA, whole last waves and ragged ones, and one tile that meets nobody."""
-    config = replace(GemmConfig(tile_m=64, tile_n=64, consumers=1), **WALKS[way])
+    config = varied(GemmConfig(tile_m=64, tile_n=64, consumers=1), **WALKS[way])
     if config.schedule == "pingpong":
         config = replace(config, consumers="auto")
     sizes = ((3200, 3200, 200), (2816, 3072, 520), (4000, 72, 1032), (64, 64, 4096))

@@ -12,6 +12,7 @@ import torch
 import hopper_gemm
 from hopper_gemm import GemmConfig
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.ladder.config import config_of
 from hopper_gemm.measure.correctness import check
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
@@ -43,7 +44,7 @@ EARLY: list[dict[str, Any]] = [
 def launched(changes: dict[str, Any], early: bool) -> GemmConfig:
     """A way to run the chain, with programmatic dependent launch or without it and what needs it."""
     able = {name: value for name, value in changes.items() if early or name != "prefetch"}
-    return GemmConfig(tile_m=64, tile_n=64, pdl=early, **able)
+    return config_of({"tile_m": 64, "tile_n": 64, "pdl": early, **able})
 
 
 def kernels() -> list[KernelId]:

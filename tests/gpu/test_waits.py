@@ -8,7 +8,8 @@ import pytest
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.measure.counters.waits import FIGURES, WaitMeter
+from hopper_gemm.ladder.config import LadderConfig
+from hopper_gemm.measure.counters.waits import FIGURES, METER, WaitMeter
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
@@ -21,12 +22,12 @@ PROBLEM = GemmProblem(3840, 4096, 1024)
 
 CONFIGS = [
     GemmConfig(),
-    GemmConfig(peek=False),
-    GemmConfig(peek="consumer", cluster_n=2),
+    LadderConfig(peek=False),
+    LadderConfig(peek="consumer", cluster_n=2),
     GemmConfig(tile_m=320, tile_n=128),
-    GemmConfig(persistent=False),
+    LadderConfig(persistent=False),
     GemmConfig(tile_m=128, tile_n=128, schedule="pingpong"),
-    GemmConfig(tile_m=128, tile_n=128, schedule="multistage", stages=4),
+    LadderConfig(tile_m=128, tile_n=128, schedule="multistage", stages=4),
     GemmConfig(tile_m=128, tile_n=128, loads="cp_async"),
 ]
 NO_PRODUCER = CONFIGS[-2:]
@@ -35,7 +36,7 @@ DEPTHS = [GemmConfig(stages=stages, stagger=0) for stages in (1, 4)]
 
 def kernels() -> list[KernelId]:
     """The metered kernels."""
-    return [KernelId.of(config, PROBLEM, metered=True) for config in (*CONFIGS, *DEPTHS)]
+    return [KernelId.of(config, PROBLEM, METER) for config in (*CONFIGS, *DEPTHS)]
 
 
 def reading(store: Path) -> Handler:
@@ -49,7 +50,7 @@ def reading(store: Path) -> Handler:
     workload = make_workload(PROBLEM, l2_bytes=0)
 
     def handle(config: GemmConfig) -> np.ndarray:
-        kernel = load(config, PROBLEM, store, metered=True)
+        kernel = load(config, PROBLEM, store, METER)
         return read_meter(kernel, PROBLEM, [workload.sets[0]])[0].view(np.uint32)
 
     return handle
@@ -92,7 +93,7 @@ def test_every_stage_of_every_tile_is_counted_once(child, config):
 def test_shares_lie_between_0_and_100(meter, config):
     counted = meter.measure(Point(PROBLEM, config))
     assert counted.reason == ""
-    probing = {f"{side}_hit_pct" for side in ("producer", "consumer") if config.peeks(side)}
+    probing = {f"{side}_hit_pct" for side in ("producer", "consumer") if config.peek in (True, side)}
     expected = probing | {"producer_wait_pct", "consumer_wait_pct"}
     if config in NO_PRODUCER:
         expected -= {"producer_hit_pct", "producer_wait_pct"}

@@ -25,12 +25,12 @@ def _walk(
     cluster: Int32,
     parts: cutlass.Constexpr,
     stream: cutlass.Constexpr,
-    interleaved: cutlass.Constexpr,
     by_part: cutlass.Constexpr,
+    kind: cutlass.Constexpr,
 ):
     """The items of a cluster, one a row."""
     order = Int32(1), Int32(1), Int32(1), Int32(0)
-    raster = Raster.of(tiles, *order, Int32(CLUSTERS), parts, stream, interleaved, by_part)
+    raster = kind.of(tiles, *order, Int32(CLUSTERS), parts, stream, by_part)
     if cutlass.const_expr(stream):
         walk = StreamWalk.of(raster, k_tiles, cluster)
     else:
@@ -47,14 +47,14 @@ def _walk(
         count = count + 1
 
 
-def walking(parts: int = 1, stream: bool = False, interleaved: bool = False, by_part: bool = False):
+def walking(parts: int = 1, stream: bool = False, by_part: bool = False, kind: type[Raster] = Raster):
     """What gives the items of a cluster, by the code of the kernel."""
 
     def tensor():
         out = torch.full((MOST, 6), -1, dtype=torch.int32)
         return out, from_dlpack(out).mark_layout_dynamic(leading_dim=1)
 
-    ways = parts, stream, interleaved, by_part
+    ways = parts, stream, by_part, kind
     compiled = cute.compile(_walk, tensor()[1], *[Int32(1)] * 3, *ways, options="--gpu-arch sm_90a")
 
     def run(tiles: int, k_tiles: int, cluster: int) -> list[Piece]:
@@ -89,15 +89,6 @@ def test_by_part_all_tiles_have_their_first_part_before_any_has_its_second(parts
         for tile in range(tiles):
             ranges = [range(first, first + count) for _, _, first, count, *_ in items[tile::tiles]]
             assert [stage for one in ranges for stage in one] == list(range(k_tiles))
-
-
-@pytest.mark.parametrize("parts", [2, 3, 16])
-def test_interleaved_parts_take_every_so_many_stages_and_leave_none_out(parts):
-    walk = walking(parts, interleaved=True)
-    for k_tiles in (parts, 64, 67):
-        items = [walk(1, k_tiles, cluster)[0] for cluster in range(parts)]
-        taken = [range(first, first + count * parts, parts) for _, _, first, count, *_ in items]
-        assert sorted(stage for one in taken for stage in one) == list(range(k_tiles))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hopper_gemm.ladder.config import varied
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
@@ -22,7 +23,7 @@ BEST = GemmConfig(tile_m=256, tile_n=128, k_depth=4, cluster_n=2)
 
 
 def seconds(problem=CUBE, **changes) -> float:
-    config = replace(BEST, **changes)
+    config = varied(BEST, **changes)
     assert is_legal(config, problem)
     return predict(config, problem).seconds
 

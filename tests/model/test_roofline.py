@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.explain import explain
 from hopper_gemm.model.hopper import HBM_BYTES_PER_SECOND
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.tables.explain import explain
 
 BEST = GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
 

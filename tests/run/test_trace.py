@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hopper_gemm.measure.counters.trace import Moment
 from hopper_gemm.measure.device import GpuId
-from hopper_gemm.measure.trace import Moment
 from hopper_gemm.model.point import Point
 from hopper_gemm.run.questions.trace import trace
 from hopper_gemm.study.row import ResultsError

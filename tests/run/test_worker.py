@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopper_gemm.compiler.child import CONTEXT
+from hopper_gemm.ladder.config import varied
 from hopper_gemm.measure.device import NoHopperError
 from hopper_gemm.measure.protocol import Burst
 from hopper_gemm.model.config import GemmConfig
@@ -158,7 +159,7 @@ def test_what_does_not_compile_is_answered_and_never_measured(bench):
 
 def test_the_same_machine_code_is_measured_once_for_each_launch(bench):
     worker = bench({"twins": True})
-    peeking = [replace(CONFIGS[0], peek=peek) for peek in (True, False, "producer")]
+    peeking = [varied(CONFIGS[0], peek=peek) for peek in (True, False, "producer")]
     launched = [replace(CONFIGS[0], swizzle=4)]
     tasks = [timed(Point(CUBE, config)) for config in (*peeking, *launched)]
     answers = worker.ask(*tasks)

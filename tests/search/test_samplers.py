@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hopper_gemm.ladder.config import config_of, varied
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.search import gp
 from hopper_gemm.search.catalogue import SAMPLERS, make
@@ -65,15 +67,22 @@ def test_the_nearest_free_config_differs_in_as_little_as_can_be(space):
 
 
 def test_flags_and_words_have_places_and_strangers_lie_between(space):
-    configs = [
-        GemmConfig(stages=4, peek=peek, unroll=unroll) for peek in (True, False, "producer") for unroll in (True, False)
-    ]
-    words = LegalSpace([replace(config, consumers=2, split="m", epi_n=64, epi_buffers=1) for config in configs])
+    same = {"stages": 4, "consumers": 2, "split": "m", "epi_n": 64, "epi_buffers": 1}
+    ways = [(peek, unroll) for peek in (True, False, "producer") for unroll in (True, False)]
+    words = LegalSpace([config_of({**same, "peek": peek, "unroll": unroll}) for peek, unroll in ways])
     assert len({tuple(row) for row in words.places.tolist()}) == 6
-    stranger = words.coordinates(replace(words.configs[0], peek="consumer"))
+    stranger = words.coordinates(varied(words.configs[0], peek="consumer"))
     assert stranger.shape == words.places[0].shape
     assert tuple(stranger) not in {tuple(row) for row in words.places.tolist()}
     assert space.coordinates(replace(space.configs[0], tile_m=384))[0] > 1.0
+
+
+def test_the_kernel_s_own_configs_have_a_place_in_a_space_that_varies_a_parameter_of_the_study():
+    """It stands at its default in them."""
+    tile = resolve(GemmConfig(tile_m=256))
+    space = LegalSpace([varied(tile, skew=skew) for skew in (0, 1, 2)])
+    assert space.like(tile) == 0
+    assert space.coordinates(tile).tolist() == [0.0]
 
 
 def test_what_is_tried_first_are_other_tiles_and_other_techniques_in_turn():

@@ -8,14 +8,14 @@ import zlib
 
 import pytest
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.ladder.config import LadderConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.study.row import SUM, Row, RowParser, as_text, figures_of
 from hopper_gemm.study.schema import CARRIED, NAMES
 
-POINT = Point(GemmProblem(4096, 4096, 4096), resolve(GemmConfig(pdl=True, peek="producer")), context="chained")
+POINT = Point(GemmProblem(4096, 4096, 4096), resolve(LadderConfig(pdl=True, peek="producer")), context="chained")
 FIGURES = {"speedup": 1.01234, "pairs": 15, "time_us": 196.25, "registers": 168, "code": "c0de"}
 SAMPLES = (Sample(0, 196.25, 198.5), Sample(0, 196.5, 198.75, 4.5))
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.ladder.config import FIELDS
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.study.reader import read_provenance
 from hopper_gemm.study.space import MOST, count, place_of, points, rungs, space_of

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.ladder.config import FIELDS, config_of
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
@@ -55,7 +55,7 @@ def row(
     **fields: Any,
 ) -> Row:
     """A row; keywords that are kernel parameters make its config, the others its figures."""
-    config = None if baseline else resolve(GemmConfig(**{name: fields.pop(name) for name in FIELDS if name in fields}))
+    config = None if baseline else resolve(config_of({name: fields.pop(name) for name in FIELDS if name in fields}))
     point = Point(GemmProblem(*sizes, dtype), config, regime, context, against, data)
     figures = {**FIGURES, **fields} if status == "ok" and stage != "counters" else fields
     samples = tuple(Sample(process, ours, theirs, 0.0) for ours, theirs in pairs)

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import islice
 
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.model.config import FIELDS, PARAMETERS
+from hopper_gemm.ladder.config import FIELDS, PARAMETERS, all_values
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.verify.drawing import INTEGERS, STRATA, Pair, legal_configs, pairs
 
@@ -34,8 +34,8 @@ def test_types_and_layouts_are_drawn_evenly():
 
 def test_every_technique_is_among_the_configs_in_its_turn():
     configs = list(islice(legal_configs(2), len(STRATA)))
-    missing = [(name, value) for name, value in STRATA if not any(getattr(one, name) == value for one in configs)]
-    assert missing == []
+    drawn = [all_values(config) for config in configs]
+    assert [(name, value) for name, value in STRATA if not any(values[name] == value for values in drawn)] == []
 
 
 def test_no_config_is_drawn_that_turns_the_register_rules_off():

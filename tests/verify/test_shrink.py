@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hopper_gemm.model.config import DEFAULTS, GemmConfig
+from hopper_gemm.ladder.config import DEFAULTS, LadderConfig, all_values
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.verify.drawing import Pair, pairs
 from hopper_gemm.verify.shrink import shrink, smaller
 
 BIG = Pair(
-    GemmConfig(tile_m=128, tile_n=64, k_depth=2, stagger=3, cluster_m=2, peek=False, evict_c=True, raster="n"),
+    LadderConfig(tile_m=128, tile_n=64, k_depth=2, stagger=3, cluster_m=2, peek=False, evict_c=True, raster="n"),
     GemmProblem(1232, 1000, 2056, "fp16_fp32", "mk"),
 )
 
@@ -20,7 +20,7 @@ def test_the_big_one_is_legal():
 
 def test_what_the_failure_does_not_need_goes_back_to_its_default_or_gets_small():
     least = shrink(BIG, lambda pair: pair.config.stagger >= 3 and pair.problem.k >= 100, tries=500)
-    changed = {name for name in DEFAULTS if getattr(least.config, name) != DEFAULTS[name]}
+    changed = {name for name, value in all_values(least.config).items() if value != DEFAULTS[name]}
     assert changed == {"stagger"} | (changed & {"k_depth", "tile_m", "tile_n"}), "stages for the stagger"
     assert (least.problem.m, least.problem.dtype, least.problem.layouts) == (1, "bf16", "kk")
     assert least.problem.n == 8

@@ -10,8 +10,8 @@ from typing import Any
 
 from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.compiler.store import source_digest
+from hopper_gemm.measure.counters.trace import Moment, tracing
 from hopper_gemm.measure.device import GpuId
-from hopper_gemm.measure.trace import Moment, tracing
 from hopper_gemm.study.files import write_json, write_whole
 from hopper_gemm.study.provenance import PROVENANCE, fresh
 from hopper_gemm.study.row import ResultsError

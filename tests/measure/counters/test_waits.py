@@ -10,9 +10,19 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.child import Reply
+from hopper_gemm.ladder.config import LadderConfig, config_of
 from hopper_gemm.ladder.meter import ROLES, Reading
 from hopper_gemm.measure.counters import Counted, waits
-from hopper_gemm.measure.counters.waits import FIGURES, READING, SIDES, WaitMeter, measure_waits, read_meter, waits_of
+from hopper_gemm.measure.counters.waits import (
+    FIGURES,
+    METER,
+    READING,
+    SIDES,
+    WaitMeter,
+    measure_waits,
+    read_meter,
+    waits_of,
+)
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
@@ -56,13 +66,13 @@ def test_ctas_without_work_are_left_out():
     [(True, set(FIGURES[:2])), ("producer", {FIGURES[0]}), ("consumer", {FIGURES[1]}), (False, set())],
 )
 def test_only_a_side_that_peeks_has_hits(peek, hits):
-    found = waits_of(readings([[(10, 0, 20, 100)] * 2]), GemmConfig(peek=peek))
+    found = waits_of(readings([[(10, 0, 20, 100)] * 2]), config_of({"peek": peek}))
     assert set(found) == hits | set(FIGURES[2:])
 
 
 def test_a_side_that_counted_nothing_has_no_figures():
     """multistage has no producer, and the one of cp_async does not count."""
-    found = waits_of(readings([[IDLE, (10, 5, 20, 100)]]), GemmConfig(schedule="multistage"))
+    found = waits_of(readings([[IDLE, (10, 5, 20, 100)]]), LadderConfig(schedule="multistage"))
     assert found == {"consumer_hit_pct": 50, "consumer_wait_pct": 20}
     assert waits_of(readings([[IDLE, IDLE]]), GemmConfig()) == {}
 
@@ -92,8 +102,8 @@ def world(monkeypatch):
             out.copy_((a.float() @ b.float().t()) * (2 if state.wrong else 1))
             own[:] = torch.tensor([10, 5, len(state.launched), 100], dtype=torch.int32)
 
-    def load(config, problem, store, metered):
-        assert metered
+    def load(config, problem, store, observer):
+        assert observer == METER
         return Kernel()
 
     zeros = torch.zeros

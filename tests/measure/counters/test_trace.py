@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from hopper_gemm.ladder.meter import ROLES_TRACED, TRACE_WORDS, TRACED_STAGES, StageStamp, Stamp
-from hopper_gemm.measure.trace import ROLE_MOMENTS, ROLE_WORDS, ROLES, STAGE_MOMENTS, STAGES, Moment, moments_of
+from hopper_gemm.measure.counters.trace import (
+    ROLE_MOMENTS,
+    ROLE_WORDS,
+    ROLES,
+    STAGE_MOMENTS,
+    STAGES,
+    Moment,
+    moments_of,
+)
 
 
 def words(**written: int) -> np.ndarray:

@@ -8,8 +8,7 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.kernel.gemm import STATES
-from hopper_gemm.kernel.pipeline import Ring
+from hopper_gemm.ladder.gemm import STATES
 from hopper_gemm.model.protocol.ring import place
 
 COUNT = 60
@@ -51,12 +50,3 @@ def test_index_wraps_and_parity_flips_for_every_stage_count(stages):
     for fill in range(COUNT):
         assert place(stages, fill) == (fill % stages, fill // stages % 2)
         assert place(stages, fill, ahead=True) == (fill % stages, 1 - fill // stages % 2)
-
-
-@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)])
-def test_readers_counts_every_cta_of_the_own_row_and_column_once(cluster):
-    ring = Ring(None, 1, (0,), 1, 8, False, "warp", False, cluster)
-    for rank_m in range(cluster[0]):
-        for rank_n in range(cluster[1]):
-            peers = {(m, rank_n) for m in range(cluster[0])} | {(rank_m, n) for n in range(cluster[1])}
-            assert ring.readers == len(peers)
