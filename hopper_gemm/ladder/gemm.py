@@ -8,6 +8,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from hopper_gemm.kernel.consumer import Mainloop, Share
+from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import HopperGemm, Operands, Task
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import Ring, RingState
@@ -118,6 +119,11 @@ class LadderGemm(ThreadGemm):
             for k_tile in cutlass.range(cutlass.min(self.config.prefetch, item.k_count), unroll=1):
                 prefetch(loads, tile_m, tile_n, item.k_first + k_tile)
 
+    @property
+    def init_warp(self) -> int:
+        """Warp that initialises the barriers."""
+        return super().init_warp if self.config.specialised else 0
+
     @cute.jit
     def _await_barriers(self, place: Place) -> None:
         if cutlass.const_expr(self.config.specialised or self.config.cluster_size > 1):
@@ -168,8 +174,8 @@ class LadderGemm(ThreadGemm):
         given = {one.name: getattr(fill, one.name) for one in fields(Fill)} | {"unroll": self._unroll}
         return LadderFill(**given, apart=config.split_k if config.interleave_k else 1, rotate=config.rotate_k)
 
-    def _mainloop(self, task: Task, share: Share) -> Mainloop:
-        loop = replace(super()._mainloop(task, share), unroll=self._unroll)
+    def _mainloop(self, task: Task, share: Share, epilogue: Epilogue) -> Mainloop:
+        loop = replace(super()._mainloop(task, share, epilogue), unroll=self._unroll)
         if self.config.specialised:
             return loop
         given = {one.name: getattr(loop, one.name) for one in fields(Mainloop)}

@@ -8,7 +8,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from hopper_gemm.kernel.epilogue import Epilogue
-from hopper_gemm.kernel.gemm import HopperGemm, Operands, Output, Task
+from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm, Operands, Output, Task
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
@@ -31,6 +31,11 @@ class ThreadGemm(HopperGemm):
 
     def _output(self, c: cute.Tensor) -> Output:
         return super()._output(c) if self.config.stores == "tma" else Output(None, c)
+
+    @property
+    def init_warp(self) -> int:
+        """Warp that initialises the barriers: the first where all wait for it."""
+        return INIT_WARP if self.config.loads == "tma" else 0
 
     @cute.jit
     def _await_barriers(self, place: Place) -> None:
