@@ -16,10 +16,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from hopper_gemm.ladder.config import DEFAULTS, LADDER_FIELDS, PARAMETERS, all_values
+from hopper_gemm.ladder.rules import LADDER_RULES
 from hopper_gemm.measure.statistics import Ratio
 from hopper_gemm.measure.verdict import Measured, components_of, paired_verdict, published
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import DEFAULTS, PARAMETERS, Parameter
+from hopper_gemm.model.config import PARAMETERS as PLAIN
+from hopper_gemm.model.config import Parameter
 from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
@@ -108,18 +111,17 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return markdown_table(frame, first)
 
 
-def parameters() -> str:
-    """The kernel's parameters: values, default, tier, meaning."""
-    rows = [
-        (f"`{name}`", f"`{default}`", values(one), tier(one), one_line(one.doc))
-        for (name, one), default in zip(PARAMETERS.items(), defaults(), strict=True)
-    ]
+def parameters(names: Iterable[str]) -> str:
+    """Parameters by name: default, values, tier, meaning."""
+    known = [(name, PLAIN.get(name, PARAMETERS[name])) for name in names]
+    rows = [(f"`{name}`", f"`{default(name)}`", values(one), tier(one), one_line(one.doc)) for name, one in known]
     return table(("parameter", "default", "values", "tier", "meaning"), rows)
 
 
-def defaults() -> list[str]:
-    """The default of each parameter, as TOML writes it."""
-    return [str(value).lower() if isinstance(value, bool) else str(value) for value in DEFAULTS.values()]
+def default(name: str) -> str:
+    """The default of a parameter, as TOML writes it."""
+    value = DEFAULTS[name]
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def values(one: Parameter) -> str:
@@ -137,6 +139,7 @@ def tier(one: Parameter) -> str:
 def rules() -> str:
     """The legality rules: name and reason, by what each is about."""
     parts = [("config", RULES), ("config and problem", PAIR_RULES), ("problem", PROBLEM_RULES)]
+    parts.append(("config of the study", LADDER_RULES))
     rows = [(f"`{rule.name}`", about, one_line(rule.why)) for about, found in parts for rule in found]
     return table(("rule", "about", "why"), rows)
 
@@ -411,9 +414,10 @@ def rotated() -> str:
         for row in study(name).stage("sweep"):
             one = row.point.config
             key = name, f"{one.tile_m}x{one.tile_n}", f"{one.cluster_m}x{one.cluster_n}", one.schedule
-            if row.ok and key in shown and one.rotate_k <= 4:
+            apart = all_values(one)["rotate_k"]
+            if row.ok and key in shown and apart <= 4:
                 place = str(row.point.problem), shown[key]
-                cells.setdefault(place, {})[one.rotate_k] = f"{row.figures['speedup']:.3f}x"
+                cells.setdefault(place, {})[apart] = f"{row.figures['speedup']:.3f}x"
     starts = (0, 1, 2, 4)
     rows = [(*place, *(of[start] for start in starts)) for place, of in cells.items()]
     return table(("problem", "tile", *(f"{start} apart" for start in starts)), rows)
@@ -488,7 +492,8 @@ SOURCES = ("claims", "stagger-4096", "stagger-8192", "waits", "one-consumer", "p
 """Tables of the notebook of the sources that its page shows."""
 
 PARTS: dict[str, Callable[[], str]] = {
-    "parameters": parameters,
+    "parameters": lambda: parameters(PLAIN),
+    "study-parameters": lambda: parameters(LADDER_FIELDS),
     "rules": rules,
     "columns": columns,
     "commands": commands,

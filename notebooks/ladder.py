@@ -28,8 +28,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from hopper_gemm.ladder.config import LadderConfig
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, smem_reads_per_flop, waves
@@ -45,7 +45,7 @@ show_small()
 results = results_root() / "h200"
 study = read_study(results / "ladder-first")
 rungs = {rung["name"]: rung for rung in study.provenance["rungs"]}
-configs = {name: GemmConfig.of(rung["config"]) for name, rung in rungs.items()}
+configs = {name: LadderConfig.of(rung["config"]).narrowed() for name, rung in rungs.items()}
 print(source_line(study.provenance))
 print("noise floor, cuBLAS against itself:", study.provenance["noise"])
 

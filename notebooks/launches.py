@@ -24,8 +24,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from hopper_gemm.ladder.config import FIELDS
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import FIELDS, GemmConfig
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.predict import BEFORE, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, waves, work_items

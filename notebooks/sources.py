@@ -32,6 +32,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 
+from hopper_gemm.ladder.config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint, swizzle_bytes
 from hopper_gemm.model.roofline import tile_order
@@ -768,7 +769,7 @@ built = by_code.set_index("config")
 gain = {rung.name: {one.group.m: one.gain for one in rung.results if one.gain is not None} for rung in rungs}
 lines = []
 for rung in rungs:
-    code = built.loc[str(GemmConfig.of(rung.config))]
+    code = built.loc[str(LadderConfig.of(rung.config))]
     figures = {one.group.m: one for one in rung.results}
     cells = []
     for m in (4096, 8192):

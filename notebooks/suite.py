@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from hopper_gemm.model.config import FIELDS
+from hopper_gemm.ladder.config import FIELDS, all_values
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import filled_up
@@ -188,13 +188,10 @@ moved["torch, SM, %"] = 100 * (ours.baseline_sm_mhz / old.baseline_sm_mhz - 1)
 moved["SM, ours"], moved["SM, torch"] = ours.sm_mhz, ours.baseline_sm_mhz
 moved["tensor, ours"] = ours.tensor_active
 moved["tensor, torch"] = ours.tensor_active * ours.time_us * ours.sm_mhz / (ours.baseline_us * ours.baseline_sm_mhz)
+values = {name: [all_values(config) for config in pair] for name, pair in configs.items()}
 moved["new"] = [
-    " ".join(
-        f"{field}={getattr(configs[name][1], field)}"
-        for field in FIELDS
-        if getattr(configs[name][0], field) != getattr(configs[name][1], field)
-    )
-    for name in moved.index
+    " ".join(f"{field}={new[field]}" for field in FIELDS if old[field] != new[field])
+    for old, new in (values[name] for name in moved.index)
 ]
 with pd.option_context("display.max_colwidth", 120):
     display(moved.astype(dict.fromkeys(moved.columns[:-1], float)).round(1))

@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.model.config import FIELDS
+from hopper_gemm.ladder.config import FIELDS
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import read_study

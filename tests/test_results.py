@@ -7,6 +7,7 @@ from functools import cache
 import pandas as pd
 import pytest
 
+from hopper_gemm.ladder.config import all_values
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import read_tuned
@@ -62,7 +63,7 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
     listed = [point for point, refused in points(spec).items() if not (refused and spec.skip_illegal)]
     asked = {(point.problem, point.data, point.regime, point.config) for point in listed}
     if folder.name in BEFORE_PREFETCH:
-        asked = {one for one in asked if one[-1].pdl or not one[-1].prefetch}
+        asked = {one for one in asked if one[-1].pdl or not all_values(one[-1])["prefetch"]}
     rows = study.stage("sweep")
     found = {(row.point.problem, row.point.data, row.point.regime, row.point.config) for row in rows}
     assert len(found) == len(rows)

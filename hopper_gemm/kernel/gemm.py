@@ -92,12 +92,12 @@ class Task:
 
     @property
     def place(self) -> Place:
-        """Of the thread."""
+        """The place of the thread."""
         return self.scheduler.place
 
     @property
     def ring(self) -> Ring:
-        """Of stages."""
+        """The ring of stages."""
         return self.scheduler.ring
 
 

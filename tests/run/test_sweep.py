@@ -132,6 +132,13 @@ def test_the_winner_of_the_finals_goes_into_the_tuned_table(spec, out):
     assert low <= entry.speedup <= high
 
 
+def test_a_config_of_the_design_study_stays_out_of_the_tuned_table(tmp_path, out):
+    """``matmul`` reads the kernel's own parameters alone; the best of those is written, if the finals have one."""
+    swept(spec_of(tmp_path, SPEC, ("tile_n = 128", "tile_n = 128\npeek = false")), out)
+    assert rows_of(out, "final")
+    assert not (out.parent / FILE).exists()
+
+
 def test_all_finals_of_a_problem_run_on_one_board(tmp_path, out):
     more = "\n".join(f"[[problems]]\nm = {size}\nn = {size}\nk = {size}" for size in (512, 2048, 4096))
     spec = spec_of(tmp_path, SPEC, ("[space]", f"{more}\n[space]"), ('["burst"]', '["burst", "steady"]'))

@@ -109,9 +109,10 @@ class Finals:
         return found
 
     def write(self, place: str, gpu: str) -> None:
-        """Put the best of a place into the tuned table beside the study, if it ran on data like a user's."""
+        """Put the best of a place into the tuned table beside the study, if it ran on data like a user's. A config of
+        the design study stays out: the table is what ``matmul`` runs, and that is the kernel without it."""
         spec, (point, *_) = self._spec, self._chosen[place]
-        ran = self._ran(place)
+        ran = [row for row in self._ran(place) if type(row.point.config) is GemmConfig]
         if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
             return  # across: it serves all problems well, and each of them not as well as its own would
         best = max(ran, key=lambda row: row.figures["speedup"])
