@@ -103,7 +103,7 @@ class LoadedKernel:
 
 @lru_cache(maxsize=4096)
 def workspace_size(config: GemmConfig, m: int, n: int, clusters: int) -> tuple[int, int]:
-    """Floats and 32-bit words that a launch needs; see :mod:`hopper_gemm.kernel.workspace`.
+    """Floats and 32-bit words that a launch needs; see :mod:`hopper_gemm.kernel.sums.workspace`.
 
     Args:
         config: resolved.

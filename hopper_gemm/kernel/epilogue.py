@@ -14,7 +14,7 @@ from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, warp
 
 from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, plain_layout, smem_layout
-from hopper_gemm.kernel.reduction import ClusterSum, WorkspaceSum, own_chunks, slots_of
+from hopper_gemm.kernel.sums.reduction import ClusterSum, WorkspaceSum, own_chunks, slots_of
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import Footprint
 

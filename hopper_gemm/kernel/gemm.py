@@ -16,15 +16,11 @@ overriding where a variant differs. The loops themselves are :meth:`hopper_gemm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.memory import SmemAllocator
 
-from hopper_gemm.kernel.bundle import Bundle
 from hopper_gemm.kernel.consumer import Mainloop, Share, Turn, release_held
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
 from hopper_gemm.kernel.observer import Observer
@@ -32,13 +28,12 @@ from hopper_gemm.kernel.operand import Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
-from hopper_gemm.kernel.reduction import Parts, meet
-from hopper_gemm.kernel.work import SLOTS, Counter, Item, Raster, TileScheduler
-from hopper_gemm.kernel.workspace import PACE_WORD, Workspace
+from hopper_gemm.kernel.sums.reduction import Parts, meet
+from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
+from hopper_gemm.kernel.task import Memory, Operands, Output, Task
+from hopper_gemm.kernel.work import Counter, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import Footprint
-
-BUFFER_ALIGN = 1024
 
 ALL_SHARED = 100
 """Per cent of the memory that an SM divides between L1 and shared."""
@@ -50,55 +45,6 @@ to 0.3 % of launches of 5 to 25 us (results/h200/entry)."""
 SET_UP, FIRST_TURN = 0, 4
 """Ids of named barriers: the one that says that the ring's barriers are initialised, and that of the first consumer's
 turn in pingpong. Those in between belong to the consumers' epilogues."""
-
-
-@dataclass(frozen=True)
-class Operands(Bundle):
-    """The operands: for each its TMA load, and the tensor as that sees it; plain, and no load, where threads copy."""
-
-    atom_a: cute.CopyAtom | None
-    a: cute.Tensor
-    atom_b: cute.CopyAtom | None
-    b: cute.Tensor
-
-
-@dataclass(frozen=True)
-class Output(Bundle):
-    """The output: C as the TMA store sees it; plain, and no store, where threads write."""
-
-    atom: cute.CopyAtom | None
-    c: cute.Tensor
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The shared memory of a CTA: A and B as (rows, depth, stage); the layout of C's chunk buffers, or None."""
-
-    storage: object
-    a: cute.Tensor
-    b: cute.Tensor
-    layout_c: cute.ComposedLayout | None
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a CTA works on and with, the same for all of its roles."""
-
-    scheduler: TileScheduler
-    operands: Operands
-    output: Output
-    memory: Memory
-    seen: Observer
-
-    @property
-    def place(self) -> Place:
-        """The place of the thread."""
-        return self.scheduler.place
-
-    @property
-    def ring(self) -> Ring:
-        """The ring of stages."""
-        return self.scheduler.ring
 
 
 class HopperGemm:
@@ -185,7 +131,7 @@ class HopperGemm:
             swizzle: raster group.
             serpentine: 1 to walk every other group in reverse.
             stream: where to launch.
-            sums, words: a workspace, fp32 and int32; see :mod:`hopper_gemm.kernel.workspace`. None without one.
+            sums, words: a workspace, fp32 and int32; see :mod:`hopper_gemm.kernel.sums.workspace`. None without one.
             readings: where an observer writes, 32 bits each; None where it writes nothing.
         """
         config, footprint = self.config, self.footprint
@@ -196,7 +142,7 @@ class HopperGemm:
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
         order = along_m, swizzle, serpentine
-        parts = config.work_items, config.stream_k, config.part_order == "part"
+        parts = config.work_items, config.part_order == "part"
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
@@ -230,13 +176,13 @@ class HopperGemm:
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         place = Place.here(self.cluster, self.parts)
-        memory = self._memory()
+        memory = Memory.of(self.footprint, self.a, self.b, self.chunks)
         ring = self._ring(memory.storage)
         k_first = 0
         if cutlass.const_expr(self.parts > 1):
             k_first, k_tiles = raster.stretch(place.part, self.parts, k_tiles)
         mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
-        scheduler = TileScheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox)
+        scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox)
         task = Task(scheduler, operands, output, memory, seen)
         self._set_up(task)
         self._play(task)
@@ -341,7 +287,7 @@ class HopperGemm:
         share = self._share(task, own_a, own_b)
         epilogue = self._epilogue(task, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
         loop = self._mainloop(task, share, epilogue)
-        parts = Parts(footprint, scheduler, consumer, task.memory.a.iterator)
+        parts = self.sums(footprint, scheduler, consumer, task.memory.a.iterator)
         rows, columns = footprint.share_m // hopper.WGMMA_M, footprint.share_n // self.chunks.n
         self._await_launch()
 
@@ -390,8 +336,8 @@ class HopperGemm:
 
     # What the launch hands over --------------------------------------------------------------
 
-    raster = Raster
-    """The order of the tiles."""
+    raster, scheduler, sums = Raster, TileScheduler, Parts
+    """The order of the tiles, who takes which, and how what several CTAs computed of one is added up."""
 
     init_warp = INIT_WARP
     """Warp that initialises the barriers."""
@@ -503,37 +449,3 @@ class HopperGemm:
             self.cluster,
             storage.tags.data_ptr() if config.scheduler == "dynamic" else None,
         )
-
-    def _memory(self) -> Memory:
-        """The shared memory of a CTA."""
-        config = self.config
-        layout_a, layout_b, layout_c = self.a.layout(), self.b.layout(), None
-        if config.epi_buffers:
-            layout_c = self.chunks.layout(config.epi_buffers * config.consumers)
-        storage = SmemAllocator().allocate(self._shared(layout_a, layout_b, layout_c))
-        return Memory(
-            storage,
-            storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner),
-            storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner),
-            layout_c,
-        )
-
-    def _shared(
-        self, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout, layout_c: cute.ComposedLayout | None
-    ) -> type:
-        """The regions of shared memory; where parts of a tile meet in the ring, its A and B lie side by side."""
-
-        def buffer(layout: cute.ComposedLayout | None, dtype: type[cutlass.Numeric] = self.dtype):
-            size = cute.cosize(layout) if layout is not None else 0
-            return cute.struct.Align[cute.struct.MemRange[dtype, size], BUFFER_ALIGN]
-
-        regions = {
-            "A": buffer(layout_a),
-            "B": buffer(layout_b),
-            "C": buffer(layout_c, self.out_dtype),
-            "barriers": cute.struct.MemRange[Int64, self.footprint.barriers],
-            "mailbox": cute.struct.MemRange[Int64, 3 * SLOTS],
-            "tags": cute.struct.MemRange[Int32, self.config.stages],
-        }
-        fields = {name.lower(): regions[name] for name in self.footprint.smem_map}
-        return cute.struct(type("Shared", (), {"__annotations__": fields}))

@@ -13,8 +13,8 @@ from hopper_gemm.kernel.bundle import Bundle
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import RingState
+from hopper_gemm.kernel.sums.workspace import LOOKS, put
 from hopper_gemm.kernel.work import Item, Raster
-from hopper_gemm.kernel.workspace import LOOKS, put
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ their panels of A and B in L2. A serpentine walk takes every other group in reve
 that a group starts on the panels with which the last one ended. All of this is launch-time values: changing them
 recompiles nothing.
 
-An *item* is what a cluster takes at a time: a tile, a split-K part of one, or a stretch of one along k. Three walks say
-which items a cluster takes:
+An *item* is what a cluster takes at a time: a tile, or a split-K part of one. Two walks say which items a cluster
+takes:
 
     Walk        cluster c of C takes items c, c + C, c + 2C ...; every role works this out by itself
-    StreamWalk  the same over the whole waves, then an equal stretch of the tiles that remain (stream-K)
     Counter     the producer takes the next number from a counter in global memory (dynamic scheduler), and hands it
     Handed      to the consumers through the ring, with the first stage of its item
 
@@ -40,16 +39,12 @@ from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 from hopper_gemm.kernel.bundle import Bundle
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
-from hopper_gemm.kernel.workspace import WORK_WORD, Workspace
+from hopper_gemm.kernel.sums.workspace import WORK_WORD, Workspace
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 
 if TYPE_CHECKING:
     from hopper_gemm.kernel.consumer import Share
-
-LEAST_STAGES = 8
-"""A stretch of stream-K is at least this long, if need be for fewer clusters: shorter ones cost more to add up than
-they save."""
 
 SLOTS = 2
 NUMBER_BYTES = 4
@@ -75,6 +70,7 @@ class Raster(Bundle):
         by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
         parts: split-K parts of a tile that clusters take one by one.
         by_part: whether all tiles' first parts come first, and not all parts of the first tile.
+        by_tiles: divisor: tiles; None where no number is divided by it.
     """
 
     tiles: Int32
@@ -88,6 +84,7 @@ class Raster(Bundle):
     by_rest: Any
     parts: int
     by_part: bool
+    by_tiles: Any
 
     @classmethod
     def of(
@@ -99,7 +96,6 @@ class Raster(Bundle):
         serpentine: Int32,
         clusters: Int32,
         parts: int = 1,
-        cut: bool = False,
         by_part: bool = False,
     ) -> Self:
         """The order for a launch.
@@ -111,7 +107,6 @@ class Raster(Bundle):
             serpentine: 1 to walk every other group in reverse, 0 not to.
             clusters: the most clusters that can be resident at once.
             parts: split-K parts of a tile that clusters take one by one.
-            cut: whether tiles are cut along k as it comes, so that clusters without a tile of their own have work too.
             by_part: whether all tiles' first parts come first, and not all parts of the first tile.
         """
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
@@ -121,7 +116,7 @@ class Raster(Bundle):
         rest = across - groups * width
         return cls(
             tiles_m * tiles_n,
-            clusters if cut else cutlass.min(clusters, tiles_m * tiles_n * parts),
+            cutlass.min(clusters, tiles_m * tiles_n * parts),
             along_m,
             groups,
             width,
@@ -131,6 +126,7 @@ class Raster(Bundle):
             cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
             parts,
             by_part,
+            cute.FastDivmodDivisorV2(tiles_m * tiles_n) if by_part and parts > 1 else None,
         )
 
     @property
@@ -157,9 +153,10 @@ class Raster(Bundle):
         """The item of a number below :attr:`items`, of tiles with these stages."""
         if self.parts == 1:
             return Item(index, 0, k_first, k_tiles)
-        count = self.tiles if self.by_part else self.parts
-        quotient, rest = index // count, index % count
-        tile, part = (rest, quotient) if self.by_part else (quotient, rest)
+        if self.by_part:
+            part, tile = divmod(index, self.by_tiles)
+        else:
+            tile, part = index // self.parts, index % self.parts
         return Item(tile, part, *self.stretch(part, self.parts, k_tiles))
 
     @staticmethod
@@ -239,93 +236,6 @@ class Walk(Static):
     def next(self, at: Int32, state: RingState) -> Int32:
         """The place after it."""
         return at + self.stride
-
-
-@dataclass(frozen=True)
-class StreamPlace(Bundle):
-    """Where a cluster stands in stream-K: the next tile of whole waves, the next stage of its stretch, and its end."""
-
-    index: Int32
-    at: Int32
-    end: Int32
-
-
-@dataclass(frozen=True)
-class StreamWalk(Static):
-    """Stream-K: whole waves are walked as ever; there may be none. The tiles that remain are strung together, stage
-    after stage, and the string is cut into equal stretches, one for each cluster; a stretch may end one tile and begin
-    the next.
-
-    Args:
-        raster: the order.
-        k_tiles: stages of a tile.
-        cluster: this one.
-        whole: tiles of whole waves, which lie before the string in the raster's order.
-        clusters: among which the string is cut.
-        each, over: stages of a stretch; the first ``over`` stretches have one more.
-    """
-
-    raster: Raster
-    k_tiles: Int32
-    cluster: Int32
-    whole: Int32
-    clusters: Int32
-    each: Int32
-    over: Int32
-
-    @staticmethod
-    def of(raster: Raster, k_tiles: Int32, cluster: Int32) -> StreamWalk:
-        """The walk of one cluster."""
-        rest = raster.tiles % raster.clusters
-        length = rest * k_tiles
-        clusters = cutlass.min(raster.clusters, cutlass.max(length // LEAST_STAGES, 1))
-        whole = raster.tiles - rest
-        return StreamWalk(raster, k_tiles, cluster, whole, clusters, length // clusters, length % clusters)
-
-    def begin(self, cluster: Int32) -> Int32:
-        """Where a cluster's stretch begins; the one before ends there. Clusters without a stretch begin at the end."""
-        most = cutlass.min(cluster, self.clusters)
-        return most * self.each + cutlass.min(most, self.over)
-
-    def start(self, state: RingState) -> StreamPlace:
-        """The first place."""
-        return StreamPlace(Int32(self.cluster), self.begin(self.cluster), self.begin(self.cluster + 1))
-
-    def more(self, place: StreamPlace) -> Boolean:
-        """Whether there is an item at a place."""
-        return (place.index < self.whole) | (place.at < place.end)
-
-    def item(self, place: StreamPlace) -> Item:
-        """The item at a place: a whole tile, then the piece of a tile with which the rest of the stretch begins."""
-        before = place.index < self.whole
-        first = place.at % self.k_tiles
-        count = cutlass.min(self.k_tiles - first, place.end - place.at)
-        return Item(
-            cutlass.select_(before, place.index, self.whole + place.at // self.k_tiles),
-            0,
-            cutlass.select_(before, Int32(0), first),
-            cutlass.select_(before, self.k_tiles, count),
-        )
-
-    def next(self, place: StreamPlace, state: RingState) -> StreamPlace:
-        """The place after it."""
-        at = cutlass.select_(place.index < self.whole, place.at, place.at + self.item(place).k_count)
-        return StreamPlace(place.index + self.raster.clusters, at, place.end)
-
-    def pieces(self, tile: Int32) -> tuple[Int32, Int32]:
-        """The cluster that begins a tile of the string, and how many clusters have a piece of it."""
-        first = (tile - self.whole) * self.k_tiles
-        head, tail = self._owner(first), self._owner(first + self.k_tiles - 1)
-        return head, tail - head + 1
-
-    def _owner(self, stage: Int32) -> Int32:
-        """The cluster to whose stretch a stage of the string belongs."""
-        longer = self.over * (self.each + 1)
-        in_longer = stage < longer
-        each = cutlass.select_(in_longer, self.each + 1, self.each)
-        return (
-            cutlass.select_(in_longer, Int32(0), self.over) + cutlass.select_(in_longer, stage, stage - longer) // each
-        )
 
 
 @dataclass(frozen=True)
@@ -537,7 +447,7 @@ class TileScheduler:
             cluster_tile_n * self.config.cluster_n + self.place.rank_n,
         )
 
-    def producer(self) -> Walk | StreamWalk | Counter:
+    def producer(self) -> Walk | Counter:
         """The producer's walk."""
         if self.config.scheduler == "static":
             return self.static()
@@ -545,18 +455,15 @@ class TileScheduler:
         size = self.config.cluster_size
         return Counter(self.raster, self.k_first, self.k_tiles, word, place.lane, place.rank, size, self.mailbox)
 
-    def consumer(self, number: Int32 | None) -> Walk | StreamWalk | Handed:
+    def consumer(self, number: Int32 | None) -> Walk | Handed:
         """A consumer's walk; in pingpong of the consumer of a number, else of any (None)."""
         if self.config.scheduler == "static":
             return self.static(number)
         return Handed(self.raster, self.k_first, self.k_tiles, self.ring)
 
-    def static(self, number: Int32 | None = None) -> Walk | StreamWalk:
+    def static(self, number: Int32 | None = None) -> Walk:
         """The walk that every role works out by itself; of a consumer in pingpong every other item."""
-        raster, cluster = self.raster, self.place.cluster
-        if self.config.stream_k:
-            return StreamWalk.of(raster, self.k_tiles, cluster)
-        first, stride = cluster, raster.clusters
+        first, stride = self.place.cluster, self.raster.clusters
         if number is not None:
-            first, stride = cluster + number * stride, stride * 2
-        return Walk(raster, self.k_first, self.k_tiles, first, stride)
+            first, stride = first + number * stride, stride * 2
+        return Walk(self.raster, self.k_first, self.k_tiles, first, stride)

@@ -69,6 +69,7 @@ class LadderConfig(GemmConfig):
         least=0,
         tier="ladder",
     )
+    stream_k: bool = flag(False, "stream-K: cut the tiles of the last, partly filled wave along k")
     skew: int = integer(
         0,
         "stages by which each consumer starts behind the one before it, so that the epilogue of one runs under the "

@@ -9,19 +9,22 @@ from cutlass import Int32, cute
 
 from hopper_gemm.kernel.consumer import Mainloop, Share
 from hopper_gemm.kernel.epilogue import Epilogue
-from hopper_gemm.kernel.gemm import HopperGemm, Operands, Task
+from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill
+from hopper_gemm.kernel.sums.reduction import Parts
+from hopper_gemm.kernel.task import Operands, Task
 from hopper_gemm.kernel.threads.gemm import ThreadGemm
-from hopper_gemm.kernel.work import Item, Raster
+from hopper_gemm.kernel.work import Item, Raster, TileScheduler
 from hopper_gemm.ladder.config import DEFAULTS, LadderConfig
 from hopper_gemm.ladder.library_ring import LibraryRing, LibraryState
 from hopper_gemm.ladder.multistage import LoadingMainloop
 from hopper_gemm.ladder.operand import PromotedLoad, PromotedOperands, load_descriptor, prefetch
 from hopper_gemm.ladder.packed_state import PackedState
 from hopper_gemm.ladder.ring import LadderRing
+from hopper_gemm.ladder.stream import StreamParts, StreamRaster, StreamScheduler
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 STARTS = 16
@@ -83,7 +86,17 @@ class LadderGemm(ThreadGemm):
     @property
     def raster(self) -> type[Raster]:
         """The order of the tiles."""
-        return InterleavedRaster if self.config.interleave_k else Raster
+        return InterleavedRaster if self.config.interleave_k else StreamRaster if self.config.stream_k else Raster
+
+    @property
+    def scheduler(self) -> type[TileScheduler]:
+        """Who takes which tile."""
+        return StreamScheduler if self.config.stream_k else TileScheduler
+
+    @property
+    def sums(self) -> type[Parts]:
+        """How what several CTAs computed of a tile is added up."""
+        return StreamParts if self.config.stream_k else Parts
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         operands, promotion = super()._operands(a, b), self.config.l2_promotion

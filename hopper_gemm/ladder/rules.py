@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hopper_gemm.model.footprint import Footprint
+from hopper_gemm.model.footprint import Footprint, is_odd_chunk
+from hopper_gemm.model.problem import ELEMENT_BYTES
 from hopper_gemm.model.rules.rule import Rule, one_of
+from hopper_gemm.model.rules.technique import EPI_N, GATHERED_MOST
 
 if TYPE_CHECKING:
     from hopper_gemm.ladder.config import LadderConfig
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 UNROLL_MAX, UNROLL_ACCUMULATORS = 4, 160
 PREFETCH_MAX, ROTATE_MAX = 64, 64
 L2_PROMOTIONS = (0, 64, 128, 256)
+STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
 LIBRARY_ARRIVALS = ("warp", "elected", "consumer")
 
 
@@ -121,6 +124,35 @@ def _skew(config: LadderConfig, footprint: Footprint) -> Iterator[str]:
         yield f"skew must be 0 to {most} with {config.stages} stages but got {config.skew}: the ring holds no more"
 
 
+def _stream_k(config: LadderConfig, footprint: Footprint) -> Iterator[str]:
+    if not config.stream_k:
+        return
+    if config.schedule != "cooperative" or config.split_k > 1:
+        yield "stream_k cuts the last wave of a launch: take schedule cooperative, split_k 1"
+    boxes = ELEMENT_BYTES * config.tile_k // footprint.swizzle_bytes
+    if boxes > STREAM_K_BOXES:
+        yield f"stream_k's producer has registers for {STREAM_K_BOXES} boxes a stage but got {boxes}; change k_depth"
+    if footprint.chunk_n < STREAM_K_CHUNK:
+        yield f"stream_k stores chunks of {STREAM_K_CHUNK} columns at least but got {footprint.chunk_n}; raise epi_n"
+    if is_odd_chunk(footprint.chunk_n) and (footprint.accumulators > GATHERED_MOST or int(config.consumers) > 2):
+        yield (
+            f"stream_k has no registers for chunks of {footprint.chunk_n} columns beside {footprint.accumulators} "
+            f"accumulators of {config.consumers} consumers; take epi_n of {', '.join(map(str, EPI_N))}"
+        )
+    if config.pace:
+        yield "pace and stream_k together run out of registers; leave one of them out"
+    if config.consumers == 4:
+        yield "stream_k has no registers for 4 consumers; take 2 or 3"
+    if config.staging == "ring":
+        yield 'staging "ring" stores whole tiles; take stream_k false, or staging own'
+    if config.scheduler == "dynamic":
+        yield 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
+    if config.cluster_size > 2:
+        yield "stream_k waits for clusters that must all be resident: take a cluster of two at most"
+    if config.loads != "tma":
+        yield f'stream_k starts within a tile, which loads "{config.loads}" cannot; take loads tma'
+
+
 LADDER_RULES = (
     Rule("persistent", "what passes from item to item wants more than one item", _persistent),
     Rule("multistage", "without a producer nobody walks ahead of the consumers", _multistage),
@@ -132,6 +164,7 @@ LADDER_RULES = (
     Rule("arrivals", "one instruction of a warp arrives on one barrier for each lane", _arrivals),
     Rule("waits", "what TMA writes comes with its bytes, what a thread writes with an acquire", _waits),
     Rule("ring", "the library keeps a plain ring, filled by TMA, whose producer is one elected thread", _ring),
+    Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
     Rule("spills", "a study of what a spill costs needs no techniques", _spills),
     Rule("full_barriers", "a stage has two loads, A and B", _full_barriers),
     Rule("l2_promotion", "sizes that a TMA descriptor can name", one_of("l2_promotion", L2_PROMOTIONS)),

@@ -153,7 +153,6 @@ class GemmConfig:
         "compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, so that "
         "few rows of C ride on wgmma's n",
     )
-    stream_k: bool = flag(False, "stream-K: cut the tiles of the last, partly filled wave along k")
     pdl: bool = flag(
         False,
         "programmatic dependent launch: the kernel may start before the one ahead of it on the stream has ended",
@@ -217,10 +216,11 @@ class GemmConfig:
     full_barriers = 1
     unroll = False
     spills = False
+    stream_k = False
     specialised = True
     """What the kernel always does, and the launch, the registers or the shared memory depend on: the walk turns, CTAs
-    stay, roles probe ahead, A and B share a full barrier, loops are rolled, nothing spills, a warpgroup of its own
-    loads."""
+    stay, roles probe ahead, A and B share a full barrier, loops are rolled, nothing spills, no tile is cut along k as
+    it comes, a warpgroup of its own loads."""
 
     def __post_init__(self) -> None:
         for name, parameter in parameters_of(type(self)).items():  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """The bits of a ledger's word: what split-K parts and stream-K pieces of one tile tell one another.
 
-:mod:`hopper_gemm.kernel.workspace` describes the word; the kernel writes it, and the model of its protocol reads the
-same bits.
+:mod:`hopper_gemm.kernel.sums.workspace` describes the word; the kernel writes it, and the model of its protocol reads
+the same bits.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, clusters_at_once
+from hopper_gemm.model.roofline import best_swizzle
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 WIDE = {
@@ -25,9 +25,6 @@ WIDE = {
     384: (96, 112, 128),
 }
 """tile_n for each tile_m where the output fills the GPU."""
-
-CUT = {128: (128, 256), 192: (128,), 256: (96, 128, 160, 192)}
-"""And where the last wave is cut along k."""
 
 IN_TURN = {128: (64, 128, 160, 176)}
 """And where k is short, and consumers take tiles in turn."""
@@ -78,7 +75,7 @@ def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hop
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem) and _fills(config, problem, sms)]
+    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
 
     def seconds(config: GemmConfig) -> float:
         return predict(config, problem, sms).seconds
@@ -96,12 +93,6 @@ def _with(config: GemmConfig, **changes: Any) -> GemmConfig:
     """The config with other values, where they go with the rest of it."""
     changed = replace(config, **changes)
     return changed if is_legal(changed) else config
-
-
-def _fills(config: GemmConfig, problem: GemmProblem, sms: int) -> bool:
-    """Whether stream-K has a whole wave before the one that it cuts. Where it has none, parts that meet in a workspace
-    do the same, and cut tiles no finer than they are asked to."""
-    return not config.stream_k or cluster_tiles(config, problem) >= clusters_at_once(config.cluster_size, sms)
 
 
 def promising(
@@ -140,7 +131,6 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
         config.split_k > 1,
         config.reduction,
         config.part_order,
-        config.stream_k,
         config.swap_ab,
         config.ctas_per_sm,
         config.cluster_size > 2,
@@ -150,14 +140,12 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
 
 def _offered() -> Iterator[GemmConfig]:
     wide, in_turn = GemmConfig(epi_n="wide"), GemmConfig(schedule="pingpong")
-    cut, apart = GemmConfig(stream_k=True, stagger=0), GemmConfig(reduction="workspace", stagger=0)
-    deep = GemmConfig(k_depth=8)
+    apart, deep = GemmConfig(reduction="workspace", stagger=0), GemmConfig(k_depth=8)
     yield from _tiles(wide, WIDE, CLUSTERS)
     yield from _tiles(GemmConfig(), NARROW, CLUSTERS)
     yield from _tiles(GemmConfig(), NARROW, CLUSTERS[:1], PARTS)
     yield from _tiles(deep, {64: NARROW[64]}, CLUSTERS)
     yield from _tiles(in_turn, IN_TURN, CLUSTERS)
-    yield from _tiles(cut, CUT, CLUSTERS, staggers=(0,))
     yield from _tiles(apart, APART, CLUSTERS, PARTS_APART, staggers=(0,), rasters=RASTERS[:1])
     yield from _tiles(replace(apart, part_order="part"), APART, CLUSTERS[:1], PARTS_APART, staggers=(0,))
 

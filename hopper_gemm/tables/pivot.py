@@ -122,9 +122,10 @@ def short_label(config: GemmConfig) -> str:
     """
     used = {
         "pingpong": config.schedule == "pingpong",
+        "stream_k": config.stream_k,
         f"split_k {config.split_k}": config.split_k > 1,
         "workspace": config.split_k > 1 and config.reduction == "workspace",
-        **{name: getattr(config, name) for name in ("stream_k", "swap_ab", "pdl", "reverse_k", "evict_c")},
+        **{name: getattr(config, name) for name in ("swap_ab", "pdl", "reverse_k", "evict_c")},
         "alternate": config.multicast == "alternate",
         f"pace {config.pace}": config.pace > 0,
     }

@@ -8,9 +8,10 @@ import cutlass
 from cutlass import Int32, cute
 
 from hopper_gemm.kernel.epilogue import Epilogue
-from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm, Operands, Output, Task
+from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
+from hopper_gemm.kernel.task import Operands, Output, Task
 from hopper_gemm.kernel.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.threads.direct_store import DirectEpilogue
 from hopper_gemm.model import hopper

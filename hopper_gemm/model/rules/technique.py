@@ -16,7 +16,6 @@ PACE_MAX = 1024
 SPLIT_K = (1, 2, 4, 8)
 PARTS_MAX = 64
 GATHERED_MOST = 144
-STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
 COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
 DIRECT_MOST = 184
 
@@ -103,8 +102,6 @@ def _reverse_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
 def _pace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.pace > PACE_MAX:
         yield f"pace must be 0 to {PACE_MAX} stages but got {config.pace}"
-    if config.pace and config.stream_k:
-        yield "pace and stream_k together run out of registers; leave one of them out"
     if config.pace and not _walks(config):
         yield f"pace holds back who walks over tiles: {_WALKS}"
 
@@ -122,34 +119,13 @@ def _evict_c(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
 
 
-def _stream_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if not config.stream_k:
-        return
-    if config.schedule != "cooperative" or config.split_k > 1:
-        yield "stream_k cuts the last wave of a launch: take schedule cooperative, split_k 1"
-    boxes = ELEMENT_BYTES * config.tile_k // shares.swizzle_bytes
-    if boxes > STREAM_K_BOXES:
-        yield f"stream_k's producer has registers for {STREAM_K_BOXES} boxes a stage but got {boxes}; change k_depth"
-    if shares.chunk_n < STREAM_K_CHUNK:
-        yield f"stream_k stores chunks of {STREAM_K_CHUNK} columns at least but got {shares.chunk_n}; raise epi_n"
-    if is_odd_chunk(shares.chunk_n) and (shares.accumulators > GATHERED_MOST or int(config.consumers) > 2):
-        yield (
-            f"stream_k has no registers for chunks of {shares.chunk_n} columns beside {shares.accumulators} "
-            f"accumulators of {config.consumers} consumers; take epi_n of {', '.join(map(str, EPI_N))}"
-        )
-    if config.cluster_size > 2:
-        yield "stream_k waits for clusters that must all be resident: take a cluster of two at most"
-    if config.loads != "tma":
-        yield f'stream_k starts within a tile, which loads "{config.loads}" cannot; take loads tma'
-
-
 def _swap_ab(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     if config.swap_ab and config.stores == "direct":
         yield 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
 
 
 def _four(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    plain = config.schedule == "cooperative" and config.split_k == 1 and not config.stream_k
+    plain = config.schedule == "cooperative" and config.split_k == 1
     if config.consumers == 4 and not (plain and config.loads == "tma" and config.stores == "tma"):
         yield "4 consumers share whole tiles by TMA: take schedule cooperative, split_k 1, loads and stores tma"
 
@@ -181,8 +157,8 @@ def _ring_staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         return
     if config.schedule != "cooperative" or config.loads != "tma" or config.stores != "tma":
         yield 'staging "ring" is for a tile that TMA loads and stores: take schedule cooperative'
-    if config.split_k > 1 or config.stream_k:
-        yield 'staging "ring" stores whole tiles; take split_k 1 and stream_k false, or staging own'
+    if config.split_k > 1:
+        yield 'staging "ring" stores whole tiles; take split_k 1, or staging own'
     if config.k_depth != 4:
         yield f'staging "ring" puts chunks where rows of 128 bytes lay: take k_depth 4 but got {config.k_depth}'
     if config.epi_buffers:
@@ -202,7 +178,7 @@ def _scheduler(config: GemmConfig, shares: Footprint) -> Iterator[str]:
             'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
             "cooperative, loads tma"
         )
-    if config.stream_k or shares.parts_meet:
+    if shares.parts_meet:
         yield 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
 
 
@@ -218,7 +194,6 @@ TECHNIQUE_RULES = (
     Rule("staging", "a slot is free for C between the tile's last wgmma and its release", _ring_staging),
     Rule("scheduler", "the number of a tile goes from the producer to the consumers through the ring", _scheduler),
     Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
-    Rule("stream_k", "all clusters must be there at once, for one waits for the sums of others", _stream_k),
     Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
     Rule("four consumers", "they have 48 registers beside 64 accumulators", _four),
     Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _epi_n),

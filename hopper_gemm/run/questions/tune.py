@@ -206,8 +206,10 @@ def _known(
 
 def _with(ways: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
     """A grid in these ways, as far as they are legal there."""
-    walks = grid.get("reverse_k") and not grid.get("stream_k")
-    return {**grid, **{name: values for name, values in ways.items() if walks or name not in ("pace", "scheduler")}}
+    return {
+        **grid,
+        **{name: values for name, values in ways.items() if grid.get("reverse_k") or name not in ("pace", "scheduler")},
+    }
 
 
 def _of_problem(folder: Path, name: str) -> list[Path]:

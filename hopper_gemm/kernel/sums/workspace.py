@@ -25,9 +25,6 @@ endings:
 
 Either way sums are added in the order of the parts: the result has the same bits in every run.
 
-Where one part owns the thing (stream-K), the others only file, and the owner waits for them; ``alone`` then means that
-the owner has filed as well and left, and the last of the others adds up. Whoever adds up clears the word.
-
 :mod:`hopper_gemm.model.protocol.ledger` runs the protocols in every order of events.
 """
 
@@ -145,49 +142,6 @@ class Ledger:
             if last:
                 put(self.word, filed & TURN)
         return self.any(last)
-
-    @cute.jit
-    def file_piece(self) -> Boolean:
-        """Say that the sums of a piece are there; whether the owner has left and this was the last, which adds up."""
-        self.sync()
-        last = Boolean(False)
-        if self.first:
-            seen = add_to(self.word, Int32(1)) + 1
-            last = ((seen & ALONE) != 0) & ((seen & ARRIVED) == self.parts - 1)
-            if last:
-                put(self.word, Int32(0))
-        return self.any(last)
-
-    @cute.jit
-    def wait_pieces(self) -> Boolean:
-        """Wait a bounded while for all other pieces; return whether they have arrived. Called by the owner."""
-        there = Boolean(False)
-        if self.first:
-            seen, looks = acquired(self.word), Int32(LOOKS)
-            while ((seen & ARRIVED) < self.parts - 1) & (looks > 0):
-                seen = acquired(self.word)
-                looks = looks - 1
-            there = (seen & ARRIVED) == self.parts - 1
-            if there:
-                put(self.word, Int32(0))
-        return self.any(there)
-
-    @cute.jit
-    def give_up(self) -> Boolean:
-        """Leave the tile to the last of the other pieces, unless all have arrived meanwhile; return whether they have.
-
-        Called by the owner, once its own sums are filed."""
-        self.sync()
-        there = Boolean(False)
-        if self.first:
-            seen = acquired(self.word)
-            while ((seen & ARRIVED) < self.parts - 1) & ((seen & ALONE) == 0):
-                before = swap(self.word, seen, seen | ALONE)
-                seen = cutlass.select_(before == seen, seen | ALONE, before)
-            there = (seen & ALONE) == 0
-            if there:
-                put(self.word, Int32(0))
-        return self.any(there)
 
 
 @cute.jit

@@ -10,7 +10,6 @@ result has the same bits in every run.
     Whole         nothing to add: the accumulators hold the whole tile
     ClusterSum    the parts are the CTAs of a cluster, and meet in the shared memory of the ring, which by then is empty
     WorkspaceSum  the parts meet in a workspace in global memory, any number of them, each from any cluster
-    StreamSum     stream-K: pieces of a tile, of any length; the cluster that begins the tile adds the others' sums
 
 Each has ``finish``: add up what other CTAs computed of the tile, and store the tile, if that falls to this CTA.
 """
@@ -24,19 +23,18 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.work import Item, StreamWalk, TileScheduler
-from hopper_gemm.kernel.workspace import (
+from hopper_gemm.kernel.sums.workspace import (
     LEDGERS,
     ROW_BYTES,
     VECTOR,
     VECTOR_BYTES,
-    WORD_BYTES,
     Ledger,
     Workspace,
     gather,
     leave_vector,
     take_vector,
 )
+from hopper_gemm.kernel.work import Item, TileScheduler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.footprint import Footprint
 
@@ -298,106 +296,7 @@ class WorkspaceSum:
         return [value for vector in range(vectors) for value in take_vector(base + self._offset(0, vector))]
 
 
-@dataclass(frozen=True)
-class StreamSum:
-    """One consumer thread's part in adding up the pieces into which stream-K cuts a tile.
-
-    The cluster that begins a tile owns it: the others leave their sums, and it adds them in the order of k. A piece
-    that is left for another is the first thing its cluster does in the string, a tile that is finished the last. A
-    cluster leaves sums twice at most: of the piece with which its stretch begins, and, where it does not wait for the
-    others, of the piece with which it ends.
-
-    Args:
-        item: the piece at hand.
-        sums: global address of this thread's first vector of cluster 0.
-        step: bytes from cluster to cluster in ``sums``, two pieces.
-        piece: bytes of a piece.
-        words: address of this consumer's ledger of the first tile of the string.
-        word_step: bytes from tile to tile in ``words``.
-        walk: says who has which piece.
-        first: true in the thread that speaks for the warpgroup.
-        barrier: id of the named barrier of this consumer's 128 threads.
-    """
-
-    item: Item
-    sums: Int64
-    step: int
-    piece: int
-    words: Int64
-    word_step: int
-    walk: StreamWalk
-    first: Boolean
-    barrier: Int32
-
-    @staticmethod
-    def of(
-        workspace: Workspace,
-        walk: StreamWalk,
-        item: Item,
-        size: int,
-        share: Int32,
-        shares: int,
-        thread: Int32,
-        barrier: Int32,
-    ) -> StreamSum:
-        """The part of a thread. ``workspace.sums`` is (clusters, shares, 2, accumulators / 4, 128 threads, 4).
-
-        Args:
-            workspace: of the launch.
-            walk: of this cluster.
-            item: the piece at hand.
-            size: accumulators of a thread.
-            share: number of its consumer among the ``shares`` of a cluster.
-            thread: within its warpgroup.
-            barrier: id of the named barrier of this consumer's 128 threads.
-        """
-        piece = size // VECTOR * ROW_BYTES
-        own = workspace.sum(0) + Int64(share) * (2 * piece) + Int64(thread) * VECTOR_BYTES
-        words = workspace.word(share + LEDGERS)
-        return StreamSum(item, own, shares * 2 * piece, piece, words, shares * WORD_BYTES, walk, thread == 0, barrier)
-
-    @cute.jit
-    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
-        """Store the tile, if this cluster is to."""
-        if self.settle(accumulators):
-            epilogue.store_tile(accumulators, region)
-
-    @cute.jit
-    def settle(self, accumulators: cute.Tensor) -> Boolean:
-        """Bring the pieces of a tile together; whether this cluster stores it, its accumulators holding the whole.
-
-        The owner counts as arrived once its own sums matter to nobody else: it waits a while for the others, and where
-        they do not come it files its sums as well, for the last of them to add up.
-        """
-        stores, item = Boolean(True), self.item
-        if item.k_count < self.walk.k_tiles:
-            head, pieces = self.walk.pieces(item.tile)
-            word = self.words + Int64(item.tile - self.walk.whole) * self.word_step
-            ledger = Ledger(word, pieces, self.first, self.barrier)
-            begin = Int32(1)
-            offset = Int64(self.walk.cluster) * self.step
-            if item.k_first > 0:
-                self._leave(accumulators, offset)
-                stores = ledger.file_piece()
-                if stores:
-                    accumulators.fill(0.0)
-                    begin = Int32(0)
-            else:
-                stores = ledger.wait_pieces()
-                if not stores:
-                    self._leave(accumulators, offset + self.piece)
-                    stores = ledger.give_up()
-            if stores:
-                gather(accumulators, self.sums + Int64(head) * self.step, self.step, begin, pieces, self.piece)
-        return stores
-
-    @cute.jit
-    def _leave(self, accumulators: cute.Tensor, offset: Int64) -> None:
-        for i in cutlass.range_constexpr(cute.size(accumulators) // VECTOR):
-            leave_vector(self.sums + offset + i * ROW_BYTES, accumulators, i * VECTOR)
-
-
-Reduction = Whole | ClusterSum | WorkspaceSum | StreamSum
+Reduction = Whole | ClusterSum | WorkspaceSum
 
 
 @dataclass(frozen=True)
@@ -422,9 +321,6 @@ class Parts:
         share = place.rank * config.consumers + self.consumer
         shares = config.cluster_m * config.cluster_n * config.consumers
         thread, barrier = place.in_group, self.consumer + 1
-        if config.stream_k:
-            walk = scheduler.static()
-            return StreamSum.of(scheduler.workspace, walk, item, size, share, shares, thread, barrier)
         if config.work_items > 1:
             parts = config.split_k
             return WorkspaceSum.of(scheduler.workspace, item, parts, share, shares, size, chunk, thread, barrier)

@@ -1,0 +1,95 @@
+"""What a CTA works on and with: operands and output as the launch hands them over, shared memory, its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64, cute
+from cutlass.memory import SmemAllocator
+
+from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.epilogue import Chunks
+from hopper_gemm.kernel.observer import Observer
+from hopper_gemm.kernel.operand import Operand
+from hopper_gemm.kernel.pipeline import Ring
+from hopper_gemm.kernel.place import Place
+from hopper_gemm.kernel.work import SLOTS, TileScheduler
+from hopper_gemm.model.footprint import Footprint
+
+BUFFER_ALIGN = 1024
+"""Bytes; what swizzled tiles need (PTX, tensor map swizzle modes)."""
+
+
+@dataclass(frozen=True)
+class Operands(Bundle):
+    """The operands: for each its TMA load, and the tensor as that sees it; plain, and no load, where threads copy."""
+
+    atom_a: cute.CopyAtom | None
+    a: cute.Tensor
+    atom_b: cute.CopyAtom | None
+    b: cute.Tensor
+
+
+@dataclass(frozen=True)
+class Output(Bundle):
+    """The output: C as the TMA store sees it; plain, and no store, where threads write."""
+
+    atom: cute.CopyAtom | None
+    c: cute.Tensor
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The shared memory of a CTA: A and B as (rows, depth, stage); the layout of C's chunk buffers, or None."""
+
+    storage: Any
+    a: cute.Tensor
+    b: cute.Tensor
+    layout_c: cute.ComposedLayout | None
+
+    @staticmethod
+    def of(footprint: Footprint, a: Operand, b: Operand, chunks: Chunks) -> Memory:
+        """Allocate it; where parts of a tile meet in the ring, its A and B lie side by side."""
+        config, layout_a, layout_b, layout_c = footprint.config, a.layout(), b.layout(), None
+        if config.epi_buffers:
+            layout_c = chunks.layout(config.epi_buffers * config.consumers)
+        regions = {
+            "A": _buffer(layout_a, a.dtype),
+            "B": _buffer(layout_b, b.dtype),
+            "C": _buffer(layout_c, chunks.dtype),
+            "barriers": cute.struct.MemRange[Int64, footprint.barriers],
+            "mailbox": cute.struct.MemRange[Int64, 3 * SLOTS],
+            "tags": cute.struct.MemRange[Int32, config.stages],
+        }
+        fields = {name.lower(): regions[name] for name in footprint.smem_map}
+        storage = SmemAllocator().allocate(cute.struct(type("Shared", (), {"__annotations__": fields})))
+        shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
+        return Memory(storage, shared_a, storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner), layout_c)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a CTA works on and with, the same for all of its roles."""
+
+    scheduler: TileScheduler
+    operands: Operands
+    output: Output
+    memory: Memory
+    seen: Observer
+
+    @property
+    def place(self) -> Place:
+        """The place of the thread."""
+        return self.scheduler.place
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of stages."""
+        return self.scheduler.ring
+
+
+def _buffer(layout: cute.ComposedLayout | None, dtype: type[cutlass.Numeric]) -> Any:
+    size = cute.cosize(layout) if layout is not None else 0
+    return cute.struct.Align[cute.struct.MemRange[dtype, size], BUFFER_ALIGN]
