@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from math import ceil
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pandas as pd
 
@@ -480,6 +482,47 @@ def all_cells() -> str:
     return table(("M tile x K depth", "stages", "the post, rank", "4096^3: ours, ratio, rank", "8192^3"), rows)
 
 
+def ideas_of(study_name: str) -> list[dict[str, Any]]:
+    """Measurements of single changes to the kernel: a problem each, with the times of every arm, round by round."""
+    rows = [json.loads(line) for line in (RESULTS / "ideas.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["study"] == study_name]
+
+
+def gain(row: dict[str, Any], idea: str, without: Iterable[str]) -> float:
+    """Time without an idea over the time with it, the median of the rounds."""
+    before = [sum(each) / len(each) for each in zip(*(row["us"][name] for name in without), strict=True)]
+    return median(other / own for other, own in zip(before, row["us"][idea], strict=True))
+
+
+def ideas() -> str:
+    """Every idea: problems, the mean gain, the least and the most."""
+    measured = ideas_of("kernel")
+    found = []
+    for idea in dict.fromkeys(name for row in measured for name in row["us"] if name not in ("torch.mm", "before")):
+        ratios = {row["problem"]: gain(row, idea, ("before", "before again")) for row in _told(measured, idea)}
+        ends = (
+            f"{ratios[one] - 1:+.2%} at {one}" for one in (min(ratios, key=ratios.get), max(ratios, key=ratios.get))
+        )
+        mean = geometric_mean(list(ratios.values())) - 1
+        found.append(("the kernel again" if idea == "before again" else idea, str(len(ratios)), f"{mean:+.2%}", *ends))
+    return table(("idea", "problems", "mean gain", "least", "most"), found)
+
+
+def _told(rows: Iterable[dict[str, Any]], idea: str) -> list[dict[str, Any]]:
+    """The rows of an idea, with their problem as text."""
+    return [{**row, "problem": "x".join(map(str, row["problem"][:3]))} for row in rows if idea in row["us"]]
+
+
+def stream_k() -> str:
+    """Problems for which the model took stream-K, over torch.mm: with it, without it, with split-K."""
+    arms = "stream-K", "best without", "best split-K"
+    rows = _told(ideas_of("stream-k"), arms[0])
+    ratios = [[gain(row, arm, ("torch.mm",)) for arm in arms] for row in rows]
+    lines = [(row["problem"], *(f"{one:.3f}x" for one in each)) for row, each in zip(rows, ratios, strict=True)]
+    means_of = (f"{geometric_mean(list(column)):.3f}x" for column in zip(*ratios, strict=True))
+    return table(("problem", *(f"{arm}, over torch.mm" for arm in arms)), [*lines, ("geometric mean", *means_of)])
+
+
 def of_sources(name: str) -> str:
     """A table of the executed notebook of the sources, which names it in a comment ahead of it."""
     notebook = json.loads((ROOT / "notebooks/sources.ipynb").read_text())
@@ -517,6 +560,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "rotated": rotated,
     "walked": walked,
     "by-part": by_part,
+    "ideas": ideas,
+    "stream-k": stream_k,
 }
 """Generated parts by name."""
 

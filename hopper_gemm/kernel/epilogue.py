@@ -182,7 +182,7 @@ class Epilogue:
         each: chunks in a slot.
         stages: slots of the ring.
         early: whether it is opened while a tile's last wgmma groups run, which there are with a stagger alone: worth
-            0.2 to 0.5 % of launches of 6 to 65 us (results/h200/entry).
+            0.2 to 0.5 % of launches of 6 to 65 us (docs/ideas.md).
     """
 
     atom: cute.CopyAtom

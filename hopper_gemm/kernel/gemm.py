@@ -40,7 +40,7 @@ ALL_SHARED = 100
 
 INIT_WARP = 1
 """Warp of a CTA that initialises the barriers, beside the way of the producer's first warp to its first load: worth 0.1
-to 0.3 % of launches of 5 to 25 us (results/h200/entry)."""
+to 0.3 % of launches of 5 to 25 us (docs/ideas.md)."""
 
 SET_UP, FIRST_TURN = 0, 4
 """Ids of named barriers: the one that says that the ring's barriers are initialised, and that of the first consumer's

@@ -1,7 +1,7 @@
 """Stream-K: cut the tiles of the last, partly filled wave along k, so that all clusters have work to the end.
 
 Where the kernel's model takes it among untuned problems (11 of 512 drawn), its best plain kernel was 1.9 % faster
-(results/h200/stream-k).
+(docs/ideas.md).
 
 The cluster that begins a tile owns it: the others only file their sums in the tile's ledger, described at
 :mod:`hopper_gemm.kernel.sums.workspace`, and the owner waits for them; ``alone`` then means that the owner has filed as
