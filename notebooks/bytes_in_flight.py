@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import Study, read_study
 from hopper_gemm.tables.counters import with_derived
@@ -38,7 +38,7 @@ results = results_root() / "h200"
 def prepared(study: Study) -> pd.DataFrame:
     """The rows with what follows from their config: clocks are those of the SM, for one stage of one CTA."""
     rows = with_derived(rows_of(study, "sweep"))
-    shares = [footprint(config_of(row)) for row in rows.to_dict("records")]
+    shares = [footprint_of(config_of(row)) for row in rows.to_dict("records")]
     rows = rows.assign(depth=16.0 * rows["k_depth"])
     padding = np.ceil(rows["k"] / rows["depth"]) * rows["depth"] / rows["k"]
     rows["reached"] = (rows["reached"] * padding).astype(float)

@@ -34,7 +34,7 @@ from IPython.display import Markdown, display
 
 from hopper_gemm.ladder.config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint, swizzle_bytes
+from hopper_gemm.model.footprint import footprint_of, swizzle_bytes
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.search.importance import importances
@@ -695,7 +695,7 @@ verdict(
     f"it can; four beside two {spread(quarters['ratio'])} over {len(quarters)} pairs, two beside one "
     f"{spread(halves['ratio'])} over {len(halves)}",
 )
-shares = {count: footprint(GemmConfig(consumers=count, split="m")) for count in (2, 4)}
+shares = {count: footprint_of(GemmConfig(consumers=count, split="m")) for count in (2, 4)}
 pd.DataFrame(
     {
         count: {"threads": one.threads, "accumulators": one.accumulators, "registers": one.registers.consumer}

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.tables.counters import with_derived
@@ -168,7 +168,7 @@ table["cell"].unstack("k_depth").fillna("")
 
 # %%
 INSTRUCTION_N = {tile: 64 if tile == "320x128" else int(tile.split("x")[1]) for tile in TILES}
-assert all(footprint(config_of(row)).share_n == INSTRUCTION_N[row["tile"]] for _, row in long.iterrows())
+assert all(footprint_of(config_of(row)).share_n == INSTRUCTION_N[row["tile"]] for _, row in long.iterrows())
 long = long.assign(
     lasts=(long["ahead"] * long["math"]).astype(float),
     pace=[2 * 64 * INSTRUCTION_N[t] * 16 / 4096 * c for t, c in zip(long["tile"], long["consumers"], strict=True)],

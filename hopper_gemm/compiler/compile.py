@@ -15,7 +15,7 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.problem import types_of
 
 FUNCTION = "hopper_gemm"
@@ -66,7 +66,7 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", observer
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            _named(config.builder)(footprint(config), element, layouts, out, seen),
+            _named(config.builder)(footprint_of(config), element, layouts, out, seen),
             matrix(element, m, k, layouts[0] != "k"),
             matrix(element, n, k, layouts[1] != "k"),
             matrix(out, m, n),

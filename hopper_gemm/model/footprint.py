@@ -1,4 +1,4 @@
-"""What a config takes of an SM: geometry of the shares, shared-memory map, registers.
+"""What a config takes of an SM: geometry of the footprint, shared-memory map, registers.
 
 Pure arithmetic over :class:`GemmConfig`; the kernel, the legality rules and ``explain`` read the same figures.
 """
@@ -18,7 +18,7 @@ EPI_BUFFERS_MAX = 4
 
 SPARE_REGISTERS = 32
 """Registers a consumer needs beside its accumulators (addresses, barriers, the epilogue's packed pairs). Found by
-compiling: with 31 to spare some shares spill, with 32 none of 378 did."""
+compiling: with 31 to spare some footprint spill, with 32 none of 378 did."""
 
 STAGING_COLUMNS = 32
 """The ring leaves the epilogue room for tile_m x 32 elements; the published stage counts follow from it."""
@@ -75,7 +75,7 @@ threads, up to the 255 that an instruction can name."""
 
 @dataclass(frozen=True)
 class Footprint:
-    """Derived figures of a resolved config. Build it with :func:`footprint`."""
+    """Derived figures of a resolved config. Build it with :func:`footprint_of`."""
 
     config: GemmConfig
 
@@ -258,11 +258,11 @@ def swizzle_bytes(elements: int) -> int:
     return gcd(ELEMENT_BYTES * elements, hopper.SWIZZLE_BYTES[0])
 
 
-def footprint(config: GemmConfig) -> Footprint:
+def footprint_of(config: GemmConfig) -> Footprint:
     """The figures of a config, resolved on the way.
 
     Example:
-        >>> footprint(GemmConfig(tile_m=256, tile_n=128, k_depth=4)).accumulators
+        >>> footprint_of(GemmConfig(tile_m=256, tile_n=128, k_depth=4)).accumulators
         128
     """
     return Footprint(resolve(config))
@@ -292,8 +292,10 @@ def staging_bytes(config: GemmConfig) -> int:
     direct stores."""
     if config.stores == "direct" or config.staging == "ring":
         return 0
-    shares = Footprint(_with_consumers(config))
-    return max(ELEMENT_BYTES * config.tile_m * STAGING_COLUMNS, shares.chunk_bytes * _int(shares.config.consumers))
+    footprint = Footprint(_with_consumers(config))
+    return max(
+        ELEMENT_BYTES * config.tile_m * STAGING_COLUMNS, footprint.chunk_bytes * _int(footprint.config.consumers)
+    )
 
 
 def smem_limit(config: GemmConfig) -> int:
@@ -344,15 +346,15 @@ def resolve(config: GemmConfig) -> GemmConfig:
 def _columns_in_ring(config: GemmConfig) -> int:
     """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest
     where there is none."""
-    shares = Footprint(config)
-    swizzled = {gcd(shares.share_n, WIDE_CHUNK)}
+    footprint = Footprint(config)
+    swizzled = {gcd(footprint.share_n, WIDE_CHUNK)}
     while min(swizzled) > hopper.WGMMA_N_STEP:
         swizzled.add(min(swizzled) // 2)
-    odd = {n for n in range(24, shares.share_n + 1, 8) if is_odd_chunk(n)}
+    odd = {n for n in range(24, footprint.share_n + 1, 8) if is_odd_chunk(n)}
     fit = [
         n
         for n in sorted(swizzled | odd, reverse=True)
-        if shares.share_n % n == 0 and Footprint(config.but(epi_n=n)).slot_chunks
+        if footprint.share_n % n == 0 and Footprint(config.but(epi_n=n)).slot_chunks
     ]
     return fit[0] if fit else hopper.WGMMA_N_STEP
 
@@ -402,14 +404,14 @@ def _divides(config: GemmConfig) -> bool:
     if consumers not in REGISTER_SPLITS:
         return False
     side, block = (config.tile_m, hopper.WGMMA_M) if config.split == "m" else (config.tile_n, hopper.WGMMA_N_STEP)
-    shares = Footprint(config)
-    return side % (block * shares.readers) == 0 and accumulators_fit(shares)
+    footprint = Footprint(config)
+    return side % (block * footprint.readers) == 0 and accumulators_fit(footprint)
 
 
-def accumulators_fit(shares: Footprint) -> bool:
+def accumulators_fit(footprint: Footprint) -> bool:
     """Whether a consumer's registers hold its accumulators and what it needs beside them, or need not."""
-    most = register_splits(shares.config)[-1].consumer - shares.spare_registers
-    return shares.config.spills or shares.accumulators <= most
+    most = register_splits(footprint.config)[-1].consumer - footprint.spare_registers
+    return footprint.config.spills or footprint.accumulators <= most
 
 
 def _buffers_that_fit(config: GemmConfig) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES
 from hopper_gemm.model.rules.rule import Rule
@@ -60,12 +60,12 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
         ['stages']
     """
-    shares = footprint(config)
+    footprint = footprint_of(config)
     found, sound = list[Reason](), True
-    for rule in rules_on(shares.config):
+    for rule in rules_on(footprint.config):
         if not sound and rule.name in _NEED_SOUND_SHARES:
             continue
-        text = rule.check(shares.config, shares)
+        text = rule.check(footprint.config, footprint)
         if text is not None:
             found.append(Reason(rule.name, text))
             sound = sound and rule.name not in _SHARES
@@ -76,8 +76,8 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
 
 def pair_reasons(config: GemmConfig, problem: GemmProblem) -> list[Reason]:
     """Every reason why a config that is legal by itself cannot run a problem that some config can."""
-    shares = footprint(config)
-    return _broken(PAIR_RULES, shares.config, shares, problem)
+    footprint = footprint_of(config)
+    return _broken(PAIR_RULES, footprint.config, footprint, problem)
 
 
 def problem_reasons(problem: GemmProblem) -> list[Reason]:

@@ -69,7 +69,7 @@ from math import ceil, prod
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import Footprint, footprint
+from hopper_gemm.model.footprint import Footprint, footprint_of
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, l2_bytes_per_stage, output_sides, tile_order, tile_sides
 
@@ -242,34 +242,34 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
         >>> predict(GemmConfig(tile_m=256), cube).seconds < predict(GemmConfig(tile_m=64), cube).seconds
         True
     """
-    shares = footprint(config)
-    config = shares.config
+    footprint = footprint_of(config)
+    config = footprint.config
     assert isinstance(config.stages, int)
     size, sides = config.cluster_size, tile_sides(config, problem.m, problem.n)
     fits, clusters = clusters_at_once(size, sms), prod(sides) * config.work_items
-    ctas = _ctas_per_sm(shares)
+    ctas = _ctas_per_sm(footprint)
     slots = fits * ctas
     resident = slots if config.stream_k else min(slots, clusters)
     steps = ceil(ceil(problem.k / config.tile_k) / config.split_k)
 
     product = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
-    filled = pace.write_share * shares.stage_bytes / SMEM_BYTES_PER_CLOCK
-    math = max(product, product * _reads_per_math(shares.share_n) + filled)
+    filled = pace.write_share * footprint.stage_bytes / SMEM_BYTES_PER_CLOCK
+    math = max(product, product * _reads_per_math(footprint.share_n) + filled)
     if not config.stagger and config.consumers == 1:
         math += pace.drain
     taken = l2_bytes_per_stage(config, problem)
-    load = _load(shares, problem, taken, sides, resident, pace)
+    load = _load(footprint, problem, taken, sides, resident, pace)
     ahead = max(0, config.stages - 1 - config.stagger)
     ring = (math + pace.latency + load) / (ahead + 1)
     ctas = min(ctas, ceil(clusters / fits))
     math, load = math * ctas, load * ctas
     each = _norm((math, load, ring), pace.sharpness)
 
-    epilogue = pace.epilogue * shares.accumulators * (pace.direct if config.stores == "direct" else 1.0)
+    epilogue = pace.epilogue * footprint.accumulators * (pace.direct if config.stores == "direct" else 1.0)
     if config.stores == "tma":
-        epilogue += shares.chunks * (pace.chunk + (pace.lone if config.epi_buffers == 1 else 0.0))
+        epilogue += footprint.chunks * (pace.chunk + (pace.lone if config.epi_buffers == 1 else 0.0))
     if config.work_items > 1:
-        epilogue += pace.apart + _gather(shares) / pace.l2_bytes
+        epilogue += pace.apart + _gather(footprint) / pace.l2_bytes
     elif config.split_k > 1:
         epilogue += pace.meet + config.tile_m * config.tile_n * 4 / SMEM_BYTES_PER_CLOCK
     rounds = ceil(clusters / resident)
@@ -307,27 +307,27 @@ def _norm(limits: tuple[float, ...], sharpness: float) -> float:
     return most * sum([(one / most) ** sharpness for one in limits]) ** (1 / sharpness)
 
 
-def _ctas_per_sm(shares: Footprint) -> int:
+def _ctas_per_sm(footprint: Footprint) -> int:
     """CTAs that share an SM; a persistent launch has as many as it asks for."""
-    if shares.config.persistent or shares.config.ctas_per_sm > 1:
-        return shares.config.ctas_per_sm
-    by_memory = hopper.SMEM_BYTES_PER_SM // (shares.smem_bytes + hopper.SMEM_SYSTEM_BYTES)
-    if shares.registers.moved:  # such a launch takes all there are
+    if footprint.config.persistent or footprint.config.ctas_per_sm > 1:
+        return footprint.config.ctas_per_sm
+    by_memory = hopper.SMEM_BYTES_PER_SM // (footprint.smem_bytes + hopper.SMEM_SYSTEM_BYTES)
+    if footprint.registers.moved:  # such a launch takes all there are
         return 1
-    by_registers = hopper.REGISTERS_PER_SM // (shares.threads * (shares.accumulators + REGISTERS_BESIDE))
+    by_registers = hopper.REGISTERS_PER_SM // (footprint.threads * (footprint.accumulators + REGISTERS_BESIDE))
     return max(1, min(by_memory, by_registers))
 
 
-def _gather(shares: Footprint) -> float:
+def _gather(footprint: Footprint) -> float:
     """Bytes that a CTA writes to and reads from a workspace, to add up its part of a tile: it reads the chunks that it
     owns, of every part."""
-    config = shares.config
+    config = footprint.config
     tile = 4 * config.tile_m * config.tile_n
-    return tile * (1 + config.split_k * ceil(shares.chunks / config.split_k) / shares.chunks)
+    return tile * (1 + config.split_k * ceil(footprint.chunks / config.split_k) / footprint.chunks)
 
 
 def _load(
-    shares: Footprint,
+    footprint: Footprint,
     problem: GemmProblem,
     taken: tuple[float, float],
     sides: tuple[int, int],
@@ -337,13 +337,13 @@ def _load(
     """Clocks in which an SM gets one stage while all others do.
 
     Args:
-        shares, problem, pace: as above.
+        footprint, problem, pace: as above.
         taken: of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
         resident: clusters under way.
     """
-    config, (of_a, of_b) = shares.config, taken
-    rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(shares.swizzle_bytes, pace.quarter)
+    config, (of_a, of_b) = footprint.config, taken
+    rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(footprint.swizzle_bytes, pace.quarter)
     rate *= pace.thread_loads if config.loads != "tma" else 1.0
     patch = _patch(config, output_sides(config, problem.m, problem.n), resident / config.work_items)
     read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)

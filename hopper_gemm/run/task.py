@@ -18,7 +18,7 @@ from hopper_gemm.measure.device import GpuId, find_hopper
 from hopper_gemm.measure.protocol import Outcome, Protocol
 from hopper_gemm.measure.race import ALONE, Look, Race
 from hopper_gemm.measure.statistics import Ratio
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.point import Point, Sample
 
 if TYPE_CHECKING:
@@ -245,11 +245,11 @@ Event = Joined | Said | Begun | Answer | Left
 def launch_key(point: Point) -> tuple[Any, ...]:
     """What two points must share, beside their machine code, to be one measurement."""
     assert point.config is not None
-    shares = footprint(point.config)
+    footprint = footprint_of(point.config)
     values = all_values(point.config)
     host = tuple(values[name] for name in HOST_FIELDS)
     about = (point.problem, point.regime, point.context, point.against, point.data)
-    return (*about, shares.smem_bytes, shares.threads, shares.chunk_n, *host)
+    return (*about, footprint.smem_bytes, footprint.threads, footprint.chunk_n, *host)
 
 
 def ratio_of(figures: Mapping[str, Any]) -> Ratio:

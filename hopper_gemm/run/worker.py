@@ -24,7 +24,7 @@ from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.measure.protocol import Outcome, seconds_of
 from hopper_gemm.measure.race import Race
 from hopper_gemm.measure.statistics import Ratio, noise_floor
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.run.task import NAMED, Answer, Ask, Begun, Event, Job, Joined, Left, Said, Task, launch_key, ratio_of
@@ -360,7 +360,7 @@ class Worker:
 def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
     """What compiling tells of a point, by column."""
     assert point.config is not None
-    figures: dict[str, Any] = {"smem_bytes": footprint(point.config).smem_bytes}
+    figures: dict[str, Any] = {"smem_bytes": footprint_of(point.config).smem_bytes}
     if built.report is not None:
         figures |= {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions", "code")}
     return figures
@@ -369,7 +369,7 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
 def serialised(point: Point, built: Built) -> str:
     """What a measured kernel's row should say beside its figures, if anything."""
     assert point.config is not None
-    most, told = footprint(point.config).wgmma_waits, built.reason
+    most, told = footprint_of(point.config).wgmma_waits, built.reason
     if built.report is None or built.report.wgmma_waits <= most:
         return told
     waits = f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import LEGEND, GemmConfig
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.schema import COUNTED
@@ -121,15 +121,15 @@ def with_derived(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _derived(row: Mapping[str, Any]) -> dict[str, float]:
     config, problem = config_of(row), problem_of(row)
-    shares = footprint(config)
+    footprint = footprint_of(config)
     assert isinstance(config.stages, int)
     ahead = config.stages - 1 - config.stagger
     clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
     return {
-        "stage_kib": shares.stage_bytes / 1024,
+        "stage_kib": footprint.stage_bytes / 1024,
         "ahead": ahead,
-        "ahead_kib": ahead * shares.stage_bytes / 1024,
-        "span": shares.swizzle_bytes,
+        "ahead_kib": ahead * footprint.stage_bytes / 1024,
+        "span": footprint.swizzle_bytes,
         "wave_efficiency": roofline.waves(config, problem).efficiency,
         "l2_bytes_per_clock": sum(roofline.l2_bytes_per_stage(config, problem)) / clocks,
         "flop_per_smem_byte": roofline.smem_intensity(config),

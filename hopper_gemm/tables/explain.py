@@ -7,7 +7,7 @@ from typing import Any
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import REGISTER_SPLITS, footprint, stages_max
+from hopper_gemm.model.footprint import REGISTER_SPLITS, footprint_of, stages_max
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
@@ -22,7 +22,7 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         problem: what is multiplied.
 
     Returns:
-        By name; figures that need whole shares, or a config that can run, are None without them:
+        By name; figures that need whole footprint, or a config that can run, are None without them:
 
         * problem, config, label: as asked, the config resolved, and in a line;
         * legal, reasons: whether it can run, and why not, one line each;
@@ -40,11 +40,11 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         * predicted_us: what the analytic model expects of a config that can run;
         * paced_by: what it thinks sets the pace of a stage: math, load or ring.
     """
-    shares = footprint(config)
-    resolved = shares.config
+    footprint = footprint_of(config)
+    resolved = footprint.config
     found = reasons(config, problem)
-    split = shares.registers if resolved.consumers in REGISTER_SPLITS else None
-    whole = shares.share_n > 0 and shares.share_m >= hopper.WGMMA_M
+    split = footprint.registers if resolved.consumers in REGISTER_SPLITS else None
+    whole = footprint.share_n > 0 and footprint.share_m >= hopper.WGMMA_M
     said = None if found else predict(resolved, problem)
     falls = waves(resolved, problem) if resolved.cluster_size <= hopper.SM_COUNT else None
     return {
@@ -54,14 +54,14 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         "legal": not found,
         "reasons": [str(reason) for reason in found],
         "stages_max": stages_max(config),
-        "stage_bytes": shares.stage_bytes,
-        "smem_bytes": shares.smem_bytes,
-        "smem_map": shares.smem_map,
-        "accumulators": shares.accumulators,
+        "stage_bytes": footprint.stage_bytes,
+        "smem_bytes": footprint.smem_bytes,
+        "smem_map": footprint.smem_map,
+        "accumulators": footprint.accumulators,
         "registers": None if split is None else {"producer": split.producer, "consumer": split.consumer},
-        "wgmma": f"{shares.wgmma_per_stage} x m64n{shares.share_n}k16" if whole else None,
-        "swizzle_bytes": shares.swizzle_bytes,
-        "threads": shares.threads,
+        "wgmma": f"{footprint.wgmma_per_stage} x m64n{footprint.share_n}k16" if whole else None,
+        "swizzle_bytes": footprint.swizzle_bytes,
+        "threads": footprint.threads,
         "tiles": falls.tiles if falls else 0,
         "waves": falls.waves if falls else 0,
         "wave_efficiency": falls.efficiency if falls else 0.0,

@@ -14,7 +14,7 @@ from hopper_gemm.ladder.config import LadderConfig, varied
 from hopper_gemm.measure.counters.trace import TRACE
 from hopper_gemm.measure.counters.waits import METER
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import Footprint, footprint, resolve
+from hopper_gemm.model.footprint import Footprint, footprint_of, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import pick, recorded_entries
@@ -68,7 +68,7 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
     pool.submit(KernelId.of(config, problem) for config in configs)
     found = []
     for config in configs:
-        built, shares = pool.result(KernelId.of(config, problem)), footprint(config)
+        built, shares = pool.result(KernelId.of(config, problem)), footprint_of(config)
         if built.status != "ok":
             found.append(f"{shares.config}: {built.status} {built.reason}")
             continue
@@ -200,7 +200,7 @@ def test_a_spill_is_refused_unless_it_is_asked_for(pool):
     assert (built.status, built.report.registers) == ("ok", 255)
     assert built.report.stack_bytes > 320
     assert f"{built.report.stack_bytes} B of stack" in built.reason
-    assert built.report.wgmma_waits > footprint(naive).wgmma_waits
+    assert built.report.wgmma_waits > footprint_of(naive).wgmma_waits
     assert pool.result(refused).status == "spilled"
 
 
@@ -271,7 +271,7 @@ def test_a_metered_kernel_is_another_binary_that_does_not_spill_either(pool, con
     assert metered.report.code != plain.report.code
     for name in ("wgmma_waits", "tma_stores"):
         assert getattr(metered.report, name) == getattr(plain.report, name)
-    assert metered.report.wgmma % footprint(config).wgmma_per_stage == 0
+    assert metered.report.wgmma % footprint_of(config).wgmma_per_stage == 0
 
 
 @pytest.mark.compile

@@ -23,7 +23,7 @@ from hopper_gemm.ladder.config import (
 )
 from hopper_gemm.model import config as plain
 from hopper_gemm.model.config import LABELLED, LARGEST, LEGEND, GemmConfig
-from hopper_gemm.model.footprint import footprint
+from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
@@ -116,7 +116,7 @@ def test_what_the_kernel_always_does_is_what_the_study_does_by_default():
         if type(config) is GemmConfig:
             wide = LadderConfig(**all_values(config))
             assert reasons(wide, problem) == reasons(config, problem)
-            assert footprint(wide).smem_map == footprint(config).smem_map
+            assert footprint_of(wide).smem_map == footprint_of(config).smem_map
             assert predict(wide, problem) == predict(config, problem)
             assert str(wide) == str(config)
 

@@ -10,7 +10,7 @@ import pytest
 
 from hopper_gemm.model import hopper, legality
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import EPI_BUFFERS_MAX, footprint, resolve, stages_max
+from hopper_gemm.model.footprint import EPI_BUFFERS_MAX, footprint_of, resolve, stages_max
 from hopper_gemm.model.legality import PAIR_RULES, PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.verify.drawing import legal_configs
@@ -245,7 +245,7 @@ def test_an_fp32_output_in_a_workspace_has_registers_for_so_many_parts(change, d
 
 def test_c_is_staged_only_in_slots_that_its_tile_fills():
     config = GemmConfig(staging="ring")
-    held = footprint(config).held_slots(2)
+    held = footprint_of(config).held_slots(2)
     assert held > 1
     least = config.tile_k * (held - 1)
     assert is_legal(config, GemmProblem(512, 512, least + 8))
@@ -254,7 +254,7 @@ def test_c_is_staged_only_in_slots_that_its_tile_fills():
 
 def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
     problem = GemmProblem(512, 512, 512, "fp16_fp32")
-    for shares in map(footprint, islice(legal_configs(7, problem), 100)):
+    for shares in map(footprint_of, islice(legal_configs(7, problem), 100)):
         columns, parts = shares.chunk_columns(4), shares.config.split_k
         assert columns % hopper.WGMMA_N_STEP == 0
         assert shares.share_n % columns == 0
@@ -267,7 +267,7 @@ def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
 
 def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
     for config in islice(legal_configs(3), 400):
-        shares = footprint(config)
+        shares = footprint_of(config)
         split = shares.registers
         assert shares.smem_bytes <= hopper.SMEM_BYTES
         assert shares.share_m % hopper.WGMMA_M == 0

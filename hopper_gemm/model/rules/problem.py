@@ -49,20 +49,20 @@ PROBLEM_RULES = (
 """The rules on problems."""
 
 
-def _parts_of_k(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> Iterator[str]:
+def _parts_of_k(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
     if problem.k <= config.tile_k * (config.split_k - 1):
         parts = f"{config.split_k} parts of {config.tile_k} each"
         yield f"k = {problem.k} is too short for {parts}; lower split_k or k_depth"
 
 
-def _workspace(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> Iterator[str]:
+def _workspace(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
     at_once = clusters_at_once(config.cluster_size) * config.ctas_per_sm
     if config.part_order == "part" and cluster_tiles(config, problem) * config.split_k > at_once:
         yield 'part_order "part" puts the parts of a tile too far apart to meet; lower split_k or take part_order tile'
-    crowded = config.consumers != 1 and shares.accumulators > WIDE_ACCUMULATORS and config.split_k > WIDE_PARTS
+    crowded = config.consumers != 1 and footprint.accumulators > WIDE_ACCUMULATORS and config.split_k > WIDE_PARTS
     if config.work_items > 1 and crowded and problem.out_bytes > ELEMENT_BYTES:
         spills = (
-            f"{config.split_k} parts of {shares.accumulators} accumulators spill with the output of {problem.dtype}"
+            f"{config.split_k} parts of {footprint.accumulators} accumulators spill with the output of {problem.dtype}"
         )
         yield f"{spills}; lower split_k to {WIDE_PARTS} or take a smaller tile"
     tiles = cluster_tiles(config, problem) * config.cluster_size
@@ -72,20 +72,20 @@ def _workspace(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> I
         yield f"{config.split_k} parts of the output take {room}; lower split_k"
 
 
-def _held(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> Iterator[str]:
-    held = shares.held_slots(problem.out_bytes)
+def _held(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
+    held = footprint.held_slots(problem.out_bytes)
     if held > int(config.stages):
         yield f'staging "ring" takes {held} slots for {problem.dtype} of {config.stages}; take staging own'
     if held and problem.k <= config.tile_k * (held - 1):
         yield f'k = {problem.k} fills fewer than the {held} slots that staging "ring" takes; take staging own'
 
 
-def _layouts(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> Iterator[str]:
+def _layouts(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
     """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it."""
     if problem.layouts != "kk" and config.loads != "tma":
         yield f'loads "{config.loads}" read only layouts kk but got {problem.layouts}; take loads tma'
     axes = reversed(problem.layouts) if config.swap_ab else problem.layouts
-    sides = (("tile_m", shares.share_m, config.cluster_n), ("tile_n", shares.share_n, config.cluster_m))
+    sides = (("tile_m", footprint.share_m, config.cluster_n), ("tile_n", footprint.share_n, config.cluster_m))
     for axis, (name, share, sharers) in zip(axes, sides, strict=True):
         span, tile = swizzle_bytes(share) // ELEMENT_BYTES, getattr(config, name)
         if axis == "k":
@@ -96,22 +96,22 @@ def _layouts(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> Ite
             yield f"{name} = {tile} has {tile // span} boxes of {span}, which {sharers} CTAs cannot share out"
 
 
-def _output(config: GemmConfig, shares: Footprint, problem: GemmProblem) -> Iterator[str]:
+def _output(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
     """A wider output in chunks of the same bytes: they have fewer columns, each stored to an address of its own."""
-    columns, least = shares.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
+    columns, least = footprint.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
     if problem.out_bytes == ELEMENT_BYTES:
         return
-    full = shares.accumulators + shares.spare_registers >= shares.registers.consumer
-    if config.stream_k and shares.chunk_n == WIDE_CHUNK and full and config.stores == "tma":
+    full = footprint.accumulators + footprint.spare_registers >= footprint.registers.consumer
+    if config.stream_k and footprint.chunk_n == WIDE_CHUNK and full and config.stores == "tma":
         yield (
-            f"stream_k beside {shares.accumulators} accumulators has no registers for the addresses of {columns} "
+            f"stream_k beside {footprint.accumulators} accumulators has no registers for the addresses of {columns} "
             f"columns of {problem.dtype}; take epi_n 32"
         )
     if columns % least:
         need = least * problem.out_bytes // ELEMENT_BYTES
         fix = f"take epi_n {need} or more"
-        if shares.share_n % need:
-            fix = f"give each consumer a multiple of {need} columns instead of {shares.share_n}"
+        if footprint.share_n % need:
+            fix = f"give each consumer a multiple of {need} columns instead of {footprint.share_n}"
             fix += "" if config.swap_ab else ", or take stores direct"
         yield f"{problem.dtype} leaves in chunks of {columns} columns here and needs whole {least}; {fix}"
 

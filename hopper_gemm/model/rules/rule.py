@@ -32,7 +32,7 @@ class Rule:
 def one_of(name: str, allowed: tuple[int, ...]) -> Callable[[GemmConfig, Footprint], Iterator[str]]:
     """Mistakes of a rule by which a parameter has one of these values."""
 
-    def mistakes(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+    def mistakes(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
         value = getattr(config, name)
         if value not in allowed:
             yield f"{name} must be one of {', '.join(map(str, allowed))} but got {value}"

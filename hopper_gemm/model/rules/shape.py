@@ -19,18 +19,18 @@ WGMMA_N_MOST = {3: 200, 4: 136}
 102 registers where 640 threads enter with 96 (C7602)."""
 
 
-def _tile_n(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _tile_n(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     step, most = hopper.WGMMA_N_STEP, hopper.WGMMA_N_MAX
     if config.tile_n % step or config.tile_n > most:
         yield f"tile_n must be a multiple of {step} up to {most} but got {config.tile_n}"
 
 
-def _k_depth(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _k_depth(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.k_depth > K_DEPTH_MAX:
         yield f"k_depth must be 1 to {K_DEPTH_MAX} but got {config.k_depth}"
 
 
-def _split(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _split(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.schedule == "pingpong":
         if config.split != "m":
             yield 'pingpong divides no tile; leave split at "auto"'
@@ -46,50 +46,50 @@ def _split(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         )
 
 
-def _schedule(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _schedule(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.schedule == "pingpong" and config.consumers != 2:
         yield f'pingpong takes turns between 2 consumers but got {config.consumers}; leave consumers at "auto"'
 
 
-def _registers(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    if not accumulators_fit(shares):
-        room = shares.registers.consumer - shares.spare_registers
+def _registers(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
+    if not accumulators_fit(footprint):
+        room = footprint.registers.consumer - footprint.spare_registers
         yield (
-            f"{shares.accumulators} accumulator registers per thread exceed the {room} that {config.consumers} "
+            f"{footprint.accumulators} accumulator registers per thread exceed the {room} that {config.consumers} "
             "consumers leave; take a smaller tile or more consumers"
         )
 
 
-def _wgmma_n(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _wgmma_n(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     most = WGMMA_N_MOST.get(int(config.consumers), hopper.WGMMA_N_MAX)
-    if config.specialised and shares.share_n > most:
+    if config.specialised and footprint.share_n > most:
         yield (
-            f"with {config.consumers} consumers a wgmma may be at most {most} columns wide but is {shares.share_n}; "
+            f"with {config.consumers} consumers a wgmma may be at most {most} columns wide but is {footprint.share_n}; "
             "split along n or take 2 consumers"
         )
 
 
-def _stages(config: GemmConfig, shares: Footprint) -> Iterator[str]:
-    most, need = stages_max(config), shares.stage_bytes
+def _stages(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
+    most, need = stages_max(config), footprint.stage_bytes
     if most == 0:
         yield f"exceeds smem: one stage of {need} B does not fit beside the epilogue; take a smaller tile or k_depth"
     if not 1 <= int(config.stages) <= most:
         yield f"stages must be 1 to {most} here but got {config.stages}; one stage takes {need} B"
 
 
-def _stagger(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _stagger(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     most = max(0, min(int(config.stages) - 1, STAGGER_MAX))
     if config.stages and config.stagger > most:
         yield f"stagger must be 0 to {most} with {config.stages} stages but got {config.stagger}"
 
 
-def _cluster(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _cluster(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if (config.cluster_m, config.cluster_n) not in CLUSTERS:
         allowed = ", ".join(f"{m}x{n}" for m, n in CLUSTERS)
         yield f"cluster must be one of {allowed} but got {config.cluster_m}x{config.cluster_n}"
 
 
-def _multicast(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _multicast(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.multicast == "alternate":
         if config.cluster_m * config.cluster_n == 1:
             yield 'multicast "alternate" is for CTAs that share a tile and cluster is 1x1; leave it at "split"'

@@ -20,7 +20,7 @@ COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
 DIRECT_MOST = 184
 
 
-def _loads(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _loads(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.loads == "tma":
         return
     loads = f'loads "{config.loads}"'
@@ -33,24 +33,24 @@ def _loads(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield f"{loads} of {config.tile_m} rows at k_depth {config.k_depth} spill; lower k_depth or tile_m"
 
 
-def _stores(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _stores(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.stores == "tma":
         return
-    if config.specialised and config.consumers == 2 and min(shares.share_n, shares.accumulators) > DIRECT_MOST:
+    if config.specialised and config.consumers == 2 and min(footprint.share_n, footprint.accumulators) > DIRECT_MOST:
         yield (
-            f'stores "direct" from {shares.accumulators} accumulators, {shares.share_n} columns wide, run out of '
+            f'stores "direct" from {footprint.accumulators} accumulators, {footprint.share_n} columns wide, run out of '
             f"registers beyond {DIRECT_MOST} of both; take stores tma"
         )
     if config.epi_n or config.epi_buffers:
         yield 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
 
 
-def _split_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _split_k(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.split_k > 1:
-        yield from (_in_workspace if config.reduction == "workspace" else _in_cluster)(config, shares)
+        yield from (_in_workspace if config.reduction == "workspace" else _in_cluster)(config, footprint)
 
 
-def _in_cluster(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _in_cluster(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.split_k not in SPLIT_K:
         yield (
             f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {config.split_k}; "
@@ -59,14 +59,14 @@ def _in_cluster(config: GemmConfig, shares: Footprint) -> Iterator[str]:
     alone = config.cluster_m * config.cluster_n == 1 and config.schedule == "cooperative"
     if not alone or config.loads != "tma" or config.stores != "tma":
         yield "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
-    if shares.chunks % config.split_k:
-        yield f"{shares.chunks} chunks of a consumer cannot be dealt to {config.split_k} CTAs; take a smaller epi_n"
-    room = shares.stage_bytes * int(config.stages)
-    if shares.reduction_bytes > room:
-        yield f"the parts of a tile take {shares.reduction_bytes} B but the ring has {room}; take more stages"
+    if footprint.chunks % config.split_k:
+        yield f"{footprint.chunks} chunks of a consumer cannot be dealt to {config.split_k} CTAs; take a smaller epi_n"
+    room = footprint.stage_bytes * int(config.stages)
+    if footprint.reduction_bytes > room:
+        yield f"the parts of a tile take {footprint.reduction_bytes} B but the ring has {room}; take more stages"
 
 
-def _in_workspace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _in_workspace(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     most = min(PARTS_MAX, clusters_at_once(config.cluster_size) * config.ctas_per_sm)
     if config.split_k > most:
         yield f"split_k must be at most {most}, the clusters that fit the GPU at once, but got {config.split_k}"
@@ -74,32 +74,32 @@ def _in_workspace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield 'reduction "workspace" needs a walk over parts: take schedule cooperative'
     if config.loads != "tma" or config.stores != "tma":
         yield 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
-    if shares.accumulators > GATHERED_MOST:
+    if footprint.accumulators > GATHERED_MOST:
         room = f'reduction "workspace" has registers for {GATHERED_MOST} accumulators'
-        yield f"{room} but got {shares.accumulators}; take a smaller tile"
+        yield f"{room} but got {footprint.accumulators}; take a smaller tile"
 
 
-def _reduction(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _reduction(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.reduction == "workspace" and config.split_k == 1:
         yield 'reduction "workspace" adds up split-K parts and split_k is 1; take reduction "cluster" or raise split_k'
 
 
-def _part_order(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _part_order(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.part_order == "part" and config.work_items == 1:
         yield 'part_order "part" is for parts that clusters take one by one: take reduction workspace, raise split_k'
 
 
-def _swizzle(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _swizzle(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.swizzle > SWIZZLE_MAX:
         yield f"swizzle must be 1 to {SWIZZLE_MAX} but got {config.swizzle}"
 
 
-def _reverse_k(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _reverse_k(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.reverse_k and not _walks(config):
         yield f"reverse_k reverses k from tile to tile of a CTA: {_WALKS}"
 
 
-def _pace(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _pace(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.pace > PACE_MAX:
         yield f"pace must be 0 to {PACE_MAX} stages but got {config.pace}"
     if config.pace and not _walks(config):
@@ -114,45 +114,45 @@ def _walks(config: GemmConfig) -> bool:
     return config.loads == "tma" and config.split_k == 1
 
 
-def _evict_c(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _evict_c(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.evict_c and config.stores == "direct":
         yield 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
 
 
-def _swap_ab(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _swap_ab(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.swap_ab and config.stores == "direct":
         yield 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
 
 
-def _four(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _four(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     plain = config.schedule == "cooperative" and config.split_k == 1
     if config.consumers == 4 and not (plain and config.loads == "tma" and config.stores == "tma"):
         yield "4 consumers share whole tiles by TMA: take schedule cooperative, split_k 1, loads and stores tma"
 
 
-def _epi_n(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _epi_n(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     columns = int(config.epi_n)
     if config.stores == "direct":
         return
     if not is_odd_chunk(columns):
-        yield from one_of("epi_n", EPI_N)(config, shares)
-    elif shares.share_n % columns:
-        yield f"chunks of {columns} columns cannot make up a share of {shares.share_n}; take a divisor, or {EPI_N}"
+        yield from one_of("epi_n", EPI_N)(config, footprint)
+    elif footprint.share_n % columns:
+        yield f"chunks of {columns} columns cannot make up a share of {footprint.share_n}; take a divisor, or {EPI_N}"
 
 
-def _staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _staging(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.stores == "direct" or config.staging == "ring" or int(config.stages) > stages_max(config):
         return
     if config.epi_buffers == 0:
         yield 'epi_buffers must be at least 1 but got 0; leave it at "max"'
-    if shares.smem_bytes > smem_limit(config):
+    if footprint.smem_bytes > smem_limit(config):
         yield (
-            f"{config.epi_buffers} epilogue buffers take the CTA to {shares.smem_bytes} B of {smem_limit(config)}; "
+            f"{config.epi_buffers} epilogue buffers take the CTA to {footprint.smem_bytes} B of {smem_limit(config)}; "
             'leave epi_buffers at "max"'
         )
 
 
-def _ring_staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _ring_staging(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.staging == "own":
         return
     if config.schedule != "cooperative" or config.loads != "tma" or config.stores != "tma":
@@ -163,14 +163,14 @@ def _ring_staging(config: GemmConfig, shares: Footprint) -> Iterator[str]:
         yield f'staging "ring" puts chunks where rows of 128 bytes lay: take k_depth 4 but got {config.k_depth}'
     if config.epi_buffers:
         yield 'staging "ring" has no buffers of its own; leave epi_buffers at "max"'
-    if not shares.slot_chunks:
-        yield f"a chunk of {shares.chunk_n} columns does not fit into a consumer's part of a slot; lower epi_n"
-    held = shares.held_slots(ELEMENT_BYTES)
+    if not footprint.slot_chunks:
+        yield f"a chunk of {footprint.chunk_n} columns does not fit into a consumer's part of a slot; lower epi_n"
+    held = footprint.held_slots(ELEMENT_BYTES)
     if held > int(config.stages):
         yield f'staging "ring" takes {held} slots and the ring has {config.stages}; take more stages, or a wider epi_n'
 
 
-def _scheduler(config: GemmConfig, shares: Footprint) -> Iterator[str]:
+def _scheduler(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     if config.scheduler == "static":
         return
     if config.schedule != "cooperative" or config.loads != "tma":
@@ -178,7 +178,7 @@ def _scheduler(config: GemmConfig, shares: Footprint) -> Iterator[str]:
             'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
             "cooperative, loads tma"
         )
-    if shares.parts_meet:
+    if footprint.parts_meet:
         yield 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
 
 
