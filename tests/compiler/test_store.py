@@ -86,7 +86,7 @@ def test_only_a_kernel_with_an_observer_is_given_readings():
 @pytest.mark.parametrize(
     "config",
     [
-        GemmConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2),
+        LadderConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2),
         GemmConfig(tile_m=128, split_k=3, reduction="workspace", consumers=2),
     ],
     ids=str,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.ladder.config import varied
+from hopper_gemm.ladder.config import LadderConfig, varied
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
@@ -312,5 +312,5 @@ def test_a_skew_beyond_the_stages_that_a_cta_has_holds_nobody_up(wrong, changes)
 
 def test_a_tile_that_stream_k_cuts_into_more_pieces_than_a_byte_counts(wrong):
     """Two CTAs an SM, one tile, a long k: 264 pieces on a GPU of 132 SMs."""
-    config = GemmConfig(tile_m=64, tile_n=96, k_depth=1, stream_k=True, ctas_per_sm=2)
+    config = LadderConfig(tile_m=64, tile_n=96, k_depth=1, stream_k=True, ctas_per_sm=2)
     assert wrong([case(GemmProblem(64, 96, 65536), config), case(GemmProblem(60, 88, 65528), config)]) == []

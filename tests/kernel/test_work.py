@@ -1,4 +1,4 @@
-"""The device's own walks, run on the host: every stage of every tile once, and who adds up whose sums."""
+"""The device's own walks, run on the host: every stage of every tile once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.kernel.work import LEAST_STAGES, Raster, StreamWalk, Walk
+from hopper_gemm.kernel.work import Raster, Walk
 
 CLUSTERS, MOST = 66, 64
 
 Piece = tuple[int, ...]
-"""Tile, part, first stage, stages; of stream-K then the cluster that begins the tile and how many have a piece of
-it."""
+"""Tile, part, first stage, stages; where tiles are cut then the cluster that begins the tile and how many have a piece
+of it."""
+
+
+def plain(raster: Raster, k_tiles: Int32, cluster: Int32) -> Walk:
+    """The kernel's own walk of a cluster."""
+    return Walk(raster, 0, k_tiles, cluster, raster.clusters)
 
 
 @cute.jit
@@ -24,37 +29,34 @@ def _walk(
     k_tiles: Int32,
     cluster: Int32,
     parts: cutlass.Constexpr,
-    stream: cutlass.Constexpr,
     by_part: cutlass.Constexpr,
     kind: cutlass.Constexpr,
+    walk_of: cutlass.Constexpr,
+    cut: cutlass.Constexpr,
 ):
     """The items of a cluster, one a row."""
     order = Int32(1), Int32(1), Int32(1), Int32(0)
-    raster = kind.of(tiles, *order, Int32(CLUSTERS), parts, stream, by_part)
-    if cutlass.const_expr(stream):
-        walk = StreamWalk.of(raster, k_tiles, cluster)
-    else:
-        walk = Walk(raster, 0, k_tiles, cluster, raster.clusters)
+    walk = walk_of(kind.of(tiles, *order, Int32(CLUSTERS), parts, by_part), k_tiles, cluster)
     at = walk.start(None)
     count = Int32(0)
     while walk.more(at):
         item = walk.item(at)
         out[count, 0], out[count, 1] = item.tile, Int32(item.part)
         out[count, 2], out[count, 3] = Int32(item.k_first), item.k_count
-        if cutlass.const_expr(stream):
+        if cutlass.const_expr(cut):
             out[count, 4], out[count, 5] = walk.pieces(item.tile)
         at = walk.next(walk.ask(at), None)
         count = count + 1
 
 
-def walking(parts: int = 1, stream: bool = False, by_part: bool = False, kind: type[Raster] = Raster):
+def walking(parts=1, by_part=False, kind: type[Raster] = Raster, walk_of=plain, cut=False):
     """What gives the items of a cluster, by the code of the kernel."""
 
     def tensor():
         out = torch.full((MOST, 6), -1, dtype=torch.int32)
         return out, from_dlpack(out).mark_layout_dynamic(leading_dim=1)
 
-    ways = parts, stream, by_part, kind
+    ways = parts, by_part, kind, walk_of, cut
     compiled = cute.compile(_walk, tensor()[1], *[Int32(1)] * 3, *ways, options="--gpu-arch sm_90a")
 
     def run(tiles: int, k_tiles: int, cluster: int) -> list[Piece]:
@@ -89,46 +91,3 @@ def test_by_part_all_tiles_have_their_first_part_before_any_has_its_second(parts
         for tile in range(tiles):
             ranges = [range(first, first + count) for _, _, first, count, *_ in items[tile::tiles]]
             assert [stage for one in ranges for stage in one] == list(range(k_tiles))
-
-
-@pytest.fixture(scope="module")
-def stream():
-    """Items of a cluster in stream-K: tile, first stage, stages, owner, pieces."""
-    walk = walking(stream=True)
-    return lambda *arguments: [(tile, *rest) for tile, _, *rest in walk(*arguments)]
-
-
-@pytest.mark.parametrize("tiles", [1, 2, 7, 33, 65, 66, 67, 100, 131, 132, 200])
-@pytest.mark.parametrize("k_tiles", [1, 7, 8, 64, 1000])
-def test_every_stage_is_computed_once_and_its_sum_is_found(stream, tiles, k_tiles):
-    walks = [stream(tiles, k_tiles, cluster) for cluster in range(CLUSTERS)]
-    pieces: dict[int, list[tuple[int, int, int]]] = {tile: [] for tile in range(tiles)}
-    for cluster, items in enumerate(walks):
-        for tile, first, count, *_ in items:
-            pieces[tile].append((first, count, cluster))
-    for of_tile in map(sorted, pieces.values()):
-        reached = 0
-        for first, count, _ in of_tile:
-            assert first == reached
-            reached += count
-        assert reached == k_tiles
-        clusters = [cluster for *_, cluster in of_tile]
-        assert clusters == list(range(clusters[0], clusters[0] + len(clusters))), "neighbours, in the order of k"
-    for items in walks:
-        for i, (tile, first, count, head, number) in enumerate(items):
-            if count < k_tiles:
-                assert (head, number) == (min(pieces[tile])[2], len(pieces[tile])), "who owns it, and who else has some"
-            if first:
-                assert all(item[1:3] == (0, k_tiles) for item in items[:i]), "left for another after whole tiles only"
-            elif count < k_tiles:
-                assert i == len(items) - 1, "finished as the last that the cluster does"
-        assert sum(bool(first) for _, first, *_ in items) <= 1, "sums are left once, of the first piece"
-
-
-@pytest.mark.parametrize("tiles", [1, 7, 33])
-def test_tiles_fewer_than_clusters_are_cut_for_all_of_them(stream, tiles):
-    k_tiles = 1024
-    counts = [sum(item[2] for item in stream(tiles, k_tiles, cluster)) for cluster in range(CLUSTERS)]
-    assert max(counts) - min(counts) <= 1
-    short = [sum(item[2] for item in stream(tiles, LEAST_STAGES, cluster)) for cluster in range(CLUSTERS)]
-    assert sorted(filter(None, short)) == [LEAST_STAGES] * tiles

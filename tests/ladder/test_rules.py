@@ -7,7 +7,8 @@ import pytest
 from hopper_gemm.ladder.config import LADDER_FIELDS, LadderConfig, config_of
 from hopper_gemm.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.legality import RULES, reasons, rules_on
+from hopper_gemm.model.legality import RULES, is_legal, reasons, rules_on
+from hopper_gemm.model.problem import GemmProblem
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,6 @@ from hopper_gemm.model.legality import RULES, reasons, rules_on
         ({"prefetch": 8, "loads": "cp_async"}, "prefetch"),
         ({"prefetch": 8, "schedule": "multistage", "tile_m": 128}, "prefetch"),
         ({"unroll": True, "tile_n": 192}, "unroll"),
-        ({"stream_k": True, "persistent": False}, "persistent"),
         ({"unroll": True}, None),
         ({"unroll": True, "tile_m": 128}, "unroll"),
         ({"l2_promotion": 32}, "l2_promotion"),
@@ -76,10 +76,36 @@ from hopper_gemm.model.legality import RULES, reasons, rules_on
         ({"skew": 1, "loads": "cp_async", "tile_m": 128}, "skew"),
         ({"skew": 1, "stream_k": True}, None),
         ({"staging": "ring", "scheduler": "dynamic", "skew": 1}, None),
+        ({"stream_k": True, "cluster_n": 2}, None),
+        ({"stream_k": True, "cluster_n": 4}, "stream_k"),
+        ({"stream_k": True, "k_depth": 5, "stages": 2}, "stream_k"),
+        ({"stream_k": True, "epi_n": 8}, "stream_k"),
+        ({"stream_k": True, "loads": "cp_async"}, "stream_k"),
+        ({"stream_k": True, "tile_n": 208}, "registers"),
+        ({"stream_k": True, "reverse_k": True}, None),
+        ({"stream_k": True, "pace": 1}, "stream_k"),
+        ({"stream_k": True, "scheduler": "dynamic"}, "stream_k"),
+        ({"stream_k": True, "staging": "ring"}, "stream_k"),
+        ({"stream_k": True, "consumers": 4, "split": "m"}, "stream_k"),
+        ({"stream_k": True, "schedule": "pingpong", "tile_m": 128}, "stream_k"),
+        ({"stream_k": True, "split_k": 4, "reduction": "workspace"}, "stream_k"),
+        ({"stream_k": True, "persistent": False}, "persistent"),
     ],
 )
 def test_each_rule_refuses_what_it_names(change, rule):
     assert [reason.rule for reason in reasons(config_of(change))] == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize(
+    ("change", "fix"),
+    [({"tile_n": 192}, "take epi_n 32"), ({"tile_n": 192, "epi_n": 32}, None), ({"tile_n": 176}, None)],
+)
+def test_stream_k_has_no_registers_for_a_wide_chunk_of_an_fp32_output_beside_a_full_share(change, fix):
+    config = config_of({"stream_k": True, **change})
+    assert is_legal(config, GemmProblem(512, 512, 512))
+    found = reasons(config, GemmProblem(512, 512, 512, "bf16_fp32"))
+    assert [reason.rule for reason in found] == (["output"] if fix else [])
+    assert fix is None or fix in found[0].text
 
 
 def test_the_rules_of_the_study_come_after_the_kernel_s_and_hold_for_the_study_s_configs_alone():

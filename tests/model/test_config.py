@@ -26,7 +26,7 @@ def test_the_examples_hold():
         ("split", "k", "split must be one of m, n, auto but got 'k'"),
         ("raster", "auto", "raster must be one of m, n but got 'auto'"),
         ("schedule", "solo", "schedule must be one of cooperative, pingpong but got 'solo'"),
-        ("stream_k", 1, "stream_k must be true or false but got 1"),
+        ("evict_c", 1, "evict_c must be true or false but got 1"),
         ("scheduler", "greedy", "scheduler must be one of static, dynamic but got 'greedy'"),
     ],
 )
@@ -74,4 +74,4 @@ def test_only_loads_and_stores_by_threads_need_another_kernel():
     builders = {GemmConfig(loads=loads).builder for loads in ("cp_async", "mixed")}
     assert {GemmConfig(stores="direct").builder} == builders
     assert GemmConfig().builder not in builders
-    assert {GemmConfig(scheduler="dynamic").builder, GemmConfig(stream_k=True).builder} == {GemmConfig().builder}
+    assert {GemmConfig(scheduler="dynamic").builder, GemmConfig(split_k=2).builder} == {GemmConfig().builder}

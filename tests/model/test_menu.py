@@ -12,7 +12,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose, menu, promising, technique
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles
+from hopper_gemm.model.roofline import cluster_tiles, waves
 
 SHAPES = [
     (8, 8, 8),
@@ -42,7 +42,8 @@ def test_every_problem_finds_a_config_that_runs_it(sizes, layouts):
 def test_the_choice_fits_the_shape():
     square = choose(GemmProblem(8192, 8192, 8192))
     assert square.tile_m * square.tile_n >= 192 * 128
-    assert square.cluster_size == 2
+    assert waves(square, GemmProblem(8192, 8192, 8192)).efficiency > 0.95
+    assert choose(GemmProblem(16384, 16384, 16384)).cluster_size == 2
     few_rows = choose(GemmProblem(16, 6144, 4096))
     assert (few_rows.tile_n if few_rows.swap_ab else few_rows.tile_m) <= 64
     long_k = choose(GemmProblem(512, 512, 65536))

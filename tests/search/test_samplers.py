@@ -87,7 +87,7 @@ def test_the_kernel_s_own_configs_have_a_place_in_a_space_that_varies_a_paramete
 
 def test_what_is_tried_first_are_other_tiles_and_other_techniques_in_turn():
     configs = [GemmConfig(tile_m=m, tile_n=n) for m in (256, 128) for n in (128, 64)]
-    configs += [replace(config, stream_k=True) for config in configs] + [GemmConfig(tile_m=64, schedule="pingpong")]
+    configs += [replace(config, swap_ab=True) for config in configs] + [GemmConfig(tile_m=64, schedule="pingpong")]
     predicted = np.log([1.0, 1.1, 1.2, 1.3, 1.05, 1.15, 1.25, 1.35, 2.0])
     assert diverse(predicted, configs, 4) == [0, 1, 4, 2]
     assert diverse(predicted[:4], configs[:4], 3) == [0, 1, 2]
