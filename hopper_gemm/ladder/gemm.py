@@ -114,7 +114,7 @@ class LadderGemm(ThreadGemm):
     @cute.jit
     def _set_up(self, task: Task) -> None:
         if cutlass.const_expr(self.config.prefetch > 0):
-            if task.place.warp == 1:
+            if task.place.warp == 2:  # the second warp initialises the barriers
                 self._prefetch(task, self._loads(task))
         HopperGemm._set_up(self, task)
 
