@@ -523,6 +523,15 @@ def stream_k() -> str:
     return table(("problem", *(f"{arm}, over torch.mm" for arm in arms)), [*lines, ("geometric mean", *means_of)])
 
 
+def split() -> str:
+    """Kernels compiled before and after the kernel's source was split, and how many have the same machine code."""
+    frame = pd.read_csv(ROOT / "results/verification/split.csv")
+    groups = frame.assign(same=frame["before"] == frame["after"]).groupby("set", sort=False)["same"]
+    rows = [(name, str(len(each)), str(each.sum())) for name, each in groups]
+    total = ("all", str(len(frame)), str((frame["before"] == frame["after"]).sum()))
+    return table(("kernels of", "compiled", "same machine code"), [*rows, total])
+
+
 def of_sources(name: str) -> str:
     """A table of the executed notebook of the sources, which names it in a comment ahead of it."""
     notebook = json.loads((ROOT / "notebooks/sources.ipynb").read_text())
@@ -562,6 +571,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "by-part": by_part,
     "ideas": ideas,
     "stream-k": stream_k,
+    "split": split,
 }
 """Generated parts by name."""
 

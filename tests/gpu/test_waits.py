@@ -103,7 +103,8 @@ def test_shares_lie_between_0_and_100(meter, config):
 
 
 def test_a_ring_of_one_stage_waits_more_than_a_deep_one(meter):
-    """Nothing can be loaded ahead: both sides wait for each other all the time."""
+    """Nothing can be loaded ahead: both sides wait for each other all the time, and neither probes ahead."""
     shallow, deep = (meter.measure(Point(PROBLEM, config)).figures for config in DEPTHS)
     assert shallow["consumer_wait_pct"] > deep["consumer_wait_pct"] + 10
-    assert shallow["consumer_hit_pct"] < deep["consumer_hit_pct"]
+    assert "consumer_hit_pct" not in shallow
+    assert "consumer_hit_pct" in deep
