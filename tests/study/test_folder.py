@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -127,6 +128,12 @@ def test_rows_that_were_exchanged_or_added_after_the_end_are_refused(tmp_path):
     lines = whole.splitlines(keepends=True)
     path.write_text("".join([lines[0], *reversed(lines[1:])]))
     assert StudyFolder(tmp_path / "s").finished, "their order is of no matter"
+
+
+def test_a_folder_with_rows_of_another_study_is_not_continued(tmp_path):
+    made(tmp_path / "s", [*ROWS[:5], replace(ROWS[5], study="other")], finish=False)
+    with pytest.raises(ResultsError, match=r"1 of 6 rows are of the study 'other', not of 'data'"):
+        StudyFolder(tmp_path / "s")
 
 
 def test_rows_without_provenance_are_refused_and_provenance_without_rows_goes_on(tmp_path):

@@ -69,12 +69,11 @@ def write_index(root: Path) -> None:
 
 
 def missing(study: Study) -> str:
-    """What a study's rows lack by its provenance: rows that it had when it ended, or finals that were asked for, or, of
-    a run that never ended, some of its rows."""
+    """What a study's rows lack by its provenance: finals that were asked for, or, of a run that never ended, some of its
+    rows. A study that ended lacks none: else it is not read at all."""
     about = study.provenance
-    ended = (about.get("finished") or {}).get("rows")
-    if ended is not None:
-        return "" if len(study.rows) >= ended else f"{ended - len(study.rows)} of {ended} rows"
+    if "rows" in (about.get("finished") or {}):
+        return ""
     asked = about.get("spec", {}).get("final", {}).get("best", 0)
     ran, had = (_by_place(study.stage(stage)) for stage in ("sweep", "final"))
     wanted = {place: min(asked, len(configs)) for place, configs in ran.items()}
