@@ -16,7 +16,7 @@ from typing import Any
 
 from hopper_gemm.study import version1
 from hopper_gemm.study.files import read_object, read_text
-from hopper_gemm.study.provenance import PROVENANCE, checked
+from hopper_gemm.study.provenance import BEFORE, PROVENANCE, checked
 from hopper_gemm.study.row import SUM, ResultsError, Row, RowKey, RowParser, as_text, summed
 from hopper_gemm.study.schema import ALIASES, BY_NAME, NAMES, PAIRS
 
@@ -112,7 +112,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         return checked(read_object(path), path)
     for name in version1.ABOUT:
         if (folder / name).is_file():
-            return read_object(folder / name)
+            return checked(read_object(folder / name), folder / name, BEFORE)
     raise ResultsError(f"{path} does not exist; restore it, or name another results folder")
 
 

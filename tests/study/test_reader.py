@@ -114,6 +114,9 @@ def told(**changed):
     return json.dumps({"study": "s", "source": "measured", "created": "", "gpu": gpu, "spec": {}, **changed})
 
 
+RUNG = {"name": "first", "adds": "all", "from": None}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -121,7 +124,25 @@ def told(**changed):
         ("{", "line 1, column 2: "),
         ("{}", "the key study is missing"),
         ('{"study": 7}', "the key source is missing"),
-        (told(study=7), "study must be text but is a int"),
+        (told(study=7), "study must be text but got 7"),
+        (told(rows="tilt"), "rows must be a column of the results but got 'tilt'"),
+        (told(facet_rows="tilt"), "facet_rows must be a column of the results but got 'tilt'"),
+        (told(created="today"), "created must be a time such as 2026-11-23 08:00 UTC but got 'today'"),
+        (told(spec={"data": 3}), "spec.data must be text or a list of texts but got 3"),
+        (told(spec={"objective": []}), "spec.objective must be a list of speedup or pj_per_flop but is a list"),
+        (told(spec={"across": "best"}), "spec.across must be one of each, worst, mean but got 'best'"),
+        (told(spec={"space": {"tilt": [1, 2]}}), "spec.space must be an object of kernel parameters but is a dict"),
+        (told(spec={"burst": {"rest": 1}}), "the key spec.burst.warm is missing"),
+        (told(rungs=[{}]), "the key rungs.0.name is missing"),
+        (
+            told(rungs=[{**RUNG, "config": {"tile_m": "x"}}]),
+            "rungs.0.config must be a config of the kernel (tile_m must",
+        ),
+        (told(protocols=[3]), "protocols.0 must be an object but is a int"),
+        (told(even={"x": "y"}), "even.x must be a list but is a str"),
+        (told(importance={"x": {}}), "the key importance.x.parameters is missing"),
+        (told(skipped={"stages": "many"}), "skipped.stages must be an integer but got 'many'"),
+        (told(versions=["3"]), "versions must be an object but is a list"),
         (told(gpu=[]), "gpu must be an object but is a list"),
         (told(gpu={}), "the key gpu.name is missing"),
         (told(noise={"x": "y"}), "noise.x must be a number"),

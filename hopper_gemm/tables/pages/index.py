@@ -69,8 +69,8 @@ def write_index(root: Path) -> None:
 
 
 def missing(study: Study) -> str:
-    """What a study's rows lack by its provenance: finals that were asked for, or, of a run that never ended, some of its
-    rows. A study that ended lacks none: else it is not read at all."""
+    """What a study's rows lack by its provenance: finals that were asked for, or, of a run that never ended, some of
+    its rows. A study that ended lacks none: else it is not read at all."""
     about = study.provenance
     if "rows" in (about.get("finished") or {}):
         return ""
