@@ -46,7 +46,7 @@ def table(
     """Pivot a study's results, one table for each problem, regime and context."""
     from hopper_gemm.tables.pages.publish import publish
     from hopper_gemm.tables.pages.report import source_line
-    from hopper_gemm.tables.pivot import groups, pivot, render, rows_of
+    from hopper_gemm.tables.pivot import escaped, groups, pivot, render, rows_of
 
     study = read_told(results)
     if write:
@@ -65,7 +65,7 @@ def table(
         return
     corner = f"{rows} \\ {cols}"
     pages = [f"{name}: {value}\n\n{render(one, form, corner)}" for name, one in tables.items()]
-    print("\n".join([f"{source}\n", *pages]))
+    print("\n".join([f"{source if form == 'csv' else escaped(source)}\n", *pages]))
 
 
 @command

@@ -93,8 +93,11 @@ def _data(value: Any) -> str:
 SPEC = Object(
     {
         **dict.fromkeys(("sampler", "name", "config"), TEXT),
-        **dict.fromkeys(("regimes", "contexts", "against", "warm_start"), [TEXT]),
-        **{"data": _data, "objective": _objective, "across": _among("each", "worst", "mean"), "space": _space},
+        **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
+        "data": _data,
+        "objective": _objective,
+        "across": _among("each", "worst", "mean"),
+        "space": _space,
         "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
         "steady": Object({...: NUMBER}, ("settle", "window")),
         "final": Object({"best": INTEGER}),

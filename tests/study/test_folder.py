@@ -198,6 +198,17 @@ def test_a_file_is_whole_at_every_moment(tmp_path):
     assert files(tmp_path) == ["x.json"]
 
 
+def test_a_writer_removes_what_killed_writers_of_its_file_left(tmp_path):
+    """Parts of other files stay, and young ones, whose writer may be at work."""
+    old, young, other = (tmp_path / f".{name}.part" for name in ("x.json.1-1", "x.json.2-2", "y.json.1-1"))
+    for part in (old, young, other):
+        part.write_text("{")
+    for part in (old, other):
+        os.utime(part, (0, 0))
+    write_json(tmp_path / "x.json", {})
+    assert files(tmp_path) == sorted([young.name, other.name, "x.json"])
+
+
 def test_a_lock_is_taken_once_and_leaves_no_file(tmp_path):
     first, second = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
     assert first.take("me")

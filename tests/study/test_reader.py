@@ -136,7 +136,7 @@ RUNG = {"name": "first", "adds": "all", "from": None}
         (told(rungs=[{}]), "the key rungs.0.name is missing"),
         (
             told(rungs=[{**RUNG, "config": {"tile_m": "x"}}]),
-            "rungs.0.config must be a config of the kernel (tile_m must",
+            "rungs.0.config must be a config of the kernel (tile",
         ),
         (told(protocols=[3]), "protocols.0 must be an object but is a int"),
         (told(even={"x": "y"}), "even.x must be a list but is a str"),

@@ -17,7 +17,7 @@ from hopper_gemm.study.row import Row
 from hopper_gemm.tables.compare import cells, means
 from hopper_gemm.tables.pages.publish import COMPARISON, TABLE
 from hopper_gemm.tables.pages.report import scope
-from hopper_gemm.tables.pivot import interval, markdown, one_line
+from hopper_gemm.tables.pivot import escaped, interval, markdown, one_line
 
 INDEX, NOTES = "README.md", "notes.toml"
 """The index; and remarks on studies that their rows do not show, such as what was cut off, by study."""
@@ -97,7 +97,7 @@ def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers:
     columns = [name for name in known if readers or name not in ("question", "notebook")]
     rows = []
     for study in studies:
-        path, about = study.path.relative_to(root), study.provenance
+        path, about = study.path.relative_to(root), escaped(study.provenance)
         pages = [name for name in (TABLE, COMPARISON) if (study.path / name).is_file()]
         named = f"[{study.path.name}]({'/'.join([str(path), *pages[:1]])})"
         note = notes.get(str(path), {})
