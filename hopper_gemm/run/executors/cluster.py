@@ -84,9 +84,10 @@ class Cluster:
                 silence_logs=False,
             )
         except (RuntimeError, OSError) as error:
-            while error.__cause__ is not None:
-                error = error.__cause__
-            why = getattr(error, "strerror", None) or error
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            why = getattr(cause, "strerror", None) or cause
             raise ValueError(f"--host {where} cannot be listened on ({why}); name another host or port") from None
         self._client = Client(self._cluster, set_as_default=False)
         scheduler = self._cluster.scheduler
