@@ -20,6 +20,7 @@ from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.spec import read_spec
 from tests.conftest import ROOT
 from tests.run.instant import LADDER, swept
+from tests.tables.making import row, write_study
 
 RECORDED = "results/h200/seed-table"
 SEED = "sweeps/seed-table.toml"
@@ -355,6 +356,41 @@ def test_table_prints_each_form(form):
     assert done.returncode == 0
     assert "1.02x (4)" in done.stdout
     assert "exceeds smem" in done.stdout
+
+
+@pytest.mark.parametrize("form", ["md", "html"])
+def test_table_shows_a_tag_in_provenance_as_text(tmp_path, form):
+    write_study(tmp_path, row(), gpu={"name": "<b>", "driver": "580"})
+    done = run("table", str(tmp_path), "--format", form)
+    assert done.stdout.startswith("Measured on an &lt;b>, driver 580")
+
+
+@pytest.mark.parametrize("command", [["table"], ["table", "--write"], ["export"], ["simulate"], ["pack"]])
+def test_a_finished_study_that_lost_rows_is_refused_by_every_command_that_reads_it(tmp_path, command):
+    folder = write_study(tmp_path / "s", row(tile_m=64), row(tile_m=128), ended=True)
+    path = folder / "rows.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    done = run(command[0], str(folder), *command[1:], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hopper-gemm: 1 of the 2 rows of the finished study are gone from ")
+    assert {one.name for one in tmp_path.rglob("*")} == {"s", "rows.csv", "provenance.json"}
+
+
+def test_table_says_what_an_unfinished_study_lacks(tmp_path):
+    done = run("table", str(write_study(tmp_path, row())))
+    assert (done.returncode, done.stderr) == (0, f"{tmp_path} is unfinished: rows missing\n")
+
+
+@pytest.mark.parametrize("arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"]])
+def test_a_reader_that_closes_the_pipe_is_no_failure(arguments):
+    """Such as head, which has seen enough."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "hopper_gemm", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=300, env=environment)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_doctor_tells_what_is_here():

@@ -28,9 +28,6 @@ def entry() -> None:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
@@ -39,6 +36,10 @@ def entry() -> None:
         line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help"
         print(message if asked_nothing else line, file=sys.stderr)
         code = BAD_INPUT
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough: nothing more is written, at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
@@ -59,8 +60,8 @@ def command(body: Callable[..., None]) -> Callable[..., None]:
             body(*args, **kwargs)
         except NoHopperError as error:
             fail(str(error), NO_GPU)
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError:  # click would make it exit code 1
+            raise typer.Exit(0) from None
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             fail(f"{where}{error.strerror or error}".splitlines()[0])

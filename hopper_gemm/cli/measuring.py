@@ -43,7 +43,7 @@ def sweep(
     say, asked = saying(as_json), read_spec(spec)
     bounds = {"trials": trials, "storage": storage}
     try:
-        listen = host if cluster else ""
+        listen = options.listening(cluster, host)
         source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus), listen)
     except NotRecordedError:
         if not dry_run:
@@ -102,7 +102,7 @@ def tune(
         if value not in words:
             raise ValueError(f"--{option} must be one of {', '.join(words)} but got {value!r}")
     how = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), known, pdl, finals)
-    listen, say = host if cluster else "", saying(as_json)
+    listen, say = options.listening(cluster, host), saying(as_json)
     if recorded is not None and backend != "replay":
         raise ValueError(f"--from names a study to replay but --backend is {backend}; add --backend replay")
     if shapes is not None:

@@ -48,6 +48,14 @@ def gpus_of(text: str) -> list[int]:
     return [int(word) for word in found]
 
 
+def listening(cluster: bool, host: str) -> str:
+    """Where workers of other hosts join, as ``--host`` says; empty without ``--cluster``."""
+    name, _, port = host.partition(":")
+    if not name or (":" in host and not (port.isdecimal() and len(port) < 6 and int(port) < 65536)):
+        raise ValueError(f"--host must be HOST or HOST:PORT with a port below 65536 but got {host!r}")
+    return host if cluster else ""
+
+
 def config_values(settings: list[str]) -> dict[str, Any]:
     """Fields of a config from ``name=value`` texts; earlier names, and pairs such as ``cluster=2x1``, are understood.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,21 @@ import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, fail, stderr
 from hopper_gemm.model.point import CONTEXTS
 
+if TYPE_CHECKING:
+    from hopper_gemm.study.reader import Study
+
 ALL = "exhaustive,random,tpe,gp,prior"
+
+
+def read_told(folder: Path) -> Study:
+    """Read a study; say on stderr what the rows of an unfinished one lack."""
+    from hopper_gemm.study.reader import read_study
+    from hopper_gemm.tables.pages.index import missing
+
+    study = read_study(folder)
+    if lacks := missing(study):
+        stderr(f"{folder} is unfinished: {lacks} missing")
+    return study
 
 
 @command
@@ -30,12 +44,11 @@ def table(
     as_json: options.Json = False,
 ) -> None:
     """Pivot a study's results, one table for each problem, regime and context."""
-    from hopper_gemm.study.reader import read_study
     from hopper_gemm.tables.pages.publish import publish
     from hopper_gemm.tables.pages.report import source_line
-    from hopper_gemm.tables.pivot import groups, pivot, render, rows_of
+    from hopper_gemm.tables.pivot import escaped, groups, pivot, render, rows_of
 
-    study = read_study(results)
+    study = read_told(results)
     if write:
         publish(results)
     asked = {"problem": problem, "regime": regime, "context": context}
@@ -52,7 +65,7 @@ def table(
         return
     corner = f"{rows} \\ {cols}"
     pages = [f"{name}: {value}\n\n{render(one, form, corner)}" for name, one in tables.items()]
-    print("\n".join([f"{source}\n", *pages]))
+    print("\n".join([f"{source if form == 'csv' else escaped(source)}\n", *pages]))
 
 
 @command
@@ -120,6 +133,7 @@ def simulate(
     from hopper_gemm.tables.pages.publish import publish_simulation
     from hopper_gemm.tables.pages.simulation import simulation_page
 
+    read_told(results)
     named = [one for one in recorded_places(results) if problem in (None, one.place.split()[0])]
     places = [one for one in named if regime in (None, *one.place.split()[1:])]
     if not places:
@@ -144,6 +158,7 @@ def export(
 
     if form != "t4":
         fail(f"--format must be t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR --format csv")
+    read_told(results)
     written = exported(results, out)
     told = "\n".join(f"Written to {shown(path)}" for path in written)
     print(json.dumps({"files": [str(path) for path in written]}) if as_json else told)
@@ -153,7 +168,10 @@ def export(
 def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
     """Turn a finished study's CSV files into Parquet, a fifth of the size; every command reads either."""
     from hopper_gemm.study.pack import pack as packed
+    from hopper_gemm.study.reader import has_rows
 
+    if has_rows(results):  # a folder of searches alone has none
+        read_told(results)
     found = packed(results)
     told = "\n".join(f"{name}: {new} bytes instead of {old}" for name, (old, new) in found.items())
     sizes = {name: {"csv_bytes": old, "bytes": new} for name, (old, new) in found.items()}

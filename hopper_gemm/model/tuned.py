@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, replace
@@ -19,6 +21,9 @@ from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 
 FILE = "best_configs.json"
+
+STALE_SECONDS = 3600.0
+"""Age at which a half-written file is one that a killed writer left: no write takes an hour."""
 
 
 class TunedTableError(ValueError):
@@ -156,6 +161,8 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file so that at every moment it holds the old content or the new.
 
+    Parts that killed writers of the same file left on this host are removed.
+
     Raises:
         OSError: it cannot be written; the old content stays.
     """
@@ -166,10 +173,19 @@ def replace_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+        _remove_parts(path)
     except OSError:
         with suppress(OSError):
             part.unlink()
         raise
+
+
+def _remove_parts(path: Path) -> None:
+    """Remove what killed writers of a file left: parts older than any write takes."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > STALE_SECONDS:
+                part.unlink()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ finished, how many there were and a digest of them, so that rows that vanished o
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 from hopper_gemm.study.files import FileLock, read_text, sync_folder, write_json
 from hopper_gemm.study.provenance import PROVENANCE
-from hopper_gemm.study.reader import ROWS, has_rows, packed, read_provenance, read_rows
+from hopper_gemm.study.reader import ROWS, digest_of, has_rows, lost_rows, packed, read_provenance, rows_and_digest
 from hopper_gemm.study.row import SUM, ResultsError, Row, RowKey, as_text
 from hopper_gemm.study.schema import BY_NAME, NAMES
 
@@ -143,7 +142,9 @@ class StudyFolder:
             finished: what else to note of the end, such as the budget.
             about: other keys to change.
         """
-        rows = {"rows": len(self.rows), "digest": digest_of(self.path / ROWS)}
+        path = self.path / ROWS
+        lines = read_text(path).split("\n")[:-1] if path.is_file() else []
+        rows = {"rows": len(self.rows), "digest": digest_of(lines)}
         self.note(**{**about, "finished": {**finished, **rows}})
 
     @property
@@ -169,20 +170,11 @@ class StudyFolder:
                 )
             return
         self.about = read_provenance(path)
-        self.rows = {row.key: row for row in read_rows(path)} if there else {}
+        rows, digest = rows_and_digest(path)
+        self.rows = {row.key: row for row in rows}
         first = read_text(path / ROWS).partition("\n")[0] if self.rows else ""
         self._names = tuple(first.split(",")[:-1]) or NAMES
-        said = self.about.get("finished")
-        if said is None:
-            return
-        lost = said["rows"] - len(self.rows)
-        if lost > 0:
-            self.remark = f"{lost} of the {said['rows']} rows of the finished study are gone from {path / ROWS}"
-        elif lost < 0 or digest_of(path / ROWS) != said["digest"]:
-            raise ResultsError(
-                f"{path / ROWS} does not hold the {said['rows']} rows with which the study was finished; restore it, "
-                f"or {ELSEWHERE}"
-            )
+        self.remark = lost_rows(path, self.about, rows, digest)
 
     def _cut(self) -> None:
         """Take off a torn last line, which a kill or a full disk left of an append."""
@@ -213,9 +205,3 @@ def identity_of(about: Mapping[str, Any]) -> dict[str, Any]:
         "kernel": about.get("kernel") if measured else None,
         "record": None if measured else about.get("record"),
     }
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of the lines of a rows file, whatever their order; a torn last line is none."""
-    text = read_text(path) if path.is_file() else ""
-    return hashlib.sha256("\n".join(sorted(text.split("\n")[:-1])).encode()).hexdigest()

@@ -16,7 +16,7 @@ import pyarrow
 from pyarrow import parquet
 
 from hopper_gemm.study.files import read_text, write_whole
-from hopper_gemm.study.reader import ROWS, SHARED, has_rows, packed, read_parquet, read_provenance, read_rows, shared
+from hopper_gemm.study.reader import ROWS, SHARED, has_rows, packed, read_parquet, read_study, shared
 from hopper_gemm.study.row import ResultsError, as_text
 from hopper_gemm.study.schema import ALIASES, BY_NAME
 
@@ -38,7 +38,7 @@ def pack(folder: Path) -> dict[str, tuple[int, int]]:
         For each file packed its name, its bytes as CSV and as Parquet.
 
     Raises:
-        ResultsError: the folder is no study, is packed already, or a file would lose something.
+        ResultsError: the folder is no study, a damaged one, is packed already, or a file would lose something.
     """
     studies = [path for path in sorted(folder.glob("*")) if path.is_dir() and has_rows(path)]
     own = [[folder / name] for name in FILES if (folder / name).is_file()]
@@ -49,8 +49,7 @@ def pack(folder: Path) -> dict[str, tuple[int, int]]:
             raise ResultsError(f"{folder} is packed already; hopper-gemm table {folder} reads it as it is")
         raise ResultsError(f"{folder / ROWS} does not exist; name a results folder such as results/h200/seed-table")
     for one in {path.parent for paths in parts for path in paths}:
-        read_provenance(one)
-        read_rows(one)
+        read_study(one)
     found = {}
     for paths in parts:
         target = packed(paths[0]) if paths in own else shared(paths[0])

@@ -7,7 +7,8 @@ of an append, is no damage: it is passed over, and what it stood for is measured
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from hopper_gemm.study import version1
 from hopper_gemm.study.files import read_object, read_text
-from hopper_gemm.study.provenance import PROVENANCE, checked
+from hopper_gemm.study.provenance import BEFORE, PROVENANCE, checked
 from hopper_gemm.study.row import SUM, ResultsError, Row, RowKey, RowParser, as_text, summed
 from hopper_gemm.study.schema import ALIASES, BY_NAME, NAMES, PAIRS
 
@@ -47,13 +48,52 @@ def read_study(folder: Path) -> Study:
     """Read a results folder.
 
     Raises:
-        ResultsError: it is none, or a file in it is damaged; the message says where.
+        ResultsError: it is none, a file in it is damaged, or its rows are not those with which its study was finished;
+            the message says where.
     """
     if not folder.is_dir():
         raise ResultsError(f"{folder} is not a folder; name a results folder such as results/h200/seed-table")
     if not has_rows(folder):
         raise ResultsError(f"{folder} holds no {ROWS}; name a results folder such as results/h200/seed-table")
-    return Study(folder, tuple(read_rows(folder)), read_provenance(folder))
+    about = read_provenance(folder)
+    rows, digest = rows_and_digest(folder)
+    if lost := lost_rows(folder, about, rows, digest):
+        raise ResultsError(f"{lost}; restore it, or run the same command again to measure them again")
+    return Study(folder, tuple(rows), about)
+
+
+def lost_rows(folder: Path, about: Mapping[str, Any], rows: Sequence[Row], digest: str) -> str:
+    """How many rows of a finished study are gone, in words; empty where none is, and of a study that is not finished.
+
+    Args:
+        folder: of the study.
+        about: its provenance.
+        rows: its rows.
+        digest: their :func:`digest_of`.
+
+    Raises:
+        ResultsError: a row is of another study, or rows were added or exchanged since the study was finished.
+    """
+    path, version = folder / ROWS, about.get("schema_version", 1)
+    known = (about.get("study"), *([""] if version == 1 else []))  # some files of version 1 have no such column
+    foreign = [] if "study" not in about else [row.study for row in rows if row.study not in known]
+    if foreign:
+        raise ResultsError(
+            f"{path}: {len(foreign)} of {len(rows)} rows are of the study {foreign[0][:40]!r}, not of "
+            f"{about['study']!r}; restore it, or delete them"
+        )
+    said = about.get("finished") if version > 1 else None
+    if said is None:
+        return ""
+    lost = said["rows"] - len(rows)
+    if lost > 0:
+        return f"{lost} of the {said['rows']} rows of the finished study are gone from {path}"
+    if lost < 0 or digest != said["digest"]:
+        raise ResultsError(
+            f"{path} does not hold the {said['rows']} rows with which the study was finished; restore it, or name "
+            "another folder"
+        )
+    return ""
 
 
 def has_rows(folder: Path) -> bool:
@@ -72,7 +112,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         return checked(read_object(path), path)
     for name in version1.ABOUT:
         if (folder / name).is_file():
-            return read_object(folder / name)
+            return checked(read_object(folder / name), folder / name, BEFORE)
     raise ResultsError(f"{path} does not exist; restore it, or name another results folder")
 
 
@@ -82,15 +122,27 @@ def read_rows(folder: Path) -> list[Row]:
     Raises:
         ResultsError: a file is damaged, or holds a row twice.
     """
+    return rows_and_digest(folder)[0]
+
+
+def rows_and_digest(folder: Path) -> tuple[list[Row], str]:
+    """The rows of a folder as :func:`read_rows` gives them, and the :func:`digest_of` their file, packed or not.
+
+    Raises:
+        ResultsError: a file is damaged, or holds a row twice.
+    """
     path = folder / ROWS
     if not there(path):
         files = {name: records(folder / name) for name in version1.READ if there(folder / name)}
-        return version1.read_rows(files, folder)
+        return version1.read_rows(files, folder), digest_of([])
     found: dict[RowKey, str] = {}
     rows: list[Row] = []
     lines = records(path)
-    parser = RowParser(next(lines, ("", []))[1])
+    names = next(lines, ("", []))[1]
+    texts = [",".join(names)] if names else []
+    parser = RowParser(names)
     for place, values in lines:
+        texts.append(summed(values[:-1]))
         try:
             row = parser.row(values)
         except ValueError as error:
@@ -99,7 +151,12 @@ def read_rows(folder: Path) -> list[Row]:
         if first is not place:
             raise ResultsError(f"{path}, {place}: the same row as {first}; delete one of them")
         rows.append(row)
-    return rows
+    return rows, digest_of(texts)
+
+
+def digest_of(lines: Iterable[str]) -> str:
+    """SHA-256 of the whole lines of a rows file, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 _FIX = "restore the file, or delete this row to measure it again"

@@ -17,7 +17,7 @@ from hopper_gemm.study.reader import Study
 from hopper_gemm.study.row import Row
 from hopper_gemm.study.space import problem_label
 from hopper_gemm.tables.pages.report import scope_line, source_line
-from hopper_gemm.tables.pivot import interval, markdown, one_line, words
+from hopper_gemm.tables.pivot import escaped, interval, markdown, one_line, words
 
 AGAINST = {
     "cublas": "torch.mm",
@@ -119,7 +119,7 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
 
 def compare_page(study: Study) -> str:
     """Markdown: a table for each regime, the means below it, and what the baselines ran."""
-    about, records = study.provenance, cells(study.stage("compare"))
+    about, records = escaped(study.provenance), cells(study.stage("compare"))
     title = about.get("study") or about.get("name", study.path.name)
     lines = [f"# {title}", "", f"**{_source(about)}**", "", scope_line(study), ""]
     if about.get("question"):

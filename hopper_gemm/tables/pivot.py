@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -275,6 +276,15 @@ def words(status: str) -> str:
 def one_line(text: str) -> str:
     """Text that may stand in a cell."""
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def escaped(value: Any) -> Any:
+    """Text in which Markdown and HTML find no tag, or an object or list of such texts; ``n < 64`` stays as it is."""
+    if isinstance(value, dict):
+        return {escaped(name): escaped(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [escaped(one) for one in value]
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value) if isinstance(value, str) else value
 
 
 def interval(row: Mapping[str, Any] | pd.Series) -> str:

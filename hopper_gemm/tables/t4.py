@@ -178,7 +178,9 @@ def _milliseconds(us: float) -> float:
 
 def _pair_seconds(about: Mapping[str, Any], regime: str) -> float:
     """How long a pair takes by the protocol, both arms."""
-    protocol = about["spec"][regime]
+    protocol = about["spec"].get(regime)
+    if protocol is None:
+        raise ResultsError(f"{about['study']}: its provenance lacks spec.{regime}, how long a pair takes; restore it")
     names = ("rest", "warm", "timed") if regime == "burst" else ("settle", "window")
     return 2 * sum(protocol[name] for name in names)
 

@@ -10,13 +10,15 @@ import pytest
 
 from hopper_gemm.measure.protocol import Burst, Outcome
 from hopper_gemm.model.tuned import FILE, read_tuned
-from hopper_gemm.run.coordinator import RunError
+from hopper_gemm.run.coordinator import RunError, run
 from hopper_gemm.run.questions.sweep import Sweep
 from hopper_gemm.study.reader import read_study
 from hopper_gemm.study.row import ResultsError
+from hopper_gemm.study.spec import checked
 from tests.run import fakes
 from tests.run.fakes import SPEC
 from tests.run.instant import ABOUT, LADDER, SEARCH, Instant, replayed, rows_of, spec_of, swept
+from tests.tables import making
 
 PLACE = "1024x1024x1024 burst isolated"
 
@@ -174,6 +176,15 @@ def test_stopped_anywhere_it_goes_on_and_measures_nothing_twice(spec, out, after
     assert not recorded & set(second.measured)
     assert status(out) == {"ok": 5, "illegal": 1}
     assert len(rows_of(out, "final")) == 2 * 3
+
+
+@pytest.mark.parametrize("known", ["NVIDIA H200", ""], ids=["this host", "workers to join"])
+def test_a_warm_start_from_another_gpu_is_refused_before_a_folder_is_made(tmp_path, out, known):
+    folder = making.write_study(tmp_path / "h100", making.row(), gpu={"name": "NVIDIA H100", "driver": ""})
+    asked = checked({**spec_of(tmp_path).model_dump(by_alias=True), "warm_start": [str(folder)]}, "asked")
+    with pytest.raises(ResultsError, match="was recorded on an NVIDIA H100, not an NVIDIA H200; leave it out"):
+        run(Sweep(asked, out, {**ABOUT, "gpu": {"name": known}}), Instant())
+    assert not out.parent.exists()
 
 
 def test_a_finished_sweep_asks_nothing_again(spec, out):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -129,6 +130,12 @@ def test_rows_that_were_exchanged_or_added_after_the_end_are_refused(tmp_path):
     assert StudyFolder(tmp_path / "s").finished, "their order is of no matter"
 
 
+def test_a_folder_with_rows_of_another_study_is_not_continued(tmp_path):
+    made(tmp_path / "s", [*ROWS[:5], replace(ROWS[5], study="other")], finish=False)
+    with pytest.raises(ResultsError, match=r"1 of 6 rows are of the study 'other', not of 'data'"):
+        StudyFolder(tmp_path / "s")
+
+
 def test_rows_without_provenance_are_refused_and_provenance_without_rows_goes_on(tmp_path):
     made(tmp_path / "s")
     about = (tmp_path / "s" / "provenance.json").read_bytes()
@@ -189,6 +196,17 @@ def test_a_file_is_whole_at_every_moment(tmp_path):
     while any(one.is_alive() for one in writers):
         assert len(set(json.loads(path.read_text())["a"])) == 1
     assert files(tmp_path) == ["x.json"]
+
+
+def test_a_writer_removes_what_killed_writers_of_its_file_left(tmp_path):
+    """Parts of other files stay, and young ones, whose writer may be at work."""
+    old, young, other = (tmp_path / f".{name}.part" for name in ("x.json.1-1", "x.json.2-2", "y.json.1-1"))
+    for part in (old, young, other):
+        part.write_text("{")
+    for part in (old, other):
+        os.utime(part, (0, 0))
+    write_json(tmp_path / "x.json", {})
+    assert files(tmp_path) == sorted([young.name, other.name, "x.json"])
 
 
 def test_a_lock_is_taken_once_and_leaves_no_file(tmp_path):

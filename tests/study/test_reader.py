@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,9 @@ from hopper_gemm.study.pack import pack
 from hopper_gemm.study.reader import frame_of, has_rows, read_provenance, read_rows, read_study
 from hopper_gemm.study.row import SUM, ResultsError
 from hopper_gemm.study.schema import NAMES
+from hopper_gemm.tables.pages.publish import publish
 from tests.conftest import ROOT
+from tests.tables.making import row, write_study
 
 RECORDED = ROOT / "results/h200"
 SEED = RECORDED / "seed-table-first"
@@ -111,6 +114,9 @@ def told(**changed):
     return json.dumps({"study": "s", "source": "measured", "created": "", "gpu": gpu, "spec": {}, **changed})
 
 
+RUNG = {"name": "first", "adds": "all", "from": None}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -118,7 +124,25 @@ def told(**changed):
         ("{", "line 1, column 2: "),
         ("{}", "the key study is missing"),
         ('{"study": 7}', "the key source is missing"),
-        (told(study=7), "study must be text but is a int"),
+        (told(study=7), "study must be text but got 7"),
+        (told(rows="tilt"), "rows must be a column of the results but got 'tilt'"),
+        (told(facet_rows="tilt"), "facet_rows must be a column of the results but got 'tilt'"),
+        (told(created="today"), "created must be a time such as 2026-11-23 08:00 UTC but got 'today'"),
+        (told(spec={"data": 3}), "spec.data must be text or a list of texts but got 3"),
+        (told(spec={"objective": []}), "spec.objective must be a list of speedup or pj_per_flop but is a list"),
+        (told(spec={"across": "best"}), "spec.across must be one of each, worst, mean but got 'best'"),
+        (told(spec={"space": {"tilt": [1, 2]}}), "spec.space must be an object of kernel parameters but is a dict"),
+        (told(spec={"burst": {"rest": 1}}), "the key spec.burst.warm is missing"),
+        (told(rungs=[{}]), "the key rungs.0.name is missing"),
+        (
+            told(rungs=[{**RUNG, "config": {"tile_m": "x"}}]),
+            "rungs.0.config must be a config of the kernel (tile",
+        ),
+        (told(protocols=[3]), "protocols.0 must be an object but is a int"),
+        (told(even={"x": "y"}), "even.x must be a list but is a str"),
+        (told(importance={"x": {}}), "the key importance.x.parameters is missing"),
+        (told(skipped={"stages": "many"}), "skipped.stages must be an integer but got 'many'"),
+        (told(versions=["3"]), "versions must be an object but is a list"),
         (told(gpu=[]), "gpu must be an object but is a list"),
         (told(gpu={}), "the key gpu.name is missing"),
         (told(noise={"x": "y"}), "noise.x must be a number"),
@@ -133,6 +157,56 @@ def test_damaged_provenance_is_told_with_file_and_key(recorded, content, message
         read_provenance(recorded)
     assert str(recorded / "provenance.json") in str(caught.value)
     assert message in str(caught.value)
+
+
+ENDED = [row(tile_m=m) for m in (64, 128, 256)]
+
+
+def only(folder, kept):
+    """Keep some of the lines of a file of rows."""
+    path = folder / "rows.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+
+
+@pytest.mark.parametrize("command", [read_study, pack, publish], ids=lambda one: one.__name__)
+def test_a_finished_study_that_lost_rows_is_refused_and_nothing_is_written(tmp_path, command):
+    """Every reader checks what `sweep` checks: how many rows a finished study had, and which."""
+    folder = write_study(tmp_path / "s", *ENDED, ended=True)
+    only(folder, 3)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ResultsError, match=r"1 of the 3 rows of the finished study are gone from .*s/rows\.csv; res"):
+        command(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("rows", [[*ENDED[:2], row(tile_m=320)], [*ENDED, row(tile_m=320)]], ids=["other", "more"])
+def test_a_finished_study_with_other_rows_than_it_ended_with_is_refused(tmp_path, rows):
+    finished = json.loads((write_study(tmp_path, *ENDED, ended=True) / "provenance.json").read_text())["finished"]
+    with pytest.raises(ResultsError, match=r"rows\.csv does not hold the 3 rows with which the study was finished"):
+        read_study(write_study(tmp_path, *rows, finished=finished))
+
+
+def test_packed_rows_are_held_to_the_end_of_their_study_too(tmp_path):
+    folder = write_study(tmp_path, *ENDED, ended=True)
+    pack(folder)
+    assert len(read_study(folder).rows) == 3
+    about = json.loads((folder / "provenance.json").read_text())
+    about["finished"]["digest"] = "0" * 64
+    (folder / "provenance.json").write_text(json.dumps(about))
+    with pytest.raises(ResultsError, match="does not hold the 3 rows"):
+        read_study(folder)
+
+
+def test_an_unfinished_study_reads(tmp_path):
+    """It has no end to be held to."""
+    only(write_study(tmp_path, *ENDED), 3)
+    assert len(read_study(tmp_path).rows) == 2
+
+
+def test_rows_of_another_study_are_refused_with_their_number_and_its_name(tmp_path):
+    write_study(tmp_path, *ENDED, replace(row(tile_m=320), study="ladder"))
+    with pytest.raises(ResultsError, match=r"rows\.csv: 1 of 4 rows are of the study 'ladder', not of 's'; restore"):
+        read_study(tmp_path)
 
 
 def test_what_is_no_study_is_told_with_what_it_lacks(tmp_path):

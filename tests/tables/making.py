@@ -10,6 +10,7 @@ from hopper_gemm.ladder.config import FIELDS, config_of
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.study.reader import digest_of
 from hopper_gemm.study.row import SUM, Row
 from hopper_gemm.study.schema import NAMES, TIMED
 
@@ -63,10 +64,11 @@ def row(
     return Row(point, status, reason, figures, samples, stage, process, **about)
 
 
-def write_study(folder: Path, *rows: Row, **about: Any) -> Path:
-    """A results folder with these rows."""
+def write_study(folder: Path, *rows: Row, ended: bool = False, **about: Any) -> Path:
+    """A results folder with these rows; one that has ended says how many and which."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [",".join([*NAMES, SUM]), *(row.line() for row in rows)]
+    about |= {"finished": {"rows": len(rows), "digest": digest_of(lines)}} if ended else {}
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
     (folder / "provenance.json").write_text(json.dumps({**ABOUT, **about}))
     return folder

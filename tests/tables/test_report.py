@@ -7,6 +7,8 @@ import json
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.study.reader import read_study
+from hopper_gemm.tables.compare import compare_page
+from hopper_gemm.tables.pages.index import index
 from hopper_gemm.tables.pages.report import report, scope_line
 from tests.tables.making import ABOUT, row, write_study
 
@@ -80,3 +82,14 @@ def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
     text = report(read_study(folder))
     assert "**Measured on an NVIDIA H200.**" in text
     assert "| 256 | 1.00x (4) |" in text
+
+
+def test_a_tag_in_provenance_stands_as_text_on_every_page(tmp_path):
+    tag = "<img src=x>"
+    about = {"question": f"Is n < 64? {tag}", "gpu": {"name": tag, "driver": tag}, "skipped": {tag: 1}}
+    study = read_study(write_study(tmp_path / "results/h200/s", row(), row(stage="compare"), **about))
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks/reader.py").write_text("")  # an index with readers shows the questions
+    for text in (report(study), compare_page(study), index(tmp_path / "results/h200")):
+        assert tag not in text
+        assert "Is n < 64? &lt;img src=x>" in text

@@ -56,6 +56,9 @@ class Cluster:
     Args:
         job: of the run.
         where: ``HOST`` or ``HOST:PORT`` to listen on.
+
+    Raises:
+        ValueError: nobody can listen there.
     """
 
     def __init__(self, job: Job, where: str = "127.0.0.1") -> None:
@@ -70,15 +73,22 @@ class Cluster:
         """Tasks by name of the worker, until the next poll sends them together."""
         self._futures: set[Any] = set()
         self._lost = False
-        self._cluster = LocalCluster(
-            n_workers=0,
-            host=host,
-            scheduler_port=int(port or 0),
-            protocol="tls://",
-            security=security,
-            dashboard_address=f"{host}:0",
-            silence_logs=False,
-        )
+        try:
+            self._cluster = LocalCluster(
+                n_workers=0,
+                host=host,
+                scheduler_port=int(port or 0),
+                protocol="tls://",
+                security=security,
+                dashboard_address=f"{host}:0",
+                silence_logs=False,
+            )
+        except (RuntimeError, OSError) as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            why = getattr(cause, "strerror", None) or cause
+            raise ValueError(f"--host {where} cannot be listened on ({why}); name another host or port") from None
         self._client = Client(self._cluster, set_as_default=False)
         scheduler = self._cluster.scheduler
         self._cluster.loop.add_callback(scheduler.add_plugin, self._watch, name=TOPIC)
@@ -250,32 +260,38 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
         pem: file with the certificate and the key that the coordinator made.
 
     Raises:
-        ValueError: there is no such file, or nobody listens there.
+        ValueError: there is no such file, it holds no key, or nobody listens there with this key.
     """
     try:
         text = pem.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--pem {pem} cannot be read ({error}); copy it from the coordinator's host") from None
+    other = f"--pem {pem} holds no certificate with its key; copy it from the coordinator's host"
     cut = text.find("-----BEGIN PRIVATE KEY")
     if cut <= 0:
-        raise ValueError(f"--pem {pem} holds no certificate with its key; copy it from the coordinator's host")
+        raise ValueError(other)
     cert, key = text[:cut], text[cut:]
     security = Security(
         require_encryption=True, tls_ca_file=cert, tls_worker_cert=cert, tls_worker_key=key, tls_client_cert=cert,
         tls_client_key=key,
     )  # fmt: skip
+    try:
+        keys = security.get_connection_args("worker")
+    except (OSError, ValueError):  # ssl's errors are OSErrors
+        raise ValueError(other) from None
     log = log_file("worker")
     log_to(log)
-    with log.open("a") as file:
-        os.dup2(file.fileno(), 2)  # what Dask's processes print; the caller keeps a line to the terminal
     dask.config.set(CONFIG)
 
     async def run() -> None:
         """Until the scheduler hangs up: Dask's own workers would look for it for half a minute."""
         try:
-            comm = await connect(address, **security.get_connection_args("worker"))
-        except OSError as error:
-            raise ValueError(f"nobody listens at {address} ({type(error).__name__}); start a sweep first") from None
+            comm = await connect(address, **keys)
+        except OSError:
+            told = f"nobody listens at {address}, or not with the key of {pem}; start a sweep, or copy its key"
+            raise ValueError(told) from None
+        with log.open("a") as file:
+            os.dup2(file.fileno(), 2)  # what Dask's processes print
         host = socket.gethostname()
         nannies = [
             Nanny(

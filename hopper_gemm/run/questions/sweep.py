@@ -140,6 +140,9 @@ class Sweep(Recording):
         if only is not None and not self._space.total:
             where = about["replayed_from"]
             raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
+        gpu = about["gpu"]["name"]
+        self._earlier = self._warm_rows(gpu) if gpu else None
+        """Rows of a warm start; None until a worker joins, where the kind of GPU is not known before."""
         self._objective = Objective(tuple(spec.objective))
         self._lost_controls: set[tuple[Point, str]] = set()
         """Bare points of places that have rows of a board, but not its noise floor."""
@@ -205,6 +208,8 @@ class Sweep(Recording):
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, and note the board of each."""
+        if self._earlier is None:
+            self._earlier = self._warm_rows(member.gpu["name"])
         super().joined(member)
         self._boards.add(member.board)
         self._note_board(member)
@@ -324,12 +329,13 @@ class Sweep(Recording):
         illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
         folder.append([self._refused(point, why, "sweep") for point, why in illegal])
         answered = self._answered()
-        earlier = [row for name in spec.warm_start for row in earlier_rows(Path(name), self._about["gpu"]["name"])]
         there = Counter(place_of(point) for point in answered)
         owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
         spent = float(self._before.get("searched", 0.0))
         known = answered.values()
-        self._search = Search(spec, self._legal, known, earlier=earlier, spent=spent, most=self._trials, owed=owed)
+        self._search = Search(
+            spec, self._legal, known, earlier=self._earlier or [], spent=spent, most=self._trials, owed=owed
+        )
         self._done = len(self._space.points) - len(self._legal) + len(answered)
         self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()
@@ -344,6 +350,10 @@ class Sweep(Recording):
             self._mirror = Mirror(self._storage, spec, self._legal, self.say)
             for row in answered.values():
                 self._mirror.add(row)
+
+    def _warm_rows(self, gpu: str) -> list[Row]:
+        """Rows of the folders that a warm start names, all of this kind of GPU."""
+        return [row for name in self.spec.warm_start for row in earlier_rows(Path(name), gpu)]
 
     def _answered(self) -> dict[Point, Row]:
         """Legal points with a row."""

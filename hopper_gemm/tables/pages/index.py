@@ -17,7 +17,7 @@ from hopper_gemm.study.row import Row
 from hopper_gemm.tables.compare import cells, means
 from hopper_gemm.tables.pages.publish import COMPARISON, TABLE
 from hopper_gemm.tables.pages.report import scope
-from hopper_gemm.tables.pivot import interval, markdown, one_line
+from hopper_gemm.tables.pivot import escaped, interval, markdown, one_line
 
 INDEX, NOTES = "README.md", "notes.toml"
 """The index; and remarks on studies that their rows do not show, such as what was cut off, by study."""
@@ -69,12 +69,11 @@ def write_index(root: Path) -> None:
 
 
 def missing(study: Study) -> str:
-    """What a study's rows lack by its provenance: rows that it had when it ended, or finals that were asked for, or, of
-    a run that never ended, some of its rows."""
+    """What a study's rows lack by its provenance: finals that were asked for, or, of a run that never ended, some of
+    its rows. A study that ended lacks none: else it is not read at all."""
     about = study.provenance
-    ended = (about.get("finished") or {}).get("rows")
-    if ended is not None:
-        return "" if len(study.rows) >= ended else f"{ended - len(study.rows)} of {ended} rows"
+    if "rows" in (about.get("finished") or {}):
+        return ""
     asked = about.get("spec", {}).get("final", {}).get("best", 0)
     ran, had = (_by_place(study.stage(stage)) for stage in ("sweep", "final"))
     wanted = {place: min(asked, len(configs)) for place, configs in ran.items()}
@@ -98,7 +97,7 @@ def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers:
     columns = [name for name in known if readers or name not in ("question", "notebook")]
     rows = []
     for study in studies:
-        path, about = study.path.relative_to(root), study.provenance
+        path, about = study.path.relative_to(root), escaped(study.provenance)
         pages = [name for name in (TABLE, COMPARISON) if (study.path / name).is_file()]
         named = f"[{study.path.name}]({'/'.join([str(path), *pages[:1]])})"
         note = notes.get(str(path), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -25,6 +26,7 @@ CONFIGS = f"Configs: {LEGEND}."
 
 def report(study: Study) -> str:
     """The Markdown page of a sweep, a search or a ladder."""
+    study = replace(study, provenance=pivot.escaped(study.provenance))
     about, rows, finals = study.provenance, pivot.rows_of(study, "sweep"), pivot.rows_of(study, "final")
     lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", scope_line(study), ""]
     lines += [about.get("question", "").strip(), "", *_protocol_lines(about), ""]
