@@ -1,4 +1,4 @@
-"""What is here, what is needed, what to do."""
+"""Compare this machine with what the project needs, and say what to do."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _driver(facts: Machine) -> Finding:
 
 
 def _torch(facts: Machine) -> list[Finding]:
-    """What torch was built for; nothing without torch, which stands among the packages."""
+    """The CUDA version of the torch build; no finding without torch, which stands among the packages."""
     what, cuda = "torch's CUDA", facts.torch_cuda
     limit = facts.driver_cuda.partition(".")[0]
     needed = f"a CUDA build, CUDA {limit} or earlier" if limit else "a CUDA build"

@@ -1,4 +1,4 @@
-"""What the machine has of what the project needs, read without torch and without the DSL."""
+"""Facts about this machine that the project depends on, read without torch and without the DSL."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _torch_cuda() -> str | None:
 
 
 def _driver() -> dict[str, Any]:
-    """What NVML tells, or why it tells nothing."""
+    """GPUs and driver as NVML lists them, or the reason why it lists none."""
     try:
         import pynvml
 

@@ -199,7 +199,7 @@ def store(
 
 @command
 def doctor(as_json: options.Json = False) -> None:
-    """What is here, what is needed, what to do."""
+    """Compare this machine with what the project needs, and say what to do."""
     from hopper_gemm.cli.doctor import examine
 
     findings = examine()

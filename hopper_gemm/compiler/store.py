@@ -51,7 +51,7 @@ SOURCES = (
 LOCK = ".lock"
 
 ENTRY = re.compile(r"[0-9a-f]{32}\.(json|o)")
-"""What the name of an entry's file begins with; one that is half written has more behind it."""
+"""Beginning of the name of an entry's file; a half-written file has more behind it."""
 
 
 class StoreError(PermissionError):
@@ -68,8 +68,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class KernelId:
-    """What one binary is compiled for: a resolved config at default launch values, a type and a layout; and what looks
-    on as it runs, as module:name, which makes it another binary."""
+    """Key of one binary: a resolved config at default launch values, a type, a layout, and the observer as module:name,
+    which makes it another binary."""
 
     config: GemmConfig
     dtype: str
@@ -174,7 +174,7 @@ class KernelStore:
                 self._write(self._report_file(kernel), json.dumps(entry).encode())
 
     def usage(self) -> Usage:
-        """What lies in the store now; nothing where there is no folder."""
+        """Kernels in the store now; none where there is no folder."""
         sizes: dict[Path, int] = {}
         for path in self._files():
             with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
