@@ -16,7 +16,16 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.lookup import CLUSTER, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import CHANGES, FILE, TunedEntry, TunedTableError, local_root, read_tuned, write_tuned
+from hopper_gemm.model.tuned import (
+    CHANGES,
+    FILE,
+    TunedEntry,
+    TunedTableError,
+    local_root,
+    pick,
+    read_tuned,
+    write_tuned,
+)
 from tests.conftest import ROOT
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
@@ -72,6 +81,19 @@ def test_a_slower_entry_of_an_earlier_table_serves_since_it_was_measured_on_the_
     write_tuned(places["own"], [entry(96, speedup=1.01)])
     write_tuned(places["recorded"], [entry(192, speedup=1.3)])
     assert served() == 96
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_fastest_entry_of_the_asked_context_serves_then_of_the_asked_regime_whatever_their_order(order):
+    places = [("isolated", "burst"), ("isolated", "steady"), ("chained", "burst"), ("chained", "steady")]
+    entries = [
+        entry(speedup=speedup, context=context, regime=regime)
+        for faster, (context, regime) in enumerate(places)
+        for speedup in (1.0 + faster, 1.5 + faster, 1.2 + faster)
+    ]
+    for best in (1.5, 2.5, 3.5, 4.5):
+        assert pick(entries[::order], PROBLEM).entry.speedup == best
+        entries = entries[3:]
 
 
 def test_an_own_entry_of_another_context_does_not_hide_a_recorded_one_of_the_asked_context(places):

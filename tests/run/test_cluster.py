@@ -47,6 +47,27 @@ def test_a_port_in_use_and_an_unknown_host_are_told_in_one_line():
                 cluster.Cluster(Job("x"), where)
 
 
+def test_the_key_file_is_for_its_owner_alone_whatever_file_was_there_and_is_removed_at_the_end(tmp_path, monkeypatch):
+    """A file that an earlier run left is replaced: a process that has it open does not read the new key."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    left = cluster.private_folder("cluster") / f"{port}.pem"
+    left.write_text("left")
+    left.chmod(0o666)
+    with left.open() as before:
+        running = cluster.Cluster(Job("x"), f"127.0.0.1:{port}")
+        try:
+            assert running.pem == left
+            assert left.stat().st_mode & 0o777 == 0o600
+            assert "PRIVATE KEY" in left.read_text()
+            assert before.read() == "left"
+        finally:
+            running.close()
+    assert not left.exists()
+
+
 def test_a_worker_with_a_cut_key_is_told_in_one_line(tmp_path, coordinators):
     cut = tmp_path / "cut.pem"
     cut.write_text(coordinators[0].pem.read_text()[:-200])

@@ -167,6 +167,18 @@ def test_a_late_answer_of_a_worker_that_was_taken_for_dead_counts_for_nothing():
     assert "late" not in {one.answer.reason for one in question.taken}
 
 
+@pytest.mark.parametrize("points", [1, 3])
+def test_of_two_answers_for_one_point_the_first_counts_and_the_second_is_passed_over(points):
+    def act(worker, number, task):
+        for index in range(len(task.points)):
+            yield Answer(number, index, "ok", "first")
+            yield Answer(number, index, "ok", "second")
+
+    question, _, _ = ran([Task(tuple(POINTS[:points]))], act)
+    assert [one.point for one in question.taken] == POINTS[:points]
+    assert {one.answer.reason for one in question.taken} == {"first"}
+
+
 def test_what_is_for_one_board_waits_for_it_and_is_given_back_when_that_is_gone_for_good():
     def act(worker, number, task):
         if worker == "w0":

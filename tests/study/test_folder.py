@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import stat
 import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -181,6 +184,43 @@ def test_folders_of_version_1_and_packed_ones_take_no_rows(tmp_path):
         StudyFolder(tmp_path / "s")
 
 
+@pytest.fixture
+def steps(monkeypatch):
+    """What reaches the disk, in order: the bytes of a file's content, the name of a replaced file, ``"folder"``."""
+    found, fsync, replace_file = [], os.fsync, os.replace
+
+    def synced(handle):
+        status = os.fstat(handle)
+        found.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
+        fsync(handle)
+
+    def named(old, new):
+        found.append(Path(new).name)
+        replace_file(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named)
+    return found
+
+
+def test_rows_are_on_the_disk_when_append_returns(tmp_path, steps):
+    """A machine that loses its power after an append keeps its rows, and the name of their file."""
+    folder, path = StudyFolder(tmp_path / "s"), tmp_path / "s" / "rows.csv"
+    with folder.held(ABOUT):
+        steps.clear()
+        folder.append(ROWS[:4])
+        assert steps == [path.stat().st_size, "folder"]
+        steps.clear()
+        folder.append(ROWS[4:6])
+        assert steps == [path.stat().st_size]
+
+
+def test_content_is_on_the_disk_before_it_takes_the_files_name_and_the_name_before_write_whole_returns(tmp_path, steps):
+    """A machine that loses its power leaves the whole old file or the whole new one."""
+    write_whole(tmp_path / "x.json", "content")
+    assert steps == [len("content"), "x.json", "folder"]
+
+
 def test_a_file_is_whole_at_every_moment(tmp_path):
     """Two writers at once: a reader sees the one or the other."""
     path = tmp_path / "x.json"
@@ -219,3 +259,26 @@ def test_a_lock_is_taken_once_and_leaves_no_file(tmp_path):
     assert second.taken() is None
     assert second.take()
     second.release()
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(tmp_path, monkeypatch, replaced):
+    """The holder removes the file between the open and the lock of another process: only a lock on the file that has
+    the name now counts."""
+    first, second, third = (FileLock(tmp_path / "l") for _ in range(3))
+    flock = fcntl.flock
+
+    def late(handle, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        first.release()
+        if replaced:
+            assert third.take("third")
+        flock(handle, how)
+
+    assert first.take()
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert second.take("second") is not replaced
+    assert not FileLock(tmp_path / "l").take()
+    assert first.taken() == ("third" if replaced else "second")
+    second.release()
+    third.release()

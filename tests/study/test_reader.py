@@ -237,6 +237,20 @@ def test_a_packed_folder_gives_the_same_rows_and_frame(recorded):
     assert set(frame["tile"]) >= {"256x128"}
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["study", "list"])
+def test_rows_that_parquet_would_not_give_back_to_the_letter_stay_csv(tmp_path, several):
+    """A torn last line is no row but is part of the file: pack refuses it, removes nothing and writes nothing."""
+    folders = [
+        write_study(tmp_path / name, *(replace(one, study=name) for one in ENDED), study=name) for name in ("a", "b")
+    ]
+    path = folders[-1] / "rows.csv"
+    path.write_text(path.read_text() + "2026-11-23,")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ResultsError, match=r"b/rows\.csv holds what Parquet would not give back to the letter"):
+        pack(tmp_path if several else folders[-1])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_json_and_text_that_are_not_there_are_named(tmp_path):
     for read in (read_text, read_json):
         with pytest.raises(ResultsError, match="does not exist"):

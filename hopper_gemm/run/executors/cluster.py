@@ -94,7 +94,8 @@ class Cluster:
         self._cluster.loop.add_callback(scheduler.add_plugin, self._watch, name=TOPIC)
         self.address: str = self._cluster.scheduler_address
         self.pem = private_folder("cluster") / f"{self.address.rpartition(':')[2]}.pem"
-        handle = os.open(self.pem, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.pem.unlink(missing_ok=True)  # a file that is there keeps its mode, and its readers
+        handle = os.open(self.pem, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as file:
             file.write(security.tls_worker_cert + security.tls_worker_key)
 
