@@ -58,7 +58,7 @@ if __name__ == "__main__":
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         json.dump(list(pool.map(compiled, json.load(sys.stdin))), sys.stdout)
 """
-"""What a tree runs, as a file: problems and configs on stdin, object files and reports on stdout."""
+"""Script run in each source tree: reads problems and configs on stdin, writes object files and reports to stdout."""
 
 Built = tuple[str, dict[str, Any]]
 """An object file, and the compiler's report."""

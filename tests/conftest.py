@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -79,3 +80,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def kernel_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of its own, so that nothing compiled by an earlier version is taken for this one."""
     return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Writes to the disk, in order: the size of a synced file, the name of a replaced file, ``"folder"``."""
+    found, fsync, replace_file = [], os.fsync, os.replace
+
+    def synced(handle):
+        status = os.fstat(handle)
+        found.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
+        fsync(handle)
+
+    def named(old, new):
+        found.append(Path(new).name)
+        replace_file(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named)
+    return found

@@ -163,7 +163,7 @@ class Mainloop:
         """The loads that this warpgroup issues before it waits for stage ``k_tile``: none."""
 
     def _due(self, k_tile: Int32, k_tiles: Int32) -> Boolean | None:
-        """Whether a stage is released after stage ``k_tile`` is committed; None where that is certain."""
+        """Return True if a stage is released after stage ``k_tile`` is committed; None if a stage always is."""
         begun = k_tile >= self.stagger if self.stagger else None
         if not self.held:
             return begun

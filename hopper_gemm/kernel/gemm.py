@@ -359,7 +359,7 @@ class HopperGemm:
         return RingState.first(self.config.stages, phase=phase)
 
     def _peeks(self, side: str) -> bool:
-        """Whether a side of the ring probes ahead; with one stage it would ask for what it holds itself."""
+        """Return True if a side of the ring probes ahead; a ring of one stage has no next slot to probe."""
         return self.config.stages != 1
 
     def _loads(self, task: Task) -> Loads:

@@ -1,4 +1,4 @@
-"""What looks on while a role works: nothing, unless a study puts an observer of its own in."""
+"""Hooks that each role calls as it works; they do nothing unless a study replaces them."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ class Ring:
         )
 
     def arrives(self, lane: Int32, warp: Int32) -> Boolean | None:
-        """Whether a lane of a warp of the CTA takes part in releases: one for each CTA that must be told."""
+        """Return True if a lane releases slots: one of the warp for each CTA whose ring must know."""
         return Boolean(lane < self.readers)
 
     @cute.jit

@@ -1,4 +1,4 @@
-"""What a CTA works on and with: operands and output as the launch hands them over, shared memory, its work."""
+"""Task of a CTA: its operands and output from the launch, its shared memory, its tile scheduler."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Task:
-    """What a CTA works on and with, the same for all of its roles."""
+    """Task of a CTA, shared by all of its roles."""
 
     scheduler: TileScheduler
     operands: Operands

@@ -180,13 +180,13 @@ class Item(Bundle):
 
 
 class Static:
-    """What walks have in common that every role works out by itself."""
+    """Base of static walks: every role computes the items itself, and the producer passes nothing on."""
 
     ending: Int32 | None = None
-    """What the producer hands on after the last item."""
+    """Message of the producer after the last item; None: consumers count for themselves."""
 
     def number(self, at: Any) -> Int32 | None:
-        """What the producer hands on with an item."""
+        """Message of the producer with an item; None: consumers count for themselves."""
         return None
 
     def ask(self, at: Any) -> Any:
@@ -283,11 +283,11 @@ class Counter:
 
     @property
     def ending(self) -> Int32:
-        """What is handed on after the last item."""
+        """Message of the producer after the last item: no more work."""
         return Int32(NO_MORE)
 
     def number(self, at: Asked) -> Int32:
-        """What is handed on with an item."""
+        """Message of the producer with an item: the number of the item."""
         return at.index
 
     def start(self, state: RingState) -> Asked:

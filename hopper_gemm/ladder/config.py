@@ -125,7 +125,7 @@ class LadderConfig(GemmConfig):
         return self.schedule != "multistage"
 
     def peeks(self, side: Side) -> bool:
-        """Whether a side of the ring probes ahead; with one stage it would ask for what it holds itself."""
+        """Return True if a side of the ring probes ahead; a ring of one stage has no next slot to probe."""
         return self.stages != 1 and (self.peek is True or self.peek == side)
 
     def every_thread(self, side: Side) -> bool:
@@ -140,14 +140,14 @@ class LadderConfig(GemmConfig):
         return GemmConfig().but(**{one.name: getattr(self, one.name) for one in fields(GemmConfig)})
 
     def compiled(self) -> GemmConfig:
-        """What the machine code depends on."""
+        """The part of the config that the machine code depends on."""
         return super().compiled().narrowed()  # type: ignore[attr-defined]
 
 
 add_rules(LadderConfig, LADDER_RULES)
 
 PARAMETERS = parameters_of(LadderConfig)
-"""What is declared of each parameter, the kernel's first."""
+"""Declaration of each parameter, the kernel's first."""
 
 FIELDS = tuple(PARAMETERS)
 """Every parameter's name."""

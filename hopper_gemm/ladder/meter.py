@@ -17,7 +17,7 @@ from hopper_gemm.kernel.place import Place
 
 
 class Reading(NamedTuple):
-    """What one role of one CTA writes down, in this order, 32 bits each.
+    """Fields that one role of one CTA records, in this order, 32 bits each.
 
     Args:
         stages: stages that it went through.

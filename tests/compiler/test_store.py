@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -216,23 +214,12 @@ def test_folder_and_files_are_for_their_owner_alone(entry):
     assert {path.stat().st_mode & 0o777 for path in store.root.iterdir()} == {0o600}
 
 
-def test_content_is_on_disk_before_it_has_its_name_and_the_name_before_the_next(tmp_path, monkeypatch):
+def test_content_is_on_disk_before_it_has_its_name_and_the_name_before_the_next(tmp_path, steps):
     """A machine that loses its power leaves a whole entry or none."""
-    steps = []
-    fsync, replace_file = os.fsync, os.replace
-
-    def synced(handle):
-        steps.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "content")
-        fsync(handle)
-
-    def named(old, new):
-        steps.append(Path(new).suffix)
-        replace_file(old, new)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", named)
     KernelStore(tmp_path).put(KernelId.of(GemmConfig(), PROBLEM), b"kernel", REPORT)
-    assert steps == ["content", ".o", "folder", "content", ".json", "folder"]
+    made, report = tmp_path.glob("*.o"), tmp_path.glob("*.json")
+    for path, written in zip([*made, *report], (steps[:3], steps[3:]), strict=True):
+        assert written == [path.stat().st_size, path.name, "folder"]
 
 
 def test_many_writers_leave_one_whole_entry_and_readers_meet_nothing_else(tmp_path):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 import subprocess
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -182,25 +180,6 @@ def test_folders_of_version_1_and_packed_ones_take_no_rows(tmp_path):
     pack(tmp_path / "s")
     with pytest.raises(ResultsError, match="is packed and takes no more rows"):
         StudyFolder(tmp_path / "s")
-
-
-@pytest.fixture
-def steps(monkeypatch):
-    """What reaches the disk, in order: the bytes of a file's content, the name of a replaced file, ``"folder"``."""
-    found, fsync, replace_file = [], os.fsync, os.replace
-
-    def synced(handle):
-        status = os.fstat(handle)
-        found.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
-        fsync(handle)
-
-    def named(old, new):
-        found.append(Path(new).name)
-        replace_file(old, new)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", named)
-    return found
 
 
 def test_rows_are_on_the_disk_when_append_returns(tmp_path, steps):
