@@ -8,6 +8,7 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
+from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.model import hopper
@@ -82,6 +83,7 @@ class Mainloop:
     Args:
         ring: of stages.
         share: what it multiplies.
+        epilogue: opened while the last wgmma groups run.
         stagger: groups in flight when an older stage is released.
         peek: probe the next stage while the tensor cores work, and block only if the probe failed.
         held: last stages of a tile that are not released; see :func:`release_held`.
@@ -90,6 +92,7 @@ class Mainloop:
 
     ring: Ring
     share: Share
+    epilogue: Epilogue
     stagger: int
     peek: bool
     held: int
@@ -150,6 +153,7 @@ class Mainloop:
             released = released.next()
         if cutlass.const_expr(turn is not None):
             turn.give()
+        self.epilogue.open()
         warpgroup.wait_group(0)
         for i in cutlass.range_constexpr(stagger - self.held):
             share.release(ring, released.index, k_tiles + i >= stagger)

@@ -38,6 +38,10 @@ from hopper_gemm.model.footprint import Footprint
 ALL_SHARED = 100
 """Per cent of the memory that an SM divides between L1 and shared."""
 
+INIT_WARP = 1
+"""Warp of a CTA that initialises the barriers, beside the way of the producer's first warp to its first load: worth 0.1
+to 0.3 % of launches of 5 to 25 us (docs/ideas.md)."""
+
 SET_UP, FIRST_TURN = 0, 4
 """Ids of named barriers: the one that says that the ring's barriers are initialised, and that of the first consumer's
 turn in pingpong. Those in between belong to the consumers' epilogues."""
@@ -57,7 +61,7 @@ class HopperGemm:
 
         full[stage]         the loading thread, with the stage's bytes; then TMA (also the peers' multicast)
         empty[stage]        every consumer warp of every CTA that the slot's loads serve
-        named barrier 0     the producer's first warp, which initialises the barriers and goes on; consumers wait
+        named barrier 0     the producer's second warp, which initialises the barriers; its first and consumers wait
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
         cluster barrier     all threads, once the barriers are initialised; where a cluster divides k thrice a tile
@@ -142,7 +146,7 @@ class HopperGemm:
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
-        self.kernel(operands, output, raster, k_tiles, workspace, readings).launch(
+        self.kernel(raster, k_tiles, workspace, operands, output, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
             block=(footprint.threads, 1, 1),
             # a launch with the attribute costs 0.4 to 1 us more, also where the cluster is one CTA
@@ -158,69 +162,76 @@ class HopperGemm:
     @cute.kernel
     def kernel(
         self,
-        operands: Operands,
-        output: Output,
         raster: Raster,
         k_tiles: Int32,
         workspace: Workspace | None,
+        operands: Operands,
+        output: Output,
         readings: cute.Tensor | None,
     ) -> None:
-        """Set up, then play the warpgroup's role; see the class."""
+        """Set up, then play the warpgroup's role; see the class. What the first load needs comes first: it then lies in
+        256 bytes of the constant bank, and not behind the descriptors."""
         config = self.config
         seen = self.observer.enter(readings)
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         place = Place.here(self.cluster, self.parts)
-        memory, storage = Memory.of(self.footprint, self.a, self.b, self.chunks)
-        ring = self._ring(storage)
+        memory = Memory.of(self.footprint, self.a, self.b, self.chunks)
+        ring = self._ring(memory.storage)
         k_first = 0
         if cutlass.const_expr(self.parts > 1):
             k_first, k_tiles = raster.stretch(place.part, self.parts, k_tiles)
-        mailbox = storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
+        mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
         scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox)
         task = Task(scheduler, operands, output, memory, seen)
-        self._begin(task)
-        if place.warp == 0:
-            self._prefetch_descriptors(task)
-            with cute.arch.elect_one():
-                ring.init()
-                if cutlass.const_expr(self._has_mailbox):
-                    Counter.init(storage.mailbox.data_ptr(), config.cluster_size)
-            cute.arch.sync_warp()
-        self._set_up(place)
-        self._play(task, storage)
+        self._set_up(task)
+        self._play(task)
 
     @cute.jit
-    def _set_up(self, place: Place) -> None:
-        """Let nobody use a barrier before it is initialised. Alone in its cluster, the producer need not wait for
-        anyone: it initialised them itself."""
+    def _set_up(self, task: Task) -> None:
+        """Initialise the barriers, and let nobody use one before that is done."""
+        scheduler = task.scheduler
+        if task.place.warp == 0:
+            self._prefetch_descriptors(task)
+        if task.place.warp == self.init_warp:
+            with cute.arch.elect_one():
+                task.ring.init()
+                if cutlass.const_expr(self._has_mailbox):
+                    Counter.init(scheduler.mailbox, self.config.cluster_size)
+            cute.arch.sync_warp()
+        self._await_barriers(task.place)
+
+    @cute.jit
+    def _await_barriers(self, place: Place) -> None:
+        """Wait until the barriers are initialised. Alone in its cluster, the warp that initialised them need not wait
+        for anyone."""
         if cutlass.const_expr(self.config.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         else:
-            threads = self.footprint.threads - hopper.WARPGROUP_THREADS + hopper.WARP_THREADS
-            if place.warp == 0:
+            threads = self.footprint.threads - hopper.WARPGROUP_THREADS + 2 * hopper.WARP_THREADS
+            if place.warp == self.init_warp:
                 cute.arch.barrier_arrive(barrier_id=SET_UP, number_of_threads=threads)
-            elif place.warpgroup > 0:
+            elif (place.warp == 0) | (place.warpgroup > 0):
                 cute.arch.barrier(barrier_id=SET_UP, number_of_threads=threads)
 
     @cute.jit
-    def _play(self, task: Task, storage) -> None:
+    def _play(self, task: Task) -> None:
         """One role a warpgroup."""
         registers = self.footprint.registers
         if task.place.warpgroup == 0:
             if cutlass.const_expr(registers.moved):
                 cute.arch.setmaxregister_decrease(registers.producer)
-            self._produce(task, storage)
+            self._produce(task)
         else:
             if cutlass.const_expr(registers.moved):
                 cute.arch.setmaxregister_increase(registers.consumer)
-            self._consume(task, storage, task.place.warpgroup - 1)
+            self._consume(task, task.place.warpgroup - 1)
 
     # The producer ----------------------------------------------------------------------------
 
     @cute.jit
-    def _produce(self, task: Task, storage) -> None:
+    def _produce(self, task: Task) -> None:
         """Load every item of this CTA. By a warpgroup: one warp issues TMA, and the others arrive at the cluster's
         barriers where it adds up split-K parts."""
         state = self._state(phase=1)
@@ -266,15 +277,16 @@ class HopperGemm:
     # The consumers ---------------------------------------------------------------------------
 
     @cute.jit
-    def _consume(self, task: Task, storage, consumer: Int32) -> None:
+    def _consume(self, task: Task, consumer: Int32) -> None:
         """Multiply and store every item of this consumer. By a warpgroup."""
         config, footprint, scheduler = self.config, self.footprint, task.scheduler
         pingpong = config.schedule == "pingpong"
         consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
         consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
         own_a, own_b = self._own(task.memory, consumer_m, consumer_n)
-        loop = self._mainloop(task, self._share(task, own_a, own_b))
-        epilogue = self._epilogue(task, storage, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
+        share = self._share(task, own_a, own_b)
+        epilogue = self._epilogue(task, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
+        loop = self._mainloop(task, share, epilogue)
         parts = self.sums(footprint, scheduler, consumer, task.memory.a.iterator)
         rows, columns = footprint.share_m // hopper.WGMMA_M, footprint.share_n // self.chunks.n
         self._await_launch()
@@ -299,7 +311,7 @@ class HopperGemm:
             seen = seen.at("fed")
             row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
             column = tile_n * (config.tile_n // self.chunks.n) + consumer_n * columns
-            self._store(loop, state, item, parts, epilogue, Region(rows, columns, row, column))
+            self._store(loop, state, item, parts, Region(rows, columns, row, column))
             seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
                 state = state.advance(scheduler.k_tiles)
@@ -309,11 +321,9 @@ class HopperGemm:
         seen.leave()
 
     @cute.jit
-    def _store(
-        self, loop: Mainloop, state: RingState, item: Item, parts: Parts, epilogue: Epilogue, region: Region
-    ) -> None:
+    def _store(self, loop: Mainloop, state: RingState, item: Item, parts: Parts, region: Region) -> None:
         """Store a tile: staged in the ring's last slots, or added up with what other CTAs computed of it."""
-        share, held = loop.share, loop.held
+        share, epilogue, held = loop.share, loop.epilogue, loop.held
         if cutlass.const_expr(held > 0):
             first = state.behind(held).index
             epilogue.store_tile(share.accumulators, region, None, first)
@@ -329,6 +339,9 @@ class HopperGemm:
     raster, scheduler, sums = Raster, TileScheduler, Parts
     """The order of the tiles, who takes which, and how what several CTAs computed of one is added up."""
 
+    init_warp = INIT_WARP
+    """Warp that initialises the barriers."""
+
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         """Both operands with their TMA loads. On the host."""
         load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
@@ -340,9 +353,6 @@ class HopperGemm:
         return Output(store.atom, store.tma_tensor)
 
     # What the roles use ----------------------------------------------------------------------
-
-    def _begin(self, task: Task) -> None:
-        """Before anything else: nothing."""
 
     def _prefetch_descriptors(self, task: Task) -> None:
         """Ask for the TMA descriptors before anybody needs them."""
@@ -406,10 +416,10 @@ class HopperGemm:
             ring.arrives(place.lane, place.warp),
         )
 
-    def _mainloop(self, task: Task, share: Share) -> Mainloop:
+    def _mainloop(self, task: Task, share: Share, epilogue: Epilogue) -> Mainloop:
         """How one consumer multiplies."""
         held = self.footprint.held_slots(self.out_dtype.width // 8)
-        return Mainloop(task.ring, share, self.config.stagger, self._peeks("consumer"), held)
+        return Mainloop(task.ring, share, epilogue, self.config.stagger, self._peeks("consumer"), held)
 
     def _of_tile(self, loop: Mainloop, task: Task, tile_m: Int32, tile_n: Int32) -> Mainloop:
         """The main loop for one output tile: the same for all."""
@@ -418,13 +428,13 @@ class HopperGemm:
     def _fall_behind(self, task: Task, walk, at, consumer: Int32) -> None:
         """Where a consumer starts behind another, wait; here all start together."""
 
-    def _epilogue(self, task: Task, storage, consumer: Int32, own: cute.Tensor) -> Epilogue:
+    def _epilogue(self, task: Task, consumer: Int32, own: cute.Tensor) -> Epilogue:
         """How one consumer's share leaves: through buffers, or through its ``own`` rows of the ring."""
         output, layout, thread = task.output, task.memory.layout_c, task.place.in_group
         if layout is None:
             shared = self.chunks.in_ring(own)
         else:
-            shared = storage.c.get_tensor(layout.outer, swizzle=layout.inner)
+            shared = task.memory.storage.c.get_tensor(layout.outer, swizzle=layout.inner)
         return self.chunks.epilogue(output.atom, shared, output.c, self._tiled_mma(self.chunks.n), consumer, thread)
 
     def _ring(self, storage) -> Ring:

@@ -44,14 +44,14 @@ class Output(Bundle):
 class Memory:
     """The shared memory of a CTA: A and B as (rows, depth, stage); the layout of C's chunk buffers, or None."""
 
+    storage: Any
     a: cute.Tensor
     b: cute.Tensor
     layout_c: cute.ComposedLayout | None
 
     @staticmethod
-    def of(footprint: Footprint, a: Operand, b: Operand, chunks: Chunks) -> tuple[Memory, Any]:
-        """Allocate it: the memory, and all of its regions. Where parts of a tile meet in the ring, its A and B lie side
-        by side."""
+    def of(footprint: Footprint, a: Operand, b: Operand, chunks: Chunks) -> Memory:
+        """Allocate it; where parts of a tile meet in the ring, its A and B lie side by side."""
         config, layout_a, layout_b, layout_c = footprint.config, a.layout(), b.layout(), None
         if config.epi_buffers:
             layout_c = chunks.layout(config.epi_buffers * config.consumers)
@@ -66,8 +66,7 @@ class Memory:
         fields = {name.lower(): regions[name] for name in footprint.smem_map}
         storage = SmemAllocator().allocate(cute.struct(type("Shared", (), {"__annotations__": fields})))
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
-        shared_b = storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-        return Memory(shared_a, shared_b, layout_c), storage
+        return Memory(storage, shared_a, storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner), layout_c)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ class Raster(Bundle):
         by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
         parts: split-K parts of a tile that clusters take one by one.
         by_part: whether all tiles' first parts come first, and not all parts of the first tile.
+        by_tiles: divisor: tiles; None where no number is divided by it.
     """
 
     tiles: Int32
@@ -83,6 +84,7 @@ class Raster(Bundle):
     by_rest: Any
     parts: int
     by_part: bool
+    by_tiles: Any
 
     @classmethod
     def of(
@@ -124,6 +126,7 @@ class Raster(Bundle):
             cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
             parts,
             by_part,
+            cute.FastDivmodDivisorV2(tiles_m * tiles_n) if by_part and parts > 1 else None,
         )
 
     @property
@@ -150,9 +153,10 @@ class Raster(Bundle):
         """The item of a number below :attr:`items`, of tiles with these stages."""
         if self.parts == 1:
             return Item(index, 0, k_first, k_tiles)
-        count = self.tiles if self.by_part else self.parts
-        quotient, rest = index // count, index % count
-        tile, part = (rest, quotient) if self.by_part else (quotient, rest)
+        if self.by_part:
+            part, tile = divmod(index, self.by_tiles)
+        else:
+            tile, part = index // self.parts, index % self.parts
         return Item(tile, part, *self.stretch(part, self.parts, k_tiles))
 
     @staticmethod

@@ -8,6 +8,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from hopper_gemm.kernel.consumer import Mainloop, Share
+from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import Ring, RingState
@@ -110,17 +111,15 @@ class LadderGemm(ThreadGemm):
 
     # The roles -------------------------------------------------------------------------------
 
-    def _begin(self, task: Task) -> None:
-        if self.config.prefetch > 0:
-            self._prefetch(task)
+    @cute.jit
+    def _set_up(self, task: Task) -> None:
+        if cutlass.const_expr(self.config.prefetch > 0):
+            if task.place.warp == 2:  # the second warp initialises the barriers
+                self._prefetch(task, self._loads(task))
+        HopperGemm._set_up(self, task)
 
     @cute.jit
-    def _prefetch(self, task: Task) -> None:
-        if task.place.warp == 1:
-            self._prefetch_stages(task, self._loads(task))
-
-    @cute.jit
-    def _prefetch_stages(self, task: Task, loads: Loads) -> None:
+    def _prefetch(self, task: Task, loads: Loads) -> None:
         """Ask the first stages that this CTA will load into the L2, before anything else is done. By one warp.
 
         It does not pay: 1 to 1.8 us were lost on launches of 5 to 50 us, since the same rows pass through the TMA unit
@@ -133,20 +132,25 @@ class LadderGemm(ThreadGemm):
             for k_tile in cutlass.range(cutlass.min(self.config.prefetch, item.k_count), unroll=1):
                 prefetch(loads, tile_m, tile_n, item.k_first + k_tile)
 
+    @property
+    def init_warp(self) -> int:
+        """Warp that initialises the barriers."""
+        return super().init_warp if self.config.specialised else 0
+
     @cute.jit
-    def _set_up(self, place: Place) -> None:
+    def _await_barriers(self, place: Place) -> None:
         if cutlass.const_expr(self.config.specialised or self.config.cluster_size > 1):
-            ThreadGemm._set_up(self, place)
+            ThreadGemm._await_barriers(self, place)
         else:
             cute.arch.sync_threads()
 
     @cute.jit
-    def _play(self, task: Task, storage) -> None:
+    def _play(self, task: Task) -> None:
         """One role a warpgroup; without a producer all are consumers."""
         if cutlass.const_expr(self.config.specialised):
-            HopperGemm._play(self, task, storage)
+            HopperGemm._play(self, task)
         else:
-            self._consume(task, storage, task.place.warpgroup)
+            self._consume(task, task.place.warpgroup)
             if cutlass.const_expr(self.config.cluster_size > 1):
                 cute.arch.cluster_arrive()
                 cute.arch.cluster_wait()
@@ -183,8 +187,8 @@ class LadderGemm(ThreadGemm):
         given = {one.name: getattr(fill, one.name) for one in fields(Fill)} | {"unroll": self._unroll}
         return LadderFill(**given, apart=config.split_k if config.interleave_k else 1, rotate=config.rotate_k)
 
-    def _mainloop(self, task: Task, share: Share) -> Mainloop:
-        loop = replace(super()._mainloop(task, share), unroll=self._unroll)
+    def _mainloop(self, task: Task, share: Share, epilogue: Epilogue) -> Mainloop:
+        loop = replace(super()._mainloop(task, share, epilogue), unroll=self._unroll)
         if self.config.specialised:
             return loop
         given = {one.name: getattr(loop, one.name) for one in fields(Mainloop)}

@@ -47,6 +47,9 @@ class DirectEpilogue:
     def wait_reads(self, pending: int) -> None:
         """Nothing is read later."""
 
+    def open(self) -> None:
+        """Nothing is staged."""
+
     @cute.jit
     def store_tile(
         self,

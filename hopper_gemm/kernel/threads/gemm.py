@@ -8,7 +8,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from hopper_gemm.kernel.epilogue import Epilogue
-from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.task import Operands, Output, Task
@@ -33,27 +33,32 @@ class ThreadGemm(HopperGemm):
     def _output(self, c: cute.Tensor) -> Output:
         return super()._output(c) if self.config.stores == "tma" else Output(None, c)
 
+    @property
+    def init_warp(self) -> int:
+        """Warp that initialises the barriers: the first where all wait for it."""
+        return INIT_WARP if self.config.loads == "tma" else 0
+
     @cute.jit
-    def _set_up(self, place: Place) -> None:
+    def _await_barriers(self, place: Place) -> None:
         """All threads wait: every warp of the producer uses the barriers."""
         if cutlass.const_expr(self.config.loads == "tma" or self.config.cluster_size > 1):
-            HopperGemm._set_up(self, place)
+            HopperGemm._await_barriers(self, place)
         else:
             cute.arch.sync_threads()
 
     @cute.jit
-    def _produce(self, task: Task, storage) -> None:
+    def _produce(self, task: Task) -> None:
         """Load every item of this CTA, by all threads of the warpgroup."""
         if cutlass.const_expr(self.config.loads == "tma"):
-            HopperGemm._produce(self, task, storage)
+            HopperGemm._produce(self, task)
         else:
             self._await_launch()
-            self._fill(task, self._copy_fill(task, storage), self._state(phase=1))
+            self._fill(task, self._copy_fill(task), self._state(phase=1))
 
-    def _copy_fill(self, task: Task, storage) -> CopyFill:
+    def _copy_fill(self, task: Task) -> CopyFill:
         """Both operands' loads by the producer's threads, or those of B beside A's by TMA."""
         config, thread, operands = self.config, task.place.thread, task.operands
-        span = self.footprint.swizzle_bytes * 8 // self.dtype.width
+        storage, span = task.memory.storage, self.footprint.swizzle_bytes * 8 // self.dtype.width
         if config.loads == "mixed":
             a = self.a.load(operands.atom_a, task.memory.a, operands.a, 0, 0)
         else:
@@ -63,9 +68,9 @@ class ThreadGemm(HopperGemm):
         lag = min(config.stages - 1 - config.stagger, COPIES_UNDER_WAY)
         return CopyFill(loads, lag, self._peeks("producer"), self._state(phase=0))
 
-    def _epilogue(self, task: Task, storage, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
+    def _epilogue(self, task: Task, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
         if self.config.stores == "tma":
-            return super()._epilogue(task, storage, consumer, own)
+            return super()._epilogue(task, consumer, own)
         return DirectEpilogue.of(task.place.in_group, task.output.c, self.footprint.share_n, self.out_dtype)
 
     def _ring(self, storage) -> Ring:
