@@ -158,7 +158,7 @@ class Chunks:
             held,
             self.footprint.slot_chunks if held else 0,
             config.stages,
-            config.stagger > 0 and not held,
+            config.stagger > 0 and not held and config.split_k == 1,
         )
 
 
@@ -181,8 +181,8 @@ class Epilogue:
         held: slots of the ring in which a tile is staged; 0 where it has buffers of its own.
         each: chunks in a slot.
         stages: slots of the ring.
-        early: whether it is opened while a tile's last wgmma groups run, which there are with a stagger alone: worth
-            0.2 to 0.5 % of launches of 6 to 65 us (docs/ideas.md).
+        early: whether it is opened while a tile's last wgmma groups run, which there are with a stagger alone
+            (docs/ideas.md). Not with split-K: a tile of 192 x 112 then spilled 216 bytes.
     """
 
     atom: cute.CopyAtom

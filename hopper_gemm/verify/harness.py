@@ -28,6 +28,9 @@ RUNS = 3
 SHRINK_SECONDS, ALL_SHRINK_SECONDS = 120.0, 240.0
 """Time for making one failure small; and for all failures of a run, once everything else is done."""
 
+MAX_INITIAL_FAILURES = 16
+"""If so many kernels and no other were tried and none compiles, no further one is tried."""
+
 PROCESSES = "processes"
 """The circumstance of two processes on one GPU, each with several streams."""
 
@@ -206,6 +209,9 @@ def compile_all(kernels: Iterable[KernelId], store: Path, say: Callable[[str], N
 
     Returns:
         How many do not compile without a spill.
+
+    Raises:
+        ChildProcessError: none of the first :data:`MAX_INITIAL_FAILURES` compiles: the installation is broken, not a kernel.
     """
     pool, wanted = CompilePool(store), dict.fromkeys(kernels)
     failed = 0
@@ -216,6 +222,8 @@ def compile_all(kernels: Iterable[KernelId], store: Path, say: Callable[[str], N
             failed += built.status != "ok"
             if built.status != "ok":
                 say(f"{kernel}: {built.status}: {built.reason}")
+            if failed == number == MAX_INITIAL_FAILURES:
+                raise ChildProcessError(f"none of the first {failed} kernels compiles: {built.reason}")
             if number % 50 == 0 or number == len(wanted):
                 say(f"{number} of {len(wanted)} kernels, {failed} failed")
     finally:

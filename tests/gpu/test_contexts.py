@@ -24,7 +24,7 @@ from hopper_gemm.model.problem import GemmProblem
 pytestmark = pytest.mark.gpu
 
 PROTOCOL = Burst(rest=0.010, pairs=15)
-SHORT = [GemmProblem(1024, 1024, 1024), GemmProblem(2048, 512, 1024), GemmProblem(128, 2048, 1024)]
+SHORT = [GemmProblem(1024, 1024, 1024)]
 LONG = [GemmProblem(2048, 2048, 2048), GemmProblem(4096, 4096, 4096), GemmProblem(1234, 4096, 4096)]
 
 
@@ -53,29 +53,12 @@ def bench(kernel_store) -> Bench:
     return Bench(describe_current(), kernel_store)
 
 
-@pytest.mark.parametrize("context", ["isolated", "chained"])
-@pytest.mark.parametrize("problem", [*SHORT, *LONG], ids=str)
-def test_a_baseline_is_as_fast_as_itself(bench, problem, context):
-    """Within 0.5 % from 20 us on, within 0.1 us below."""
-    outcome = bench.measure(Point(problem, None, context=context), PROTOCOL)
-    assert outcome.status == "ok", outcome.reason
-    figures = outcome.figures
-    if figures["time_us"] >= 20:
-        assert abs(figures["speedup"] - 1) <= 0.005
-    else:
-        assert abs(figures["time_us"] - figures["baseline_us"]) <= 0.1
-    assert figures["speedup_low"] <= 1.002
-    assert figures["speedup_high"] >= 0.998
-
-
 @pytest.mark.parametrize("problem", [SHORT[0], LONG[1]], ids=str)
-def test_the_spacers_time_is_taken_off_and_torch_takes_as_long_in_either_context(bench, problem):
-    """torch.mm waits for its predecessor's end in either context: 5.33 and 5.40 us were measured at 1024^3."""
+def test_a_spacer_is_timed_in_the_isolated_context_alone(bench, problem):
     isolated, chained = (
         bench.measure(Point(problem, None, context=context), PROTOCOL).figures for context in ("isolated", "chained")
     )
     assert isolated["spacer_us"] > 0
-    assert isolated["baseline_us"] == pytest.approx(chained["baseline_us"], rel=0.1)
     assert "spacer_us" not in chained
 
 

@@ -36,7 +36,7 @@ EARLY: list[dict[str, Any]] = [
     {"prefetch": 16},
     {"prefetch": 16, "ctas_per_sm": 2},
     {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
-    {"schedule": "multistage", "prefetch": 4},
+    {"schedule": "multistage"},
 ]
 """Ways to run a chain of dependent launches."""
 

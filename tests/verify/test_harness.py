@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from hopper_gemm.compiler.child import Reply
+from hopper_gemm.compiler.pool import Built
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.measure.device import GpuId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -161,3 +163,33 @@ def test_a_reply_becomes_a_status():
     assert verdict(Reply("answer", Finding(skipped="why"))) == ("skipped", "why", "")
     assert verdict(Reply("timeout", error="late"))[0] == "timeout"
     assert verdict(Reply("died", error="gone"))[0] == verdict(Reply("raised", error="oops"))[0] == "crash"
+
+
+class NothingCompiles:
+    """A compile pool on a machine whose compiler cannot be imported."""
+
+    def __init__(self, store):
+        self.asked = 0
+
+    def submit(self, kernels):
+        pass
+
+    def result(self, kernel):
+        self.asked += 1
+        return Built("compile_error", "ImportError: no compiler")
+
+    def close(self):
+        pass
+
+
+def test_compiling_ahead_stops_when_the_installation_is_broken(tmp_path, monkeypatch):
+    pools = []
+    monkeypatch.setattr(harness, "CompilePool", lambda store: pools.append(NothingCompiles(store)) or pools[0])
+    kernels = [
+        KernelId.of(GemmConfig(stages=stages), GemmProblem(72, 64, 256, t))
+        for stages in range(2, 15)
+        for t in ("bf16", "fp16")
+    ]
+    with pytest.raises(ChildProcessError, match="none of the first 16 kernels compiles: ImportError: no compiler"):
+        harness.compile_all(kernels, tmp_path, lambda line: None)
+    assert pools[0].asked == harness.MAX_INITIAL_FAILURES
