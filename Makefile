@@ -24,7 +24,7 @@ verify: $(VENV)/.ready
 
 # The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready
-	$(BIN)/python -m tests.run.verify
+	$(BIN)/python -m tests.tune.run.verify
 	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
 
 # Build the wheel and use it in clean environments, with pip and with uv, on each Python that starts here.

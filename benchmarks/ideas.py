@@ -27,16 +27,16 @@ import torch
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
-from hopper_gemm.measure.correctness import check, poison
-from hopper_gemm.measure.device import describe_current
-from hopper_gemm.measure.protocol import Burst
-from hopper_gemm.measure.timing import Timer
-from hopper_gemm.measure.workload import make_workload
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import pick, recorded_entries
+from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.device import describe_current
+from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.measure.timing import Timer
+from hopper_gemm.tune.measure.workload import make_workload
 
 COMPILE = """
 import json, multiprocessing, os, sys

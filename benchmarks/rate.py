@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from itertools import product
 
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.measure.bench import Bench
-from hopper_gemm.measure.device import describe_current
-from hopper_gemm.measure.protocol import Burst
-from hopper_gemm.measure.race import Look, Race
-from hopper_gemm.measure.statistics import Ratio
+from hopper_gemm.lab.verify.harness import compile_all
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.verify.harness import compile_all
+from hopper_gemm.tune.measure.bench import Bench
+from hopper_gemm.tune.measure.device import describe_current
+from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.measure.race import Look, Race
+from hopper_gemm.tune.measure.statistics import Ratio
 
 PROBLEM, POINTS = GemmProblem(4096, 4096, 4096), 96
 PROTOCOL, LOOKS, NOISE = Burst(rest=0.010, pairs=6), (Look(1, 0.015),), 0.002

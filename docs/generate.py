@@ -18,30 +18,33 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.ladder.config import DEFAULTS, LADDER_FIELDS, PARAMETERS, all_values
-from hopper_gemm.ladder.rules import LADDER_RULES
-from hopper_gemm.measure.statistics import Ratio
-from hopper_gemm.measure.verdict import Measured, components_of, paired_verdict, published
+from hopper_gemm.lab.ladder.config import LADDER_FIELDS
+from hopper_gemm.lab.ladder.rules import LADDER_RULES
+from hopper_gemm.lab.pages.index import write_index
+from hopper_gemm.lab.pages.sources import PIPELINING
+from hopper_gemm.lab.pages.sources import beside as cells_beside
+from hopper_gemm.lab.simulation.page import DATA
+from hopper_gemm.lab.simulation.page import publish as publish_simulation
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import PARAMETERS as PLAIN
 from hopper_gemm.model.config import Parameter
 from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
-from hopper_gemm.study.files import write_whole
-from hopper_gemm.study.pooling import pooled
-from hopper_gemm.study.reader import Study, has_rows, read_study
-from hopper_gemm.study.row import Row
-from hopper_gemm.study.schema import COLUMNS, STAGES, STATUSES
-from hopper_gemm.study.shapes import read_shapes
-from hopper_gemm.tables.compare import cells as compared
-from hopper_gemm.tables.compare import geometric_mean, means
-from hopper_gemm.tables.ladder import Result, ladder
-from hopper_gemm.tables.pages.index import write_index
-from hopper_gemm.tables.pages.publish import publish
-from hopper_gemm.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
-from hopper_gemm.tables.sources import PIPELINING
-from hopper_gemm.tables.sources import beside as cells_beside
+from hopper_gemm.tune.measure.statistics import Ratio
+from hopper_gemm.tune.measure.verdict import Measured, components_of, paired_verdict, published
+from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
+from hopper_gemm.tune.study.files import write_whole
+from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.reader import Study, has_rows, read_study
+from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
+from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.tables.compare import cells as compared
+from hopper_gemm.tune.tables.compare import geometric_mean, means
+from hopper_gemm.tune.tables.ladder import Result, ladder
+from hopper_gemm.tune.tables.pages.publish import publish
+from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/h200"
@@ -81,6 +84,8 @@ def main(folders: list[str]) -> None:
     for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir()):
         if (not folders or str(folder.relative_to(ROOT)) in folders) and has_rows(folder):
             publish(folder, pictures=folder.parent == RESULTS)  # the many searches of a list get none
+            if (folder / DATA).is_file():
+                publish_simulation(folder, folder.name)
     write_index(RESULTS)
     for path in pages():
         write_whole(path, filled(path.read_text()))

@@ -24,17 +24,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.ladder.config import FIELDS
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.predict import BEFORE, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, waves, work_items
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.tables.pages.report import source_line
-from hopper_gemm.tables.pivot import best_row, config_of, rows_of
-from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tune.parameters import FIELDS
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.pages.report import source_line
+from hopper_gemm.tune.tables.pivot import best_row, config_of, rows_of
+from hopper_gemm.tune.tables.plots import show_small
 
 show_small()
 results = results_root() / "h200"

@@ -34,14 +34,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.ladder.config import FIELDS
+from hopper_gemm.lab.counters.table import panels, with_counters
 from hopper_gemm.model.roofline import best_swizzle
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.tables.counters import panels, with_counters
-from hopper_gemm.tables.pages.report import scope_line, source_line
-from hopper_gemm.tables.pivot import config_of, problem_of, rows_of
-from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tune.parameters import FIELDS
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.pages.report import scope_line, source_line
+from hopper_gemm.tune.tables.pivot import config_of, problem_of, rows_of
+from hopper_gemm.tune.tables.plots import show_small
 
 show_small()
 results = results_root() / "h200"

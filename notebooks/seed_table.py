@@ -22,13 +22,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from hopper_gemm.lab.counters.table import with_derived
 from hopper_gemm.model import hopper
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.tables.counters import with_derived
-from hopper_gemm.tables.pages.report import source_line
-from hopper_gemm.tables.pivot import pivot, rows_of
-from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.pages.report import source_line
+from hopper_gemm.tune.tables.pivot import pivot, rows_of
+from hopper_gemm.tune.tables.plots import show_small
 
 show_small()
 results = results_root() / "h200"

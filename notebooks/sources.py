@@ -32,20 +32,20 @@ import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 
-from hopper_gemm.ladder.config import LadderConfig
+from hopper_gemm.lab.counters.table import panels, with_counters, with_derived
+from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.pages.sources import beside, pairs_by, published, recorded, share, spans, unique_panels
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import footprint_of, swizzle_bytes
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.search.importance import importances
-from hopper_gemm.study.reader import has_rows, read_study
-from hopper_gemm.study.spec import checked
-from hopper_gemm.tables.counters import panels, with_counters, with_derived
-from hopper_gemm.tables.ladder import ladder
-from hopper_gemm.tables.pages.report import source_line
-from hopper_gemm.tables.pivot import config_of, markdown_table, one_line, pivot, problem_of, rows_of
-from hopper_gemm.tables.plots import patch, show_small, timeline
-from hopper_gemm.tables.sources import beside, pairs_by, published, recorded, share, spans, unique_panels
+from hopper_gemm.tune.search.importance import importances
+from hopper_gemm.tune.study.reader import has_rows, read_study
+from hopper_gemm.tune.study.spec import checked
+from hopper_gemm.tune.tables.ladder import ladder
+from hopper_gemm.tune.tables.pages.report import source_line
+from hopper_gemm.tune.tables.pivot import config_of, markdown_table, one_line, pivot, problem_of, rows_of
+from hopper_gemm.tune.tables.plots import patch, show_small, timeline
 
 show_small()
 results = results_root() / "h200"

@@ -26,14 +26,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from hopper_gemm.lab.simulation.page import upgrade_v1
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.tables.pages.report import source_line
-from hopper_gemm.tables.pages.simulation import in_terms_of_now
-from hopper_gemm.tables.pivot import config_of, rows_of
-from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.pages.report import source_line
+from hopper_gemm.tune.tables.pivot import config_of, rows_of
+from hopper_gemm.tune.tables.plots import show_small
 
 show_small()
 results = results_root() / "h200"
@@ -139,7 +139,7 @@ for cube, part in rows.groupby("cube"):
 # medians, bands the middle nine tenths.
 
 # %%
-runs = pd.DataFrame(in_terms_of_now(json.loads((folder / "simulation.json").read_text())))
+runs = pd.DataFrame(upgrade_v1(json.loads((folder / "simulation.json").read_text())))
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
 for axis, (place, part) in zip(axes, runs.groupby("place"), strict=True):
     for run in part.itertuples():

@@ -29,18 +29,18 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from hopper_gemm.ladder.config import FIELDS, all_values
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.shapes import read_shapes
-from hopper_gemm.tables.compare import by_baseline
-from hopper_gemm.tables.compare import geometric_mean as mean
-from hopper_gemm.tables.pages.report import source_line
-from hopper_gemm.tables.pivot import best_row, config_of, rows_of, short_label
-from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tune.parameters import FIELDS, all_values
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.tables.compare import by_baseline
+from hopper_gemm.tune.tables.compare import geometric_mean as mean
+from hopper_gemm.tune.tables.pages.report import source_line
+from hopper_gemm.tune.tables.pivot import best_row, config_of, rows_of, short_label
+from hopper_gemm.tune.tables.plots import show_small
 
 show_small()
 results = results_root() / "h200"

@@ -38,13 +38,13 @@ from hopper_gemm.model.predict import BEFORE, FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import POWER_LIMITED_FLOPS, cluster_tiles, clusters_at_once, limit_seconds, waves
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.shapes import read_shapes
-from hopper_gemm.tables.compare import by_baseline
-from hopper_gemm.tables.compare import geometric_mean as mean
-from hopper_gemm.tables.pages.report import source_line
-from hopper_gemm.tables.pivot import best_row, config_of, rows_of
-from hopper_gemm.tables.plots import show_small
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.tables.compare import by_baseline
+from hopper_gemm.tune.tables.compare import geometric_mean as mean
+from hopper_gemm.tune.tables.pages.report import source_line
+from hopper_gemm.tune.tables.pivot import best_row, config_of, rows_of
+from hopper_gemm.tune.tables.plots import show_small
 
 show_small()
 results = results_root() / "h200"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.measure.device import GpuId, NoHopperError, find_hopper
-from hopper_gemm.study.files import FileLock
+from hopper_gemm.tune.measure.device import GpuId, NoHopperError, find_hopper
+from hopper_gemm.tune.study.files import FileLock
 
 ROOT = Path(__file__).parents[1]
 

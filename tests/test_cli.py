@@ -12,15 +12,15 @@ import pytest
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
-from hopper_gemm.ladder.config import all_values
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.spec import read_spec
+from hopper_gemm.tune.parameters import all_values
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.spec import read_spec
 from tests.conftest import ROOT
-from tests.run.instant import LADDER, swept
-from tests.tables.making import row, write_study
+from tests.tune.run.instant import LADDER, swept
+from tests.tune.tables.making import row, write_study
 
 RECORDED = "results/h200/seed-table"
 SEED = "sweeps/seed-table.toml"
@@ -128,7 +128,7 @@ def test_cuda_without_a_gpu_is_exit_code_3_and_leaves_nothing_behind(no_gpu):
 
 @pytest.fixture
 def no_gpu():
-    from hopper_gemm.measure.device import NoHopperError, find_hopper
+    from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
 
     try:
         pytest.skip(f"there is a {find_hopper().name} here")
@@ -422,7 +422,7 @@ def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(
 
 def test_doctor_tells_whether_counters_can_be_read(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("hopper_gemm.measure.counters.profiler.PLACES", (f"{tmp_path}/*/ncu",))
+    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PLACES", (f"{tmp_path}/*/ncu",))
     mark, found = _ncu_finding()
     assert mark == "note"
     assert "no ncu on PATH" in found
@@ -468,7 +468,7 @@ def test_a_store_that_others_may_write_is_not_cleared_and_told_in_one_line(monke
     [
         "import hopper_gemm",
         "import hopper_gemm.cli",
-        "import hopper_gemm.tables.explain",
+        "import hopper_gemm.tune.tables.explain",
         "from hopper_gemm.cli import app; app(['--help'], standalone_mode=False)",
     ],
 )
@@ -482,7 +482,9 @@ def test_a_light_import_loads_neither_torch_nor_the_dsl_nor_optuna(statement):
 def test_tables_open_on_a_laptop():
     """Without torch and the DSL a study can still be read and pivoted."""
     block = "import sys; sys.modules['torch'] = sys.modules['cutlass'] = None"
-    imports = "from hopper_gemm.study.reader import read_study; from hopper_gemm.tables.pages.report import report"
+    imports = (
+        "from hopper_gemm.tune.study.reader import read_study; from hopper_gemm.tune.tables.pages.report import report"
+    )
     check = f"{block}; from pathlib import Path; {imports}"
     done = subprocess.run(
         [sys.executable, "-c", f"{check}; print(report(read_study(Path('{RECORDED}'))))"],

@@ -11,9 +11,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from hopper_gemm.cli.doctor import DRIVER, GLIBC, SYSTEM
-from hopper_gemm.study.files import here_or_recorded
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.spec import read_spec
+from hopper_gemm.tune.study.files import here_or_recorded
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.spec import read_spec
 from tests.conftest import ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -77,7 +77,7 @@ def package(tmp_path, monkeypatch):
         (tmp_path / path).write_text("")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    monkeypatch.setattr("hopper_gemm.study.files.results_root", lambda: tmp_path / "package/results")
+    monkeypatch.setattr("hopper_gemm.tune.study.files.results_root", lambda: tmp_path / "package/results")
     return tmp_path
 
 

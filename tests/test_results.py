@@ -7,17 +7,17 @@ from functools import cache
 import pandas as pd
 import pytest
 
-from hopper_gemm.ladder.config import all_values
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import read_tuned
-from hopper_gemm.study.reader import has_rows, read_study
-from hopper_gemm.study.schema import COUNTED, FIGURES
-from hopper_gemm.study.space import points
-from hopper_gemm.study.spec import checked, read_spec
-from hopper_gemm.tables.compare import compare_page
-from hopper_gemm.tables.pages.report import report
-from hopper_gemm.tables.pivot import rows_of
+from hopper_gemm.tune.parameters import all_values
+from hopper_gemm.tune.study.reader import has_rows, read_study
+from hopper_gemm.tune.study.schema import COUNTED, FIGURES
+from hopper_gemm.tune.study.space import points
+from hopper_gemm.tune.study.spec import checked, read_spec
+from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.pages.report import report
+from hopper_gemm.tune.tables.pivot import rows_of
 from tests.conftest import ROOT
 
 H200 = ROOT / "results/h200"

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from hopper_gemm.compiler.store import bare_code
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "hopper_gemm"
@@ -16,34 +17,42 @@ MAY_IMPORT = {
     "model": set(),
     "kernel": {"model"},
     "compiler": {"kernel", "model"},
-    "ladder": {"kernel", "model"},
-    "measure": {"ladder", "compiler", "kernel", "model"},
-    "study": {"ladder", "model"},
-    "search": {"study", "ladder", "model"},
-    "run": {"search", "study", "measure", "ladder", "compiler", "model"},
-    "tables": {"study", "ladder", "model"},
     "serve": {"compiler", "model"},
-    "verify": {"compiler", "measure", "ladder", "model"},
-    "cli": {"run", "search", "study", "tables", "serve", "verify", "measure", "ladder", "compiler", "model"},
+    "tune": {"compiler", "kernel", "model", "serve"},
+    "tune.registry": set(),
+    "tune.parameters": {"tune.registry", "compiler", "model"},
+    "tune.measure": {"tune.parameters", "tune.registry", "compiler", "kernel", "model", "serve"},
+    "tune.study": {"tune.parameters", "model"},
+    "tune.search": {"tune.study", "tune.parameters", "model"},
+    "tune.run": {"tune.search", "tune.study", "tune.measure", "tune.parameters", "compiler", "model"},
+    "tune.tables": {"tune.study", "tune.parameters", "model"},
+    "lab": {"tune", "compiler", "kernel", "model", "serve"},
+    "cli": {"lab", "tune", "compiler", "model", "serve"},
     "__init__": {"model", "serve"},
     "__main__": {"cli"},
 }
-"""Packages whose modules a package may import; no other package of the project than these."""
+"""Packages whose modules a package may import beside its own; a package stands for those inside it."""
 
 HEAVY = {
     "model": {"torch", "cutlass", "numpy", "pandas", "pydantic"},
-    "study": {"torch", "cutlass", "optuna"},
-    "tables": {"torch", "cutlass", "optuna", "distributed"},
-    "search": {"torch", "cutlass", "pandas"},
-    "run": {"torch", "cutlass", "pandas", "optuna"},
-    "measure": {"optuna", "pandas"},
     "kernel": {"torch", "optuna", "pandas"},
-    "ladder": {"torch", "optuna", "pandas"},
     "serve": {"optuna", "pandas"},
-    "verify": {"cutlass", "optuna", "pandas"},
+    "tune.parameters": {"torch", "cutlass", "optuna", "pandas", "pydantic"},
+    "tune.study": {"torch", "cutlass", "optuna"},
+    "tune.tables": {"torch", "cutlass", "optuna", "distributed"},
+    "tune.search": {"torch", "cutlass", "pandas"},
+    "tune.run": {"torch", "cutlass", "pandas", "optuna"},
+    "tune.measure": {"optuna", "pandas"},
+    "lab.ladder": {"torch", "optuna", "pandas"},
+    "lab.verify": {"cutlass", "optuna", "pandas"},
     "cli": {"torch", "cutlass", "optuna", "pandas"},
 }
 """Libraries that a package must do without."""
+
+TUNE = {"optuna", "pandas", "pyarrow", "pydantic", "rich", "typer", "matplotlib", "PIL", "pynvml"}
+"""What the extra ``tune`` brings; the ground floor does without."""
+
+GROUND = ("model", "kernel", "compiler", "serve")
 
 MODULES = 12
 """The most modules that a folder may have."""
@@ -61,25 +70,60 @@ def imports(path):
 
 
 def package_of(path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The room of a file: a package, or of a storey the package or module in it."""
+    first, *rest = path.relative_to(PACKAGE).with_suffix("").parts
+    return f"{first}.{rest[0]}" if first in ("tune", "lab") and rest and rest[0] != "__init__" else first
+
+
+def within(package, others) -> bool:
+    """Whether a package is one of some others, or lies in one."""
+    return any(package == one or package.startswith(f"{one}.") for one in others)
+
+
+def allowed(package, by):
+    """What ``by`` says of a package, or of the storey that it lies in."""
+    return by.get(package, by.get(package.partition(".")[0], set()))
 
 
 def name(path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_file_imports_only_from_the_packages_below_its_own(path):
-    package = package_of(path)
-    known = {module.split(".")[1] for module, _ in imports(path) if module.startswith("hopper_gemm.")}
-    assert known <= MAY_IMPORT[package] | {package}
-    assert not {module.split(".")[0] for module, _ in imports(path)} & HEAVY.get(package, set())
+def test_a_file_imports_only_from_the_packages_below_its_own():
+    wrong = {}
+    for path in FILES:
+        package, known = package_of(path), [module for module, _ in imports(path)]
+        may = {package} if package.startswith("tune.") else {package.partition(".")[0]}
+        rooms = [module.partition(".")[2] for module in known if module.startswith("hopper_gemm.")]
+        upward = [room for room in rooms if not within(room, may | allowed(package, MAY_IMPORT))]
+        heavy = {module.split(".")[0] for module in known} & allowed(package, HEAVY)
+        if upward or heavy:
+            wrong[name(path)] = [*upward, *heavy]
+    assert wrong == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_no_private_name_is_imported_from_another_module(path):
-    private = [f"{module}.{what}" for module, what in imports(path) if what.startswith("_") and what[1] != "_"]
-    assert [one for one in private if one.startswith("hopper_gemm")] == []
+def test_a_lower_storey_names_no_higher_one():
+    """Not in a string either; a docstring may point upward."""
+    higher = {"tune": ("hopper_gemm.lab", "hopper_gemm.cli")}
+    ground = ("hopper_gemm.tune", *higher["tune"])
+    texts = {path: bare_code(path.read_text()) for path in FILES}
+    named = {
+        name(path): word
+        for path, text in texts.items()
+        for word in higher.get(package_of(path).partition(".")[0], ground if within(package_of(path), GROUND) else ())
+        if word in text
+    }
+    assert named == {}
+
+
+def test_no_private_name_is_imported_from_another_module():
+    private = {
+        name(path): f"{module}.{what}"
+        for path in FILES
+        for module, what in imports(path)
+        if module.startswith("hopper_gemm") and what.startswith("_") and what[1] != "_"
+    }
+    assert private == {}
 
 
 def test_no_folder_has_more_than_a_dozen_modules():
@@ -111,12 +155,25 @@ def test_no_module_imports_itself_by_way_of_others():
     [
         ("import hopper_gemm", {"torch", "cutlass", "optuna", "pandas", "numpy"}),
         ("from hopper_gemm.cli import app", {"torch", "cutlass", "optuna", "pandas"}),
-        ("import hopper_gemm.tables.pages.publish, hopper_gemm.tables.pages.index", {"torch", "cutlass", "optuna"}),
-        ("import hopper_gemm.study.space, hopper_gemm.study.reader", {"torch", "cutlass", "optuna"}),
-        ("import hopper_gemm.ladder.config", {"torch", "cutlass", "optuna", "pandas", "numpy"}),
+        ("import hopper_gemm.tune.tables.pages.publish, hopper_gemm.lab.pages.index", {"torch", "cutlass", "optuna"}),
+        ("import hopper_gemm.tune.study.space, hopper_gemm.tune.study.reader", {"torch", "cutlass", "optuna"}),
+        ("import hopper_gemm.lab.ladder.config", {"torch", "cutlass", "optuna", "pandas", "numpy"}),
     ],
 )
 def test_what_opens_on_a_laptop_loads_no_more_than_it_needs(statement, without):
     shown = f"import sys; {statement}; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, cwd=ROOT, check=True)
     assert not without & set(done.stdout.split())
+
+
+def test_matrices_are_multiplied_without_what_only_tuning_needs():
+    """The ground floor, the pick of a config and the look-up in the tuned table, with the packages of the extras
+    blocked."""
+    blocked = "".join(f"sys.modules[{one!r}] = None; " for one in sorted(TUNE))
+    call = "hopper_gemm.serve.kernels.default_config(hopper_gemm.GemmProblem(1024, 1024, 1024))"
+    shown = (
+        f"import sys; {blocked}import hopper_gemm, hopper_gemm.serve.matmul, hopper_gemm.serve.kernels; print({call})"
+    )
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

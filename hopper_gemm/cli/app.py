@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from hopper_gemm.measure.device import NoHopperError
+from hopper_gemm.tune.measure.device import NoHopperError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -8,12 +8,12 @@ from typing import Literal
 
 from hopper_gemm.cli.machine import PROJECT, Machine, this_machine
 from hopper_gemm.compiler.store import KernelStore, default_store
-from hopper_gemm.measure.counters.profiler import ProfilerError, find_profiler
-from hopper_gemm.measure.device import NoHopperError, find_hopper
+from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import own_paths, tables
 from hopper_gemm.model.tuned import recorded_tables, results_root, slug
-from hopper_gemm.study.files import shown
+from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
+from hopper_gemm.tune.study.files import shown
 
 SYSTEM = "Linux x86_64"
 GLIBC = "2.28"

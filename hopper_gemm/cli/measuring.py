@@ -15,8 +15,8 @@ from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import local_root, recorded_tables, slug
-from hopper_gemm.study.files import ladder_file, shown
-from hopper_gemm.study.reader import read_study
+from hopper_gemm.tune.study.files import ladder_file, shown
+from hopper_gemm.tune.study.reader import read_study
 
 LOOPBACK = "127.0.0.1"
 
@@ -37,8 +37,8 @@ def sweep(
 ) -> None:
     """Measure every point of a sweep, or go on where the last run stopped."""
     from hopper_gemm.cli.running import opened, summary, swept
-    from hopper_gemm.run.source import NotRecordedError, Source, choose, recorded_study
-    from hopper_gemm.study.spec import read_spec
+    from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
+    from hopper_gemm.tune.study.spec import read_spec
 
     say, asked = saying(as_json), read_spec(spec)
     bounds = {"trials": trials, "storage": storage}
@@ -93,9 +93,9 @@ def tune(
     """Find the best config for one problem, or for each of a list (--shapes), and put it into the tuned table. The same
     command goes on where the last run stopped. --out of a list is the folder of its problems' folders."""
     from hopper_gemm.cli.running import swept, tune_list
-    from hopper_gemm.run.questions.tune import Options, question, recorded_problem
-    from hopper_gemm.run.source import choose
-    from hopper_gemm.tables.verdict import verdict
+    from hopper_gemm.tune.run.questions.tune import Options, question, recorded_problem
+    from hopper_gemm.tune.run.source import choose
+    from hopper_gemm.tune.tables.verdict import verdict
 
     backends = ("backend", backend, ("cuda", "replay"))
     for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS), backends):
@@ -137,11 +137,11 @@ def ladder(
 ) -> None:
     """Every design step of the study, one table: how fast, against cuBLAS, and the gain over the step before."""
     from hopper_gemm.cli.running import swept
-    from hopper_gemm.run.source import choose, recorded_study
-    from hopper_gemm.study.spec import read_spec
-    from hopper_gemm.tables.ladder import LADDER_LEGEND, ladder_table
-    from hopper_gemm.tables.ladder import ladder as steps_of
-    from hopper_gemm.tables.pivot import markdown_table, rows_of
+    from hopper_gemm.tune.run.source import choose, recorded_study
+    from hopper_gemm.tune.study.spec import read_spec
+    from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder_table
+    from hopper_gemm.tune.tables.ladder import ladder as steps_of
+    from hopper_gemm.tune.tables.pivot import markdown_table, rows_of
 
     file = spec or ladder_file()
     asked = read_spec(file)
@@ -173,9 +173,9 @@ def compare(
 ) -> None:
     """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
     from hopper_gemm.cli.running import answer, here
-    from hopper_gemm.run.questions.compare import Comparison, HostTimes, problems_of, tables_of
-    from hopper_gemm.tables.compare import cells, means
-    from hopper_gemm.tables.pages.publish import publish
+    from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, problems_of, tables_of
+    from hopper_gemm.tune.tables.compare import cells, means
+    from hopper_gemm.tune.tables.pages.publish import publish
 
     if host:
         question, source = HostTimes(), here(gpus, "the host time of a launch")
@@ -226,8 +226,8 @@ def check(
 ) -> None:
     """Does today's kernel still run the recorded best configs, right and as fast as the binaries kept beside them?"""
     from hopper_gemm.cli.running import answer, here
-    from hopper_gemm.run.questions.check import Check, guarded_of
-    from hopper_gemm.run.questions.check import record as keep
+    from hopper_gemm.lab.guard.check import Check, guarded_of
+    from hopper_gemm.lab.guard.check import record as keep
 
     if record:
         for path in [recorded] if recorded else recorded_tables().values():
@@ -263,10 +263,10 @@ def counters(
     """Hardware counters of a study's kernels and of cuBLAS: clock, traffic, L2 hits, instructions; and how often our
     kernel's roles find a stage ready, and how long they wait. Rows go to the study's folder where that takes rows."""
     from hopper_gemm.cli.running import answer, here
-    from hopper_gemm.measure.counters.profiler import find_profiler
-    from hopper_gemm.run.questions.counters import Counting, folder_of
-    from hopper_gemm.study.pooling import pooled
-    from hopper_gemm.tables.counters import counters_table
+    from hopper_gemm.lab.counters.profiler import find_profiler
+    from hopper_gemm.lab.counters.question import Counting, folder_of
+    from hopper_gemm.lab.counters.table import counters_table
+    from hopper_gemm.tune.study.pooling import pooled
 
     kinds = [kind for kind, left_out in (("profile", no_ncu), ("meter", no_meter)) if not left_out]
     if not kinds:
@@ -304,7 +304,7 @@ def trace(
 ) -> None:
     """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
     from hopper_gemm.cli.running import here, name_tenants
-    from hopper_gemm.run.questions.trace import trace as traced
+    from hopper_gemm.lab.counters.timeline import trace as traced
 
     source = here(gpus, "a trace")
     file = spec or ladder_file().with_name("timeline.toml")
@@ -321,8 +321,8 @@ def worker(
 ) -> None:
     """Let GPUs of this host take part in a sweep that runs with --cluster."""
     from hopper_gemm.cli.running import name_tenants
-    from hopper_gemm.run.executors.cluster import serve
-    from hopper_gemm.run.task import Rig
+    from hopper_gemm.tune.run.executors.cluster import serve
+    from hopper_gemm.tune.run.task import Rig
 
     if not address.startswith("tls://"):
         raise ValueError(f"the address must be like tls://HOST:PORT but got {address!r}")

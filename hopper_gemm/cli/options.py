@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hopper_gemm.model.problem import DTYPES
-from hopper_gemm.study.files import here_or_recorded
+from hopper_gemm.tune.study.files import here_or_recorded
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
 REPLAYED = "Recorded study to replay. Default: the one of the same name."
@@ -62,8 +62,8 @@ def config_values(settings: list[str]) -> dict[str, Any]:
     Raises:
         ValueError: a text is none, or names no parameter.
     """
-    from hopper_gemm.ladder.config import current_values
-    from hopper_gemm.study.spec import fields_of
+    from hopper_gemm.tune.parameters import current_values
+    from hopper_gemm.tune.study.spec import fields_of
 
     found: dict[str, Any] = {}
     for text in settings:

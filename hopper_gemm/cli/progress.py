@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from rich import progress as bars
 from rich.console import Console
 
-from hopper_gemm.run.questions.sweep import Progress, Watcher
-from hopper_gemm.study.space import place_of
-from hopper_gemm.tables.pivot import interval, words
+from hopper_gemm.tune.run.questions.sweep import Progress, Watcher
+from hopper_gemm.tune.study.space import place_of
+from hopper_gemm.tune.tables.pivot import interval, words
 
 Told = tuple[Watcher, Callable[[str], None]]
 

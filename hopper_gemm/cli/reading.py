@@ -14,15 +14,15 @@ from hopper_gemm.cli.app import CHECK_FAILED, command, fail, stderr
 from hopper_gemm.model.point import CONTEXTS
 
 if TYPE_CHECKING:
-    from hopper_gemm.study.reader import Study
+    from hopper_gemm.tune.study.reader import Study
 
 ALL = "exhaustive,random,tpe,gp,prior"
 
 
 def read_told(folder: Path) -> Study:
     """Read a study; say on stderr what the rows of an unfinished one lack."""
-    from hopper_gemm.study.reader import read_study
-    from hopper_gemm.tables.pages.index import missing
+    from hopper_gemm.lab.pages.index import missing
+    from hopper_gemm.tune.study.reader import read_study
 
     study = read_study(folder)
     if lacks := missing(study):
@@ -44,9 +44,9 @@ def table(
     as_json: options.Json = False,
 ) -> None:
     """Pivot a study's results, one table for each problem, regime and context."""
-    from hopper_gemm.tables.pages.publish import publish
-    from hopper_gemm.tables.pages.report import source_line
-    from hopper_gemm.tables.pivot import escaped, groups, pivot, render, rows_of
+    from hopper_gemm.tune.tables.pages.publish import publish
+    from hopper_gemm.tune.tables.pages.report import source_line
+    from hopper_gemm.tune.tables.pivot import escaped, groups, pivot, render, rows_of
 
     study = read_told(results)
     if write:
@@ -83,15 +83,15 @@ def explain(
     """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run
     instead. No GPU needed."""
     from hopper_gemm.cli.doctor import kind_here
-    from hopper_gemm.ladder.config import config_of
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.model.tuned import slug
-    from hopper_gemm.study.files import shown
-    from hopper_gemm.tables.explain import explain as explained
-    from hopper_gemm.tables.explain import lines
+    from hopper_gemm.tune.parameters import config_of
+    from hopper_gemm.tune.study.files import shown
+    from hopper_gemm.tune.tables.explain import explain as explained
+    from hopper_gemm.tune.tables.explain import lines
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
@@ -128,10 +128,9 @@ def simulate(
     as_json: options.Json = False,
 ) -> None:
     """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""
-    from hopper_gemm.search.simulate import recorded_places, summary
-    from hopper_gemm.search.simulate import simulate as simulated
-    from hopper_gemm.tables.pages.publish import publish_simulation
-    from hopper_gemm.tables.pages.simulation import simulation_page
+    from hopper_gemm.lab.simulation.page import publish, simulation_page
+    from hopper_gemm.lab.simulation.simulate import recorded_places, summary
+    from hopper_gemm.lab.simulation.simulate import simulate as simulated
 
     read_told(results)
     named = [one for one in recorded_places(results) if problem in (None, one.place.split()[0])]
@@ -141,7 +140,7 @@ def simulate(
     names = [name.strip() for name in samplers.split(",")]
     runs = [summary(curve) for curve in simulated(places, names, seeds, trials, stderr)]
     if out is not None:
-        publish_simulation(runs, out, results.name)
+        publish(out, results.name, runs)
     print(json.dumps(runs) if as_json else simulation_page(runs))
 
 
@@ -153,8 +152,8 @@ def export(
     as_json: options.Json = False,
 ) -> None:
     """A study in the format of other tuners: T4, the open results format of the autotuning community."""
-    from hopper_gemm.study.files import shown
-    from hopper_gemm.tables.t4 import export as exported
+    from hopper_gemm.tune.study.files import shown
+    from hopper_gemm.tune.tables.t4 import export as exported
 
     if form != "t4":
         fail(f"--format must be t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR --format csv")
@@ -167,8 +166,8 @@ def export(
 @command
 def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
     """Turn a finished study's CSV files into Parquet, a fifth of the size; every command reads either."""
-    from hopper_gemm.study.pack import pack as packed
-    from hopper_gemm.study.reader import has_rows
+    from hopper_gemm.tune.study.pack import pack as packed
+    from hopper_gemm.tune.study.reader import has_rows
 
     if has_rows(results):  # a folder of searches alone has none
         read_told(results)

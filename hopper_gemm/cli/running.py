@@ -15,27 +15,27 @@ from hopper_gemm.cli.app import CHECK_FAILED, INTERRUPTED, fail, saying, stderr
 from hopper_gemm.cli.options import gpus_of
 from hopper_gemm.cli.progress import watching
 from hopper_gemm.compiler.child import CONTEXT, settle_in
-from hopper_gemm.measure.device import GpuId, NoHopperError
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import local_root, slug
-from hopper_gemm.run.coordinator import run
-from hopper_gemm.run.executors.replay import recorded_points
-from hopper_gemm.run.question import Question
-from hopper_gemm.run.questions.many import Many
-from hopper_gemm.run.questions.sweep import Sweep
-from hopper_gemm.run.questions.tune import Options, question
-from hopper_gemm.run.source import Source, find
-from hopper_gemm.run.task import Job
-from hopper_gemm.run.tenants import busy
-from hopper_gemm.study.files import shown, write_whole
-from hopper_gemm.study.reader import read_study
-from hopper_gemm.study.row import ResultsError
-from hopper_gemm.study.shapes import read_shapes
-from hopper_gemm.study.space import Space, place_of, problem_label, space_of
-from hopper_gemm.study.spec import SweepSpec
-from hopper_gemm.tables.pages.campaign import PAGE, Rate, Tuned, campaign_page
-from hopper_gemm.tables.pages.publish import publish
-from hopper_gemm.tables.verdict import verdict
+from hopper_gemm.tune.measure.device import GpuId, NoHopperError
+from hopper_gemm.tune.run.coordinator import run
+from hopper_gemm.tune.run.executors.replay import recorded_points
+from hopper_gemm.tune.run.question import Question
+from hopper_gemm.tune.run.questions.many import Many
+from hopper_gemm.tune.run.questions.sweep import Sweep
+from hopper_gemm.tune.run.questions.tune import Options, question
+from hopper_gemm.tune.run.source import Source, find
+from hopper_gemm.tune.run.task import Job
+from hopper_gemm.tune.run.tenants import busy
+from hopper_gemm.tune.study.files import shown, write_whole
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.study.space import Space, place_of, problem_label, space_of
+from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.tables.pages.campaign import PAGE, Rate, Tuned, campaign_page
+from hopper_gemm.tune.tables.pages.publish import publish
+from hopper_gemm.tune.tables.verdict import verdict
 
 Say = Callable[[str], None]
 

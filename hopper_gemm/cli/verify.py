@@ -13,7 +13,7 @@ import typer
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, saying
-from hopper_gemm.study.files import write_whole
+from hopper_gemm.tune.study.files import write_whole
 
 OUT = Path("results/verification")
 
@@ -38,13 +38,13 @@ def verify(
     """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a
     failure."""
     from hopper_gemm.compiler.store import default_store
-    from hopper_gemm.measure.device import find_hopper
-    from hopper_gemm.verify.drawing import pairs as drawn
-    from hopper_gemm.verify.harness import Harness, Job, compile_all
-    from hopper_gemm.verify.kinds import load_jobs
-    from hopper_gemm.verify.protocols import verify_protocols, wanted
-    from hopper_gemm.verify.report import page
-    from hopper_gemm.verify.rows import latest, read_rows
+    from hopper_gemm.lab.verify.drawing import pairs as drawn
+    from hopper_gemm.lab.verify.harness import Harness, Job, compile_all
+    from hopper_gemm.lab.verify.kinds import load_jobs
+    from hopper_gemm.lab.verify.protocols import verify_protocols, wanted
+    from hopper_gemm.lab.verify.report import page
+    from hopper_gemm.lab.verify.rows import latest, read_rows
+    from hopper_gemm.tune.measure.device import find_hopper
 
     say, kept, path = saying(as_json), store or default_store(), report or out / "report.md"
     if report is not None and not report.parent.is_dir():
@@ -58,7 +58,7 @@ def verify(
         if compile_only:
             kernels = (kernel for job in jobs for kernel in job.kernels)
             raise typer.Exit(CHECK_FAILED if compile_all(kernels, kept, say) else 0)
-        from hopper_gemm.verify.load import answering
+        from hopper_gemm.lab.verify.load import answering
 
         harness = Harness(out, kept, boards, answering, say)
         harness.run(jobs, seconds)

@@ -40,7 +40,6 @@ DSL = "nvidia-cutlass-dsl"
 PACKAGES = (DSL, "apache-tvm-ffi")
 SOURCES = (
     "kernel/**/*.py",
-    "ladder/*.py",
     "model/config.py",
     "model/footprint.py",
     "model/hopper.py",
@@ -85,7 +84,8 @@ class KernelId:
     def digest(self) -> str:
         """Name of the entry in a store."""
         kernel = {**asdict(self), "builder": self.config.builder}
-        parts = {"sources": source_digest(), "kernel": kernel, "versions": dict(_versions()), "arch": hopper.ARCH}
+        sources = source_digest(self.config.builder, self.observer)
+        parts = {"sources": sources, "kernel": kernel, "versions": dict(_versions()), "arch": hopper.ARCH}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -96,14 +96,21 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def source_digest() -> str:
-    """Digest of the sources that shape the machine code, comments and docstrings aside: a name for the kernel."""
+def source_digest(*classes: str) -> str:
+    """Digest of the sources that shape the machine code, comments and docstrings aside: a name for the kernel.
+
+    Args:
+        classes: builders and observers of kernels, as module:name; the packages of those that are not the kernel's own
+            are sources too.
+    """
     root = Path(__file__).parents[1]
+    modules = {root.parent.joinpath(*one.partition(":")[0].split(".")) for one in classes if one}
+    folders = {module.parent for module in modules} - {root / "kernel", root / "kernel" / "threads"}
+    own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
     digest = hashlib.sha256()
-    for pattern in SOURCES:
-        for path in sorted(root.glob(pattern)):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(bare_code(path.read_text()).encode())
+    for path in (*own, *(path for folder in sorted(folders) for path in sorted(folder.glob("*.py")))):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(bare_code(path.read_text()).encode())
     return digest.hexdigest()[:16]
 
 

@@ -84,8 +84,8 @@ class GemmConfig:
     once, on its field: type, range or choices, tier, whether it is a launch argument, since which schema. Tables, sweep
     files, the command line and the kernel's key on disk derive the rest from :func:`parameters_of`.
 
-    A study may vary more than this: a subclass with further fields, which turn some of the constants below into
-    parameters (:class:`hopper_gemm.ladder.config.LadderConfig`).
+    A study may vary more than this: a subclass has further fields, which turn some of the constants below into
+    parameters.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -257,6 +257,10 @@ class GemmConfig:
     def compiled(self) -> GemmConfig:
         """What the machine code depends on: the config at default launch values."""
         return self.but(**_launch_defaults(type(self)))  # type: ignore[arg-type]
+
+    def narrowed(self) -> GemmConfig:
+        """The same config, of the narrowest kind that has its parameters."""
+        return self
 
     @property
     def builder(self) -> str:

@@ -44,6 +44,11 @@ def add_rules(kind: type[GemmConfig], rules: tuple[Rule, ...]) -> None:
     _MORE[kind] = rules
 
 
+def kinds() -> tuple[type[GemmConfig], ...]:
+    """The kinds of config that there are, the kernel's own first."""
+    return (GemmConfig, *_MORE)
+
+
 def rules_on(config: GemmConfig) -> tuple[Rule, ...]:
     """The rules on a config."""
     return (*RULES, *_MORE.get(type(config), ()))

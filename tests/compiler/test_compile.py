@@ -10,15 +10,16 @@ import pytest
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.ladder.config import LadderConfig, varied
-from hopper_gemm.measure.counters.trace import TRACE
-from hopper_gemm.measure.counters.waits import METER
+from hopper_gemm.lab.counters.trace import TRACE
+from hopper_gemm.lab.counters.waits import METER
+from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.verify.drawing import STRATA, legal_configs
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import Footprint, footprint_of, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import pick, recorded_entries
-from hopper_gemm.verify.drawing import STRATA, legal_configs
+from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES
 
@@ -218,7 +219,7 @@ def test_the_assembler_makes_of_a_relaxed_wait_what_it_makes_of_an_acquire(monke
     """In the scope of a CTA: so a relaxed wait can gain nothing on sm_90a."""
     from hopper_gemm.compiler.compile import compile_kernel
     from hopper_gemm.compiler.cubin import read_cubin
-    from hopper_gemm.ladder import ring
+    from hopper_gemm.lab.ladder import ring
 
     config = resolve(LadderConfig(tile_m=64, tile_n=64, waits="relaxed"))
     relaxed = compile_kernel(config, "bf16").cubin

@@ -18,10 +18,11 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, Usage
-from hopper_gemm.ladder.config import LadderConfig, config_of
-from hopper_gemm.measure.counters.waits import METER
+from hopper_gemm.lab.counters.waits import METER
+from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.parameters import config_of
 
 PROBLEM = GemmProblem(4096, 4096, 4096)
 REPORT = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
@@ -47,7 +48,7 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     monkeypatch.setattr("hopper_gemm.compiler.store._versions", lambda: (("torch", "0.0"),))
     others.append(digest(GemmConfig()))
     monkeypatch.undo()
-    monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda: "other sources")
+    monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda *classes: "other sources")
     others.append(digest(GemmConfig()))
     assert len({base, *others}) == 1 + len(others)
 

@@ -19,11 +19,11 @@ import pytest
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store, source_digest
-from hopper_gemm.measure.device import GpuId, NoHopperError, describe_current, find_hopper
-from hopper_gemm.study.files import FileLock
-from hopper_gemm.verify.drawing import Pair
-from hopper_gemm.verify.harness import ANSWER_SECONDS, RUNS, START_SECONDS, compile_all, verdict
-from hopper_gemm.verify.load import answering
+from hopper_gemm.lab.verify.drawing import Pair
+from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, RUNS, START_SECONDS, compile_all, verdict
+from hopper_gemm.lab.verify.load import answering
+from hopper_gemm.tune.measure.device import GpuId, NoHopperError, describe_current, find_hopper
+from hopper_gemm.tune.study.files import FileLock
 from tests.conftest import hoppers
 
 CACHE = "XDG_CACHE_HOME"

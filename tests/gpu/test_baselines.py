@@ -7,19 +7,19 @@ from contextlib import suppress
 import pytest
 import torch
 
-from hopper_gemm.measure.arms import Arm
-from hopper_gemm.measure.baselines import BASELINES
-from hopper_gemm.measure.baselines.choose import REL_ERR_MAX
-from hopper_gemm.measure.baselines.cublaslt_api import CublasLtError
-from hopper_gemm.measure.bench import Bench
-from hopper_gemm.measure.correctness import check, poison
-from hopper_gemm.measure.device import describe_current
-from hopper_gemm.measure.naming import UNKNOWN, baseline_kernel
-from hopper_gemm.measure.protocol import Burst
-from hopper_gemm.measure.workload import make_workload
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.measure.arms import Arm
+from hopper_gemm.tune.measure.baselines import BASELINES
+from hopper_gemm.tune.measure.baselines.choose import REL_ERR_MAX
+from hopper_gemm.tune.measure.baselines.cublaslt_api import CublasLtError
+from hopper_gemm.tune.measure.bench import Bench
+from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.device import describe_current
+from hopper_gemm.tune.measure.naming import UNKNOWN, baseline_kernel
+from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.measure.workload import make_workload
 
 pytestmark = pytest.mark.gpu
 

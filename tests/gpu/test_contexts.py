@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hopper_gemm.compiler.recorded import record_binary
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.measure.arms import SPACERS
-from hopper_gemm.measure.baselines import BASELINES
-from hopper_gemm.measure.baselines.recorded import Recorded
-from hopper_gemm.measure.bench import Bench
-from hopper_gemm.measure.device import describe_current
-from hopper_gemm.measure.protocol import Burst, Steady
-from hopper_gemm.measure.race import Look, Race
-from hopper_gemm.measure.statistics import Ratio
-from hopper_gemm.measure.verdict import paired_verdict
-from hopper_gemm.measure.workload import make_workload
+from hopper_gemm.lab.guard.baseline import Recorded
+from hopper_gemm.lab.guard.binaries import record_binary
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.measure.arms import SPACERS
+from hopper_gemm.tune.measure.baselines import BASELINES
+from hopper_gemm.tune.measure.bench import Bench
+from hopper_gemm.tune.measure.device import describe_current
+from hopper_gemm.tune.measure.protocol import Burst, Steady
+from hopper_gemm.tune.measure.race import Look, Race
+from hopper_gemm.tune.measure.statistics import Ratio
+from hopper_gemm.tune.measure.verdict import paired_verdict
+from hopper_gemm.tune.measure.workload import make_workload
 
 pytestmark = pytest.mark.gpu
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.measure.counters import count
-from hopper_gemm.measure.counters.profiler import ProfilerError, open_profiler
+from hopper_gemm.lab.counters import count
+from hopper_gemm.lab.counters.profiler import ProfilerError, open_profiler
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.point import Point

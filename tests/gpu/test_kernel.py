@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.ladder.config import LadderConfig, varied
+from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.verify.drawing import Pair, pairs
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.verify.drawing import Pair, pairs
+from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_compile import grid
 
 pytestmark = pytest.mark.gpu

@@ -12,12 +12,12 @@ import torch
 import hopper_gemm
 from hopper_gemm import GemmConfig
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.ladder.config import config_of
-from hopper_gemm.measure.correctness import check
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
+from hopper_gemm.tune.measure.correctness import check
+from hopper_gemm.tune.parameters import config_of
 
 pytestmark = pytest.mark.gpu
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import pynvml
 import pytest
 
-from hopper_gemm.measure.device import find_hopper
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, read_tuned
+from hopper_gemm.tune.measure.device import find_hopper
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.gpu
@@ -25,7 +25,7 @@ CONTEXT_BYTES = 200 * 2**20
 
 CALL = f"""
 import json, torch, hopper_gemm
-from hopper_gemm.measure.correctness import check
+from hopper_gemm.tune.measure.correctness import check
 from hopper_gemm.serve.kernels import kernel_for
 a = torch.randn({PROBLEM.m}, {PROBLEM.k}, device="cuda").bfloat16()
 b = torch.randn({PROBLEM.n}, {PROBLEM.k}, device="cuda").bfloat16().t()

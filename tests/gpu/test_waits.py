@@ -8,12 +8,12 @@ import pytest
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.ladder.config import LadderConfig
-from hopper_gemm.measure.counters.waits import FIGURES, METER, WaitMeter
+from hopper_gemm.lab.counters.waits import FIGURES, METER, WaitMeter
+from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.verify.harness import ANSWER_SECONDS
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.verify.harness import ANSWER_SECONDS
 
 pytestmark = pytest.mark.gpu
 
@@ -44,8 +44,8 @@ def reading(store: Path) -> Handler:
     import numpy as np
 
     from hopper_gemm.compiler.loader import load
-    from hopper_gemm.measure.counters.waits import read_meter
-    from hopper_gemm.measure.workload import make_workload
+    from hopper_gemm.lab.counters.waits import read_meter
+    from hopper_gemm.tune.measure.workload import make_workload
 
     workload = make_workload(PROBLEM, l2_bytes=0)
 

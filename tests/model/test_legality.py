@@ -8,12 +8,12 @@ from itertools import islice
 
 import pytest
 
+from hopper_gemm.lab.verify.drawing import legal_configs
 from hopper_gemm.model import hopper, legality
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import EPI_BUFFERS_MAX, footprint_of, resolve, stages_max
 from hopper_gemm.model.legality import PAIR_RULES, PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.verify.drawing import legal_configs
 
 PUBLISHED_STAGES = {
     64: (18, 9, 6, 4, 3, 3, 2, 2),

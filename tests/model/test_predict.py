@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hopper_gemm.ladder.config import varied
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.study.reader import read_rows, read_study
+from hopper_gemm.tune.parameters import varied
+from hopper_gemm.tune.study.reader import read_rows, read_study
 from tests.conftest import ROOT
 
 CUBE = GemmProblem(8192, 8192, 8192)

@@ -25,7 +25,7 @@ endings:
 
 Either way sums are added in the order of the parts: the result has the same bits in every run.
 
-:mod:`hopper_gemm.model.protocol.ledger` runs the protocols in every order of events.
+A model checker (docs/verification.md) runs the protocols in every order of events.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The study's instruments: the ladder of design steps, models of protocols, verification, counters, the guard."""

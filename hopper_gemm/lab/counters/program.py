@@ -1,0 +1,87 @@
+"""The program that the profiler watches: each point's launch twice as it is, and once to be counted.
+
+``python -m hopper_gemm.lab.counters.program JOB.json``. It also runs without a profiler, and then only checks its
+kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from hopper_gemm.compiler.loader import load
+from hopper_gemm.lab.counters.counting import Stage, point_of
+from hopper_gemm.model.point import Point
+from hopper_gemm.tune.measure.arms import Launch, cublas_launch, kernel_launch
+from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.workload import Workload, make_workload
+
+
+class WrongResultError(RuntimeError):
+    """The kernel's product is wrong; its counters would be of something else."""
+
+
+def main(job_file: Path) -> None:
+    """Work through a job. A point that fails is noted and the next is taken, unless it broke the GPU's context.
+
+    Every step is on disk before the next is taken: after a kill the journal tells who is to blame.
+    """
+    job = json.loads(job_file.read_text())
+    store = None if job["store"] is None else Path(job["store"])
+    workload: Workload | None = None
+    with Path(job["journal"]).open("w", buffering=1) as journal:
+
+        def note(number: int, stage: Stage, reason: str = "") -> None:
+            journal.write(json.dumps({"point": number, "stage": stage, "reason": reason}) + "\n")
+
+        for number, raw in enumerate(job["points"]):
+            point = point_of(raw)
+            note(number, "begun")
+            try:
+                if workload is None or workload.problem != point.problem:
+                    workload = None  # frees the GPU's memory
+                    workload = _matrices(point, job["seed"])
+                launch = _checked(point, workload, store)
+                note(number, "profiling")
+                with torch.cuda.profiler.profile():
+                    launch(workload.sets[0])
+                    torch.cuda.synchronize()
+                note(number, "counted")
+            except Exception as error:
+                note(number, "failed", f"{type(error).__name__}: {error}".splitlines()[0][:500])
+                torch.cuda.synchronize()  # raises, and so ends us, where no later launch can succeed
+
+
+def _matrices(point: Point, seed: int) -> Workload:
+    """Two sets suffice: the profiler flushes the L2 itself. What making them took is given back, or each replay would
+    have to save it."""
+    workload = make_workload(point.problem, l2_bytes=0, seed=seed)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return workload
+
+
+def _checked(point: Point, workload: Workload, store: Path | None) -> Launch:
+    """The launch, having run on both sets; ours is compared with the reference first."""
+    first, second = workload.sets[:2]
+    if point.config is None:
+        launch: Launch = cublas_launch
+        launch(first)
+    else:
+        launch = kernel_launch(load(point.config, point.problem, store))
+        poison(first.ours)
+        launch(first)
+        found = check(first.ours, workload.reference, point.problem.k)
+        if not found.ok:
+            raise WrongResultError(found.reason)
+    launch(second)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return launch
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

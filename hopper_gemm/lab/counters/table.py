@@ -1,0 +1,141 @@
+"""Columns beside a row's own figures: hardware counters, and what follows from its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.lab.pages.sources import unique_panels
+from hopper_gemm.model import hopper, roofline
+from hopper_gemm.model.config import LEGEND, GemmConfig
+from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.schema import COUNTED
+from hopper_gemm.tune.tables.pivot import config_of, markdown, problem_of
+
+COUNTERS = tuple(column.name for column in COUNTED)
+PROFILED = COUNTERS[: COUNTERS.index("producer_hit_pct")]
+"""Figures of the profiler, which the baseline has too; the rest are counted by our kernel's own meter."""
+
+DERIVED = {
+    "stage_kib": "one stage of A and B, KiB",
+    "ahead": "stages that can be loading while one is multiplied: stages - 1 - stagger",
+    "ahead_kib": "the same in KiB: bytes that can be in flight",
+    "span": "bytes of a row of the shared-memory swizzle",
+    "wave_efficiency": "share of the SMs' time that computes something of the output",
+    "l2_bytes_per_clock": "what an SM must take from the L2 each clock at full rate, multicast counted once",
+    "flop_per_smem_byte": "arithmetic intensity of the tile",
+    "smem_bytes_per_flop": "what wgmma reads back from shared memory",
+    "reached": "tensor-active percent divided by the wave efficiency, so that idle SMs do not count",
+}
+"""The columns of :func:`with_derived` and their meaning."""
+
+_SHOWN = (
+    ("tensor_active_hw", "tensor %", 1.0, "{:.1f}"),
+    ("sm_ghz", "GHz", 1.0, "{:.3f}"),
+    ("duration_us", "us", 1.0, "{:.1f}"),
+    ("dram_read_bytes", "DRAM read GB", 1e-9, "{:.3f}"),
+    ("dram_write_bytes", "DRAM write GB", 1e-9, "{:.3f}"),
+    ("l2_read_sectors", "L2 read Msectors", 1e-6, "{:.1f}"),
+    ("l2_hit_pct", "L2 hit %", 1.0, "{:.1f}"),
+    ("l2_read_hit_pct", "L2 read hit %", 1.0, "{:.1f}"),
+    ("l2_load_hit_pct", "L2 load hit %", 1.0, "{:.1f}"),
+    ("tma_load_bytes", "TMA GB", 1e-9, "{:.2f}"),
+    ("shared_bank_reads", "bank reads G", 1e-9, "{:.2f}"),
+    ("executed", "instructions M", 1e-6, "{:.1f}"),
+    ("producer_hit_pct", "producer hit %", 1.0, "{:.1f}"),
+    ("consumer_hit_pct", "consumer hit %", 1.0, "{:.1f}"),
+    ("producer_wait_pct", "producer wait %", 1.0, "{:.1f}"),
+    ("consumer_wait_pct", "consumer wait %", 1.0, "{:.1f}"),
+)
+
+
+def with_counters(frame: pd.DataFrame, counted: Iterable[Row]) -> pd.DataFrame:
+    """Rows with the counters of their config, and those of the baseline on their problem, beside their figures.
+
+    Args:
+        frame: rows of a sweep, as :func:`hopper_gemm.tune.study.reader.frame_of` gives them.
+        counted: rows of stage ``counters``; those without a config are the baseline's.
+
+    Returns:
+        The same rows in the same order, with the columns :data:`COUNTERS`, and :data:`PROFILED` again with
+        ``baseline_`` before each; empty where nothing was counted, or other machine code than the row ran was profiled.
+    """
+    by_config = {(row.point.problem, row.point.config): row.figures for row in counted}
+    added: list[list[float | None]] = []
+    for record in frame.to_dict("records"):
+        problem = problem_of(record)
+        ours, theirs = by_config.get((problem, config_of(record)), {}), by_config.get((problem, None), {})
+        profiled = any(name in ours for name in PROFILED)  # a kernel that counts its own waits has code of its own
+        if profiled and record["code"] and ours.get("code") and record["code"] != ours["code"]:
+            ours = {}
+        added.append([*map(ours.get, COUNTERS), *map(theirs.get, PROFILED)])
+    names = [*COUNTERS, *(f"baseline_{name}" for name in PROFILED)]
+    return frame.assign(**pd.DataFrame(added, frame.index, names, dtype="Float64"))
+
+
+def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> tuple[float, float]:
+    """Bytes of the distinct panels of A and B that all waves of cluster tiles read, and how many waves there are.
+
+    DRAM reads so much if all clusters of a wave keep step and the L2 keeps nothing from one wave to the next.
+    """
+    height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    down, across = roofline.tile_sides(config, problem.m, problem.n)
+    tiles = roofline.tile_order(down, across, config.raster, config.swizzle, config.serpentine)
+    at_once = sms // (config.cluster_m * config.cluster_n)
+    sides = sum(height * rows + width * columns for rows, columns in unique_panels(tiles, at_once))
+    return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
+
+
+def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
+    """Markdown, one table for each problem; behind each raster stands the swizzle that theory prefers.
+
+    Args:
+        counted: rows of stage ``counters``.
+        sms: SMs of the GPU.
+    """
+    parts: dict[Any, dict[str, list[str]]] = {}
+    for row in counted:
+        problem, config = row.point.problem, row.point.config
+        label = f"cuBLAS {row.figures.get('baseline_kernel', '')}" if config is None else str(config)
+        raster = "-"
+        if config is not None:
+            raster = f"{config.raster}{config.swizzle} ({roofline.best_swizzle(config, sms):.1f})"
+        shown = [_shown(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
+        title = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}"
+        parts.setdefault((title, problem), {})[label] = [label, raster, *shown]
+    columns = ["kernel", "raster (best swizzle)", *(title for _, title, _, _ in _SHOWN)]
+    pages = [f"{title}\n\n{markdown(columns, lines.values())}" for (title, _), lines in parts.items()]
+    return "\n\n".join([*pages, f"Configs: {LEGEND}.", ""])
+
+
+def with_derived(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that ran, with the columns of :data:`DERIVED`."""
+    ok = frame[frame["status"] == "ok"]
+    found = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
+    return ok.join(found).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
+
+
+def _derived(row: Mapping[str, Any]) -> dict[str, float]:
+    config, problem = config_of(row), problem_of(row)
+    footprint = footprint_of(config)
+    assert isinstance(config.stages, int)
+    ahead = config.stages - 1 - config.stagger
+    clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+    return {
+        "stage_kib": footprint.stage_bytes / 1024,
+        "ahead": ahead,
+        "ahead_kib": ahead * footprint.stage_bytes / 1024,
+        "span": footprint.swizzle_bytes,
+        "wave_efficiency": roofline.waves(config, problem).efficiency,
+        "l2_bytes_per_clock": sum(roofline.l2_bytes_per_stage(config, problem)) / clocks,
+        "flop_per_smem_byte": roofline.smem_intensity(config),
+        "smem_bytes_per_flop": roofline.smem_reads_per_flop(config),
+    }
+
+
+def _shown(value: float | None, scale: float, form: str) -> str:
+    return "-" if value is None else form.format(value * scale)

@@ -1,0 +1,168 @@
+"""How often the roles of our kernel find the ring ready, and how long they wait for it, as they count it themselves.
+
+The counting kernel is another binary than the one that is timed, and slower: it reads the clock twice a stage. Its
+figures are shares, which that changes less than it changes times.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from hopper_gemm.compiler.child import Child, Handler
+from hopper_gemm.lab.counters.counting import Counted
+from hopper_gemm.lab.ladder.config import Side
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point
+from hopper_gemm.tune.measure.device import GpuId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hopper_gemm.compiler.loader import LoadedKernel
+    from hopper_gemm.model.problem import GemmProblem
+    from hopper_gemm.tune.measure.workload import Operands, Workload
+
+SIDES: tuple[Side, ...] = get_args(Side)
+"""Sides of the ring; a CTA writes one row for each. The first consumer reports for all."""
+
+METER = "hopper_gemm.lab.ladder.meter:Meter"
+"""The kernel's observer."""
+
+READING = 4
+"""Fields of a row: stages, hits, cycles waited, cycles."""
+
+FIGURES = tuple(f"{side}_{figure}_pct" for figure in ("hit", "wait") for side in SIDES)
+"""``hit``: probes that found the barrier ready, in percent of the stages; the first stage of a tile is not probed.
+``wait``: SM cycles between asking for a stage and having it, in percent of the role's cycles, epilogues included. In
+pingpong the wait for the turn is not counted: it is among the cycles."""
+
+WARM_UP, LAUNCHES = 1, 3
+"""Launches before those that count, and those of which the mean is taken."""
+
+PROTOCOL = {"warm_up": WARM_UP, "launches": LAUNCHES, "data": "normal"}
+"""What shapes the figures; it stands in the provenance."""
+
+POINT_SECONDS = 60.0
+"""Allowance for a kernel: its matrices, its check, its launches."""
+
+
+def waits_of(launches: np.ndarray, config: GemmConfig) -> dict[str, float]:
+    """The figures: means over the CTAs that did work, then over the launches.
+
+    Args:
+        launches: (launches, CTAs, sides, fields), 32 bits each, which are read as unsigned: sums may have wrapped.
+        config: tells which sides probe.
+
+    Returns:
+        By the names of :data:`FIGURES`. A side that counted nothing has none (there is no producer in ``multistage``,
+        and none that counts with ``cp_async``), and one that does not peek has no hits.
+    """
+    figures: dict[str, float] = {}
+    for row, side in enumerate(SIDES):
+        stages, hits, waited, cycles = np.moveaxis(launches.astype(np.int32).view(np.uint32)[:, :, row], -1, 0)
+        worked = (stages > 0) & (cycles > 0)
+        if not worked.any(axis=1).all():
+            continue
+        if config.stages != 1 and config.peek in (True, side):
+            figures[f"{side}_hit_pct"] = _percent(hits, stages, worked)
+        figures[f"{side}_wait_pct"] = _percent(waited, cycles, worked)
+    return {name: figures[name] for name in FIGURES if name in figures}
+
+
+def _percent(part: np.ndarray, whole: np.ndarray, worked: np.ndarray) -> float:
+    shares = np.divide(part, whole, out=np.zeros(part.shape), where=worked)
+    return float(100 * shares.mean(axis=1, where=worked).mean())
+
+
+def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[Operands]) -> np.ndarray:
+    """Launch a metered kernel on sets of matrices, one after the other without a pause.
+
+    Args:
+        kernel: loaded metered.
+        problem: what the sets are matrices of.
+        sets: one for each launch.
+
+    Returns:
+        (launches, CTAs, sides, fields) of int32.
+    """
+    import torch
+
+    shape = (len(sets), kernel.ctas(problem), len(SIDES), READING)
+    readings = torch.zeros(shape, dtype=torch.int32, device="cuda")
+    for operands, own in zip(sets, readings, strict=True):
+        kernel(operands.a, operands.b, operands.ours, own)
+    return readings.cpu().numpy()
+
+
+def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands], store: Path | None = None) -> Counted:
+    """Check the metered kernel's product once, warm up, and take the mean of some launches.
+
+    Args:
+        point: its config is legal.
+        workload: normal matrices of its problem.
+        rotation: its sets one after the other, for ever: what was used last comes last, so that every launch finds the
+            L2 cold.
+        store: folder of compiled kernels, or None for the default.
+    """
+    from hopper_gemm.compiler.loader import load
+    from hopper_gemm.tune.measure.correctness import check, poison
+
+    assert point.config is not None
+    problem, first = workload.problem, workload.sets[0]
+    kernel = load(point.config, problem, store, METER)
+    poison(first.ours)
+    read_meter(kernel, problem, [first])
+    found = check(first.ours, workload.reference, problem.k)
+    if not found.ok:
+        return Counted(point, reason=f"metered, the product is wrong: {found.reason}")
+    readings = read_meter(kernel, problem, [next(rotation) for _ in range(WARM_UP + LAUNCHES)])
+    figures = waits_of(readings[WARM_UP:], kernel.config)
+    return Counted(point, figures=figures, reason="" if figures else "metered, it counted nothing")
+
+
+class WaitMeter:
+    """A process that measures waits, without a profiler; it may die, and the next point meets a new one.
+
+    Args:
+        gpu: where.
+        store: folder of compiled kernels, or None for the default.
+        seed: of the matrices.
+    """
+
+    def __init__(self, gpu: GpuId, store: Path | None = None, seed: int = 0) -> None:
+        self._child = Child(_metering, store, seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
+
+    def measure(self, point: Point) -> Counted:
+        """Measure one of our configs, legal on its problem."""
+        reply = self._child.ask(point, POINT_SECONDS)
+        return reply.value if reply.kind == "answer" else Counted(point, reason=f"metered: {reply.error}")
+
+    def close(self) -> None:
+        """Give the GPU back; a later point takes it again."""
+        self._child.close()
+
+
+def _metering(store: Path | None, seed: int) -> Handler:
+    """The child's handler: keeps the matrices of a problem from point to point."""
+    import torch
+
+    from hopper_gemm.tune.measure.device import describe_current
+    from hopper_gemm.tune.measure.workload import make_workload
+
+    l2_bytes = describe_current().l2_bytes
+    kept: list[Any] = []
+
+    def handle(point: Point) -> Counted:
+        if not kept or kept[0].problem != point.problem:
+            kept.clear()
+            torch.cuda.empty_cache()
+            made = make_workload(point.problem, l2_bytes, seed)
+            kept[:] = made, cycle(made.sets)
+        workload, rotation = kept
+        return measure_waits(point, workload, rotation, store)
+
+    return handle

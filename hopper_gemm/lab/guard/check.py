@@ -1,0 +1,179 @@
+"""The guard of the best configs, as a question: does today's kernel run them, right and as fast as the binary that was
+recorded?
+
+A binary and today's kernel are timed in pairs on one board, where the board's own share cancels; equal machine code is
+no regression of ours. The speedup over cuBLAS that the tuned table records, measured elsewhere, is only a warning.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, record_binary, recorded_binaries
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.tuned import TunedEntry, read_tuned
+from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
+from hopper_gemm.tune.measure.statistics import Ratio, noise_floor
+from hopper_gemm.tune.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
+from hopper_gemm.tune.run.question import Member, Question, Taken
+from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.shapes import read_shapes
+
+PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady()}
+
+MORE = 3
+"""How many times the pairs of a check that could not tell are taken in a second one."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A best config, the binary that served it, and what the tuned table says of it.
+
+    Args:
+        binary: as recorded.
+        entry: of the tuned table; None where it has none, such as the seed table's best.
+    """
+
+    binary: RecordedBinary
+    entry: TunedEntry | None
+
+    @property
+    def point(self) -> Point:
+        """Today's kernel beside the binary."""
+        about = ("burst", "isolated") if self.entry is None else (self.entry.regime, self.entry.context)
+        return Point(self.binary.problem, self.binary.config, *about, f"recorded:{self.binary.report.code}")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A guarded config and what became of it.
+
+    Args:
+        point: today's kernel beside the binary.
+        board: on which both ran.
+        verdict: of the pair.
+        warning: where the speedup over cuBLAS differs from the record by more than another board explains; else empty.
+        figures: of the pair: ratio, its interval, noise floor, pairs of times in microseconds, equal machine code.
+    """
+
+    point: Point
+    board: str
+    verdict: Verdict
+    warning: str
+    figures: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        point = self.point
+        asked = {"problem": str(point.problem), "regime": point.regime, "context": point.context, "board": self.board}
+        told = {"status": self.verdict.status, "message": self.verdict.message, "warning": self.warning}
+        return {**asked, "config": str(point.config), **told, **self.figures}
+
+
+class Check(Question):
+    """Times every guarded config beside its binary and beside cuBLAS, on the same board; once more, with more pairs,
+    where the first time could not tell.
+
+    Args:
+        guarded: what is checked.
+    """
+
+    def __init__(self, guarded: Sequence[Guarded]) -> None:
+        self._guarded = {one.point: one for one in guarded}
+        self._left = deque(self._tasks())
+        self._found: dict[Point, Taken] = {}
+        self.checked: list[Checked] = []
+
+    def next(self, member: Member) -> Task | None:
+        """The next config."""
+        return self._left.popleft() if self._left else None
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Decide, where all answers of a config are in."""
+        for one in answers:
+            guarded = next(point for point in one.task.points if point in self._guarded)
+            self._found[one.point] = one
+            if all(point in self._found for point in one.task.points):
+                self._decide(self._guarded[guarded], one.task)
+
+    def _tasks(self) -> list[Task]:
+        """The binary beside itself for the noise floor, the config beside it, and beside cuBLAS."""
+        tasks = []
+        for point, guarded in self._guarded.items():
+            points = [replace(point, config=None), point]
+            points += [replace(point, against="cublas")] if guarded.entry else []
+            tasks.append(Task(tuple(points), stage="check", protocol=PROTOCOLS[point.regime]))
+        return tasks
+
+    def _decide(self, guarded: Guarded, task: Task) -> None:
+        point, found = guarded.point, self._found
+        control, now = found[replace(point, config=None)].answer, found[point].answer
+        figures: dict[str, Any] = {}
+        if now.status == "no_baseline":  # such as a binary that another version of the DSL cannot load
+            verdict = Verdict("unsure", f"not compared: {now.reason}")
+        elif now.status != "ok":
+            verdict = Verdict("fallen", f"{now.status.replace('_', ' ')}: {now.reason}")
+        elif control.status != "ok":
+            verdict = Verdict("unsure", f"the binary could not be timed beside itself: {control.reason}")
+        else:
+            ratio, noise = ratio_of(now.figures), noise_floor(ratio_of(control.figures))
+            same = now.figures.get("code") == guarded.binary.report.code
+            verdict = paired_verdict(ratio, noise, same)
+            pairs = [[round(us - (sample.spacer_us or 0), 4) for us in sample[1:3]] for sample in now.samples]
+            figures = {"ratio": ratio.median, "low": ratio.low, "high": ratio.high, "noise": noise, "same_code": same}
+            figures |= {"time_us": now.figures["time_us"], "pairs": pairs}
+        if verdict.status == "unsure" and not task.process:
+            assert task.protocol is not None
+            longer = replace(task.protocol, pairs=MORE * task.protocol.pairs)
+            again = replace(task, points=task.points[:2], protocol=longer, process=1)
+            self._left.append(again)
+            for one in again.points:
+                del self._found[one]
+            return
+        beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
+        if entry is not None and beside is not None and beside.answer.status == "ok":
+            recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
+            component = component_of(float(beside.answer.figures["time_us"]))
+            warning = record_verdict(recorded, ratio_of(beside.answer.figures), component)
+        self.checked.append(Checked(point, found[point].member.board, verdict, warning or "", figures))
+
+
+def guarded_of(table: Path) -> list[Guarded]:
+    """What is guarded beside a tuned table: the binaries in its folder, with their entries.
+
+    Raises:
+        TunedTableError, RecordedBinaryError: a file is damaged.
+    """
+    entries = {(entry.problem, entry.config): entry for entry in _best(read_tuned(table))}
+    found = recorded_binaries(table.parent / FOLDER)
+    return [Guarded(one, entries.get((one.problem, one.config))) for one in found]
+
+
+def record(table: Path) -> list[RecordedBinary]:
+    """Keep today's binaries of the best configs beside their tuned table, instead of those that were kept before: of
+    every problem of the suite, isolated bursts, and of the seed table's best cells. It compiles; no GPU is needed.
+
+    Raises:
+        TunedTableError, ResultsError: a file is missing or damaged.
+    """
+    suite = set(read_shapes().of_regime("burst"))
+    best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
+    finals = read_study(table.parent / "seed-table").stage("final")
+    ranked = sorted((row for row in finals if row.ok and row.point.config), key=lambda row: row.figures["speedup"])
+    seed = {row.point.problem: row.point.config for row in ranked if row.point.regime == "burst"}
+    best |= {(problem, config): None for problem, config in seed.items() if config is not None}
+    folder = table.parent / FOLDER
+    kept = [record_binary(folder, config, problem) for problem, config in best]
+    names = {path for one in kept for path in (one.object_file, one.about)}
+    for path in set(folder.iterdir()) - names:
+        path.unlink()
+    return kept
+
+
+def _best(entries: Sequence[TunedEntry]) -> list[TunedEntry]:
+    return [entry for entry in entries if (entry.regime, entry.context) == ("burst", "isolated")]

@@ -1,0 +1,91 @@
+"""The page of a simulation: how soon samplers would have found the best config of a recorded study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.tune.study.files import read_json, write_json, write_whole
+from hopper_gemm.tune.tables.pivot import markdown
+from hopper_gemm.tune.tables.plots import regret_curves
+
+PAGE, PICTURE, DATA = "simulation.md", "simulation.png", "simulation.json"
+
+WITHIN = 0.01
+"""Distance from the recorded best within which a config counts as found."""
+
+SHARE = 0.05
+"""Part of the space in which the default sampler should find one."""
+
+BLIND = "-blind"
+"""Suffix of a sampler's name where it runs without the model prior."""
+
+
+DEFAULT = "gp"
+"""The sampler that a search uses where none is named."""
+
+
+def upgrade_v1(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Recorded simulations with the keys of now; those that name no context searched chained studies."""
+    renamed = [{"place": f"{run['problem']} chained", "runs": run["games"], **run} for run in runs if "problem" in run]
+    return renamed or [dict(run) for run in runs]
+
+
+def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = None) -> None:
+    """Write a simulation's page and picture.
+
+    Args:
+        folder: made if need be.
+        name: of the study.
+        runs: records as :func:`simulation_page` takes them, which are kept as ``simulation.json``; those that are kept
+            there if None.
+    """
+    if runs is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / DATA, list(runs))
+    kept = upgrade_v1(read_json(folder / DATA))
+    write_whole(folder / PAGE, simulation_page(kept))
+    regret_curves(kept, folder / PICTURE, f"{name}: best so far, behind the recorded best")
+
+
+def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: one line for each place and sampler, then how the default sampler compares with random search.
+
+    Args:
+        runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (how many, with
+            different seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs
+            that got there within :data:`SHARE` of the space), ``regret`` (median distance from the best there),
+            ``needed`` (trials of each run, None beyond the budget) and ``middle`` (median distance after each trial).
+    """
+    columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
+    columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
+    rows = []
+    for run in runs:
+        counts = [run[name] for name in ("median_trials", "trials_90")]
+        told = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
+        about = [run[name] for name in ("place", "configs", "sampler", "runs")]
+        rows.append([*about, *told, f"{run['found']:.0%}", f"{run['regret']:.2%}"])
+    title = f"Trials until within {WITHIN:.0%} of the recorded best."
+    return "\n".join([title, "", markdown(columns, rows), *_sentences(runs), ""])
+
+
+def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each problem: how often the default sampler finds the best, and how often random search does."""
+    lines = []
+    for run in runs:
+        if run["sampler"] != DEFAULT:
+            continue
+        others = {one["sampler"]: one for one in runs if one["place"] == run["place"]}
+        trials = max(1, round(SHARE * run["configs"]))
+        told = f"- {run['place']}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
+        told += f"({trials} trials) in {run['found']:.0%} of {run['runs']} runs"
+        for name, what in ((DEFAULT + BLIND, "without the model prior"), ("random", "random search")):
+            if name in others:
+                told += f"; {what}, in {others[name]['found']:.0%}"
+        if "prior" in others:
+            needed = others["prior"]["needed"][0]
+            alone = "more than its budget" if needed is None else f"{needed:.0f} trial{'s' if needed != 1 else ''}"
+            told += f"; the model alone needs {alone}"
+        lines.append(told + ".")
+    return ["", *lines] if lines else []

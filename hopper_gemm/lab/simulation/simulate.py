@@ -1,0 +1,196 @@
+"""Samplers against each other on a recorded study: how soon would each have found its best? No GPU, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopper_gemm.tune.search.catalogue import SAMPLERS, make
+from hopper_gemm.tune.search.legal import LegalSpace
+from hopper_gemm.tune.search.objective import Objective
+from hopper_gemm.tune.search.samplers import predictions
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import ResultsError, Row
+from hopper_gemm.tune.study.space import place_of
+
+WITHIN = 0.01
+"""A config so close to the recorded best is as good as it."""
+
+SHARE = 0.05
+"""Part of the space in which the default sampler should get there."""
+
+BLIND = "-blind"
+"""What ends the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
+study that is searched, only this says what the sampler itself finds."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One place of a recorded study, for samplers to search.
+
+    Args:
+        place: as :func:`hopper_gemm.tune.study.space.place_of`.
+        space: the recorded configs that could run.
+        speedups: one for each; nan where it did not run after all.
+        predicted: what the model says, as :func:`hopper_gemm.tune.search.samplers.predictions`.
+    """
+
+    place: str
+    space: LegalSpace
+    speedups: np.ndarray
+    predicted: np.ndarray
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> Recorded | None:
+        """From the rows of a place; None where fewer than two ran."""
+        legal = {row.point.config: row for row in rows if row.status != "illegal" and row.point.config is not None}
+        if sum(row.ok for row in legal.values()) < 2:
+            return None
+        point = next(iter(legal.values())).point
+        configs = [config for config in legal if config is not None]
+        speedups = np.array([row.figures["speedup"] if row.ok else np.nan for row in legal.values()])
+        return Recorded(place_of(point), LegalSpace(configs), speedups, predictions(configs, point.problem))
+
+    @property
+    def best(self) -> float:
+        """The greatest recorded speedup."""
+        return float(np.nanmax(self.speedups))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One sampler on one place, all seeds.
+
+    Args:
+        place: its name.
+        sampler: its name.
+        size: legal configs.
+        regret: best so far over the recorded best, less 1; a row for each seed, a column for each trial.
+    """
+
+    place: str
+    sampler: str
+    size: int
+    regret: np.ndarray
+
+    @property
+    def needed(self) -> np.ndarray:
+        """Trials until within :data:`WITHIN` of the best, for each seed; inf where it never got there."""
+        there = self.regret <= WITHIN
+        return np.where(there.any(axis=1), there.argmax(axis=1) + 1.0, np.inf)
+
+    def found(self) -> float:
+        """Part of the seeds that got there within :data:`SHARE` of the space."""
+        return float((self.needed <= max(1, round(SHARE * self.size))).mean())
+
+
+def play(
+    recorded: Recorded, sampler: str, seed: int, trials: int, seeds: int = 4, ahead: int = 1
+) -> tuple[list[int], np.ndarray]:
+    """Let a sampler search a recorded problem.
+
+    Args:
+        recorded: the problem.
+        sampler: its name; with :data:`BLIND` at its end it sees no prediction.
+        seed: of the sampler.
+        trials: how many configs it may try.
+        seeds: configs that it takes from the model first.
+        ahead: trials that are asked before the first of them is answered.
+
+    Returns:
+        The configs tried, by number in their order, and the best speedup after each.
+    """
+    space, blind = recorded.space, sampler.endswith(BLIND)
+    nothing = np.random.default_rng(seed).uniform(0, 1e-12, len(space))  # only so that the first config is any
+    predicted, first = (nothing, 0) if blind else (recorded.predicted, seeds)
+    proposing = make(sampler.removesuffix(BLIND), space, Objective(), seed, predicted, first)
+    tried: list[int] = []
+    asked: list[int] = []
+    while len(tried) < min(trials, len(space)):
+        while len(asked) < ahead and len(tried) + len(asked) < min(trials, len(space)):
+            asked.append(proposing.ask())
+        tried.append(asked.pop(0))
+        speedup = float(recorded.speedups[tried[-1]])
+        proposing.tell(tried[-1], None if np.isnan(speedup) else [speedup])
+    found = np.nan_to_num(recorded.speedups[tried], nan=0.0)
+    return tried, np.maximum.accumulate(found)
+
+
+def simulate(
+    places: Iterable[Recorded],
+    samplers: Sequence[str],
+    seeds: int,
+    trials: int | None = None,
+    watch: Callable[[str], None] = lambda text: None,
+) -> list[Curve]:
+    """Let every sampler search every place with several seeds.
+
+    Args:
+        places: of :func:`recorded_places`.
+        samplers: names.
+        seeds: runs of each; the exhaustive one and the prior alone draw nothing and run once.
+        trials: of a run; by default a quarter of the space, and at least 40.
+        watch: told before each sampler.
+
+    Raises:
+        ValueError: there is no such sampler.
+    """
+    unknown = [name for name in samplers if name.removesuffix(BLIND) not in SAMPLERS]
+    if unknown:
+        raise ValueError(f"samplers must be among {', '.join(SAMPLERS)} but got {unknown[0]!r}")
+    curves = []
+    for recorded in places:
+        size = len(recorded.space)
+        most = min(size, trials or max(40, size // 4))
+        for sampler in samplers:
+            watch(f"{recorded.place}: {sampler}, {most} of {size} configs")
+            runs = 1 if sampler in ("exhaustive", "prior") else seeds
+            bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in range(runs)])
+            curves.append(Curve(recorded.place, sampler, size, recorded.best / np.maximum(bests, 1e-9) - 1))
+    return curves
+
+
+def recorded_places(folder: Path) -> list[Recorded]:
+    """The places of a recorded study.
+
+    Raises:
+        ResultsError: the folder is not one, or nothing in it can be searched.
+    """
+    by_place: dict[str, list[Row]] = {}
+    for row in read_study(folder).stage("sweep"):
+        by_place.setdefault(place_of(row.point), []).append(row)
+    found = [recorded for rows in by_place.values() if (recorded := Recorded.of(rows)) is not None]
+    if not found:
+        raise ResultsError(f"{folder} has no problem with two configs that ran; name a recorded study")
+    return found
+
+
+def summary(curve: Curve) -> dict[str, Any]:
+    """A curve in figures, ready for JSON: trials that each run needed, and how far behind the best the runs were after
+    each trial: a tenth of them less than ``low``, half less than ``middle``, a tenth more than ``high``."""
+    needed = curve.needed
+    ninety = float(np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)])
+    at = min(max(1, round(SHARE * curve.size)), curve.regret.shape[1]) - 1
+    low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
+    return {
+        "place": curve.place,
+        "sampler": curve.sampler,
+        "configs": curve.size,
+        "runs": len(needed),
+        "median_trials": _known(float(np.median(needed))),
+        "trials_90": _known(ninety),
+        "found": curve.found(),
+        "regret": float(np.median(curve.regret[:, at])),
+        "needed": [_known(one) for one in needed.tolist()],
+        "low": low,
+        "middle": middle,
+        "high": high,
+    }
+
+
+def _known(trials: float) -> float | None:
+    return None if np.isinf(trials) else trials

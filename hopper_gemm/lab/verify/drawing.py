@@ -1,0 +1,199 @@
+"""Drawn configs and problems: all over the legal space, by a seed, each value of each parameter in its turn."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import count, cycle, islice
+from typing import Any
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
+from hopper_gemm.model.rules.problem import reachable
+from hopper_gemm.model.rules.shape import K_DEPTH_MAX, TILE_M
+from hopper_gemm.tune.parameters import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, all_values, config_of, varied
+
+USUAL = 0.88
+"""How likely a parameter that is a technique keeps its default."""
+
+DRAWN = tuple(name for name in PARAMETERS if name != "spills")
+"""Parameters that are drawn. ``spills`` is none of them: it is a switch for one study of the design ladder that turns
+the register rules off, and ptxas refuses some configs that have it."""
+
+FREE = ("tile_m", "tile_n", "k_depth", "stages", "stagger", "consumers", "split", "peek", "swizzle", "raster")
+"""Parameters that every kernel has some value of: all of theirs are equally likely."""
+
+INTEGERS: dict[str, tuple[int | str, ...]] = {
+    "tile_m": TILE_M,
+    "tile_n": (*range(8, 257, 8), *range(16, 257, 16), *range(32, 257, 32), *range(64, 257, 64)),
+    "k_depth": tuple(range(1, K_DEPTH_MAX + 1)),
+    "stages": ("max", "max", 1, 2, 3, 4, 5, 8),
+    "stagger": (0, 1, 2, 3, 4),
+    "consumers": ("auto", 1, 2, 3),
+    "cluster_m": (1, 2, 4),
+    "cluster_n": (1, 2, 4),
+    "swizzle": (1, 2, 4, 8, 11, 16),
+    "epi_n": ("auto", "wide", 8, 16, 32, 64, 24, 40, 56, 72, 88, 104),
+    "epi_buffers": ("max", 1, 2, 3),
+    "full_barriers": (1, 2),
+    "l2_promotion": (128, 0, 64, 256),
+    "split_k": (1, 2, 3, 4, 5, 8, 16, 33, 64),
+    "prefetch": (0, 1, 4, 16),
+    "ctas_per_sm": (1, 2, 3, 4),
+    "pace": (0, 1, 7, 16, 64),
+    "skew": (0, 1, 2, 3),
+    "rotate_k": (0, 1, 3, 16),
+}
+"""Values that are drawn of the parameters that are integers; of the others all."""
+
+FEWEST_K, MOST_K, MOST_OUTPUT, MOST_PRODUCTS = 1, 65536, 2**24, 2**36
+"""Bounds of the problems: their depth, elements of the output, multiplications."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A config to run on a problem, with the seed of the matrices."""
+
+    config: GemmConfig
+    problem: GemmProblem
+    seed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The problem, the seed and every parameter off its default, ready for JSON."""
+        changed = {name: value for name, value in all_values(self.config).items() if value != DEFAULTS[name]}
+        return {"problem": asdict(self.problem), "config": changed, "seed": self.seed}
+
+    @staticmethod
+    def of(values: dict[str, Any]) -> Pair:
+        """The pair that :meth:`as_dict` wrote.
+
+        Raises:
+            ValueError: a parameter or a value that there is not.
+        """
+        return Pair(config_of(values["config"]), GemmProblem(**values["problem"]), values["seed"])
+
+
+def values_of(name: str) -> tuple[Any, ...]:
+    """What is drawn of a parameter."""
+    parameter = PARAMETERS[name]
+    if parameter.flag:
+        return (True, False, *parameter.words)
+    return INTEGERS[name] if parameter.least is not None else parameter.words
+
+
+def drawn_config(rng: random.Random, **fixed: Any) -> GemmConfig:
+    """A config, legal or not; techniques are mostly off.
+
+    Args:
+        rng: draws.
+        fixed: parameters that are given.
+    """
+    chosen = {}
+    for name in DRAWN:
+        keeps = name not in FREE and rng.random() < USUAL
+        chosen[name] = DEFAULTS[name] if keeps else rng.choice(values_of(name))
+    return config_of(chosen | fixed)
+
+
+STRATA = tuple(
+    (name, value)
+    for name in DRAWN
+    if name not in FREE and name not in LAUNCH_FIELDS
+    for value in values_of(name)
+    if value != DEFAULTS[name]
+)
+"""Every technique: a parameter with a value off its default."""
+
+TRIES = 5000
+"""Draws for one technique before it is passed over: of those that go with hardly any other one draw in 600 is legal."""
+
+
+def legal_configs(seed: int, problem: GemmProblem | None = None) -> Iterator[GemmConfig]:
+    """Legal configs without end: one for each technique, then one for each again.
+
+    Args:
+        seed: of the draws.
+        problem: that they must be able to run, or None.
+    """
+    for turn in count():
+        for number, (name, value) in enumerate(STRATA):
+            rng = random.Random(f"{seed}/{turn}/{number}")
+            drawn = (drawn_config(rng, **{name: value}) for _ in range(TRIES))
+            yield from islice((config for config in drawn if is_legal(config, problem)), 1)
+
+
+def pairs(seed: int, total: int, each: int = 4) -> Iterator[Pair]:
+    """Configs on problems that they can run, in an order in which any first part covers the space evenly.
+
+    Args:
+        seed: of all draws.
+        total: pairs.
+        each: problems for one kernel, launched in another way each.
+    """
+    used: Counter[tuple[str, str]] = Counter()
+    found: Iterator[Pair] = (
+        pair
+        for number, config in enumerate(legal_configs(seed))
+        for pair in _placed(random.Random(f"{seed}/{number}"), config, _kind(config, used), number, each)
+    )
+    return islice(found, total)
+
+
+def _kind(config: GemmConfig, used: Counter[tuple[str, str]]) -> tuple[str, str]:
+    """The least used of the types and layouts that a config can run."""
+    kinds = [(dtype, layouts) for dtype in DTYPES for layouts in LAYOUTS]
+    able = [kind for kind in kinds if is_legal(config, GemmProblem(512, 512, 65536, *kind))]
+    kind = min(able or kinds, key=lambda kind: used[kind])
+    used[kind] += 1
+    return kind
+
+
+def _placed(rng: random.Random, config: GemmConfig, kind: tuple[str, str], number: int, each: int) -> Iterator[Pair]:
+    """A config on problems of a type and layout, each launched in a drawn way."""
+    for shape in islice(cycle(SHAPES), number, number + each):
+        for _ in range(10):
+            launch = {name: rng.choice(values_of(name)) for name in LAUNCH_FIELDS}
+            problem = drawn_problem(rng, config, *kind, shape)
+            if is_legal(launched := varied(config, **launch), problem) or is_legal(launched := config, problem):
+                yield Pair(launched, problem, rng.randrange(2**31))
+                break
+
+
+SHAPES = ("ragged", "wave", "deep", "small", "many", "flat")
+"""Kinds of problems: a few tiles with ragged edges; about as many as run at once; few tiles and a long k; less than a
+tile or two; several waves of short tiles; one side of a few elements."""
+
+
+def drawn_problem(rng: random.Random, config: GemmConfig, dtype: str, layouts: str, shape: str) -> GemmProblem:
+    """A problem that TMA reaches, its sizes drawn around the config's tile.
+
+    Args:
+        rng: draws.
+        config: whose tile matters.
+        dtype, layouts: of the problem.
+        shape: of :data:`SHAPES`.
+    """
+    config = resolve(config)
+    rows, columns = config.tile_m, config.tile_n
+    if config.swap_ab:
+        rows, columns = columns, rows
+    tiles_m, tiles_n, stages = {
+        "ragged": (rng.uniform(1, 6), rng.uniform(1, 6), rng.uniform(1, 20)),
+        "wave": (rng.uniform(9, 13), rng.uniform(9, 13), rng.uniform(0.5, 8)),
+        "deep": (rng.uniform(0.5, 3), rng.uniform(0.5, 3), rng.uniform(60, 600)),
+        "small": (rng.uniform(0.01, 1.2), rng.uniform(0.01, 1.2), rng.uniform(0.02, 2)),
+        "many": (rng.uniform(15, 40), rng.uniform(15, 40), rng.uniform(0.5, 4)),
+        "flat": (rng.choice((0.02, 0.5, 20)), rng.choice((0.1, 1, 20)), rng.uniform(1, 30)),
+    }[shape]
+    k = min(MOST_K, max(FEWEST_K, config.split_k * 8, round(stages * config.tile_k)))
+    m, n = max(1, round(tiles_m * rows)), max(1, round(tiles_n * columns))
+    while m * n > MOST_OUTPUT or m * n * k > MOST_PRODUCTS:
+        m, n, k = max(1, m // 2), max(1, n // 2), max(config.split_k * 8, k - k // 4)
+    sizes = {"m": m, "n": n, "k": k}
+    for side in {"n", *layouts}:
+        sizes[side] = reachable(sizes[side])
+    return GemmProblem(**sizes, dtype=dtype, layouts=layouts)

@@ -1,0 +1,248 @@
+"""Verifying: what there is to do, who does it, and what came of it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.compiler.child import Child, Handler, Reply
+from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.lab.verify.drawing import Pair
+from hopper_gemm.lab.verify.rows import FAILED, WENT_WRONG, Row, Rows, latest
+from hopper_gemm.lab.verify.shrink import TRIES, shrink
+from hopper_gemm.tune.measure.device import GpuId
+from hopper_gemm.tune.parameters import kernel_digest
+
+START_SECONDS, ANSWER_SECONDS, HUNG_SECONDS = 120.0, 60.0, 8.0
+"""Time for a child to start; for an answer; and for one where a hang is expected."""
+
+RUNS = 3
+"""Launches of a pair that must give the same bits."""
+
+SHRINK_SECONDS, ALL_SHRINK_SECONDS = 120.0, 240.0
+"""Time for making one failure small; and for all failures of a run, once everything else is done."""
+
+MAX_INITIAL_FAILURES = 16
+"""If so many kernels and no other were tried and none compiles, no further one is tried."""
+
+PROCESSES = "processes"
+"""The circumstance of two processes on one GPU, each with several streams."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to verify on a GPU.
+
+    Args:
+        pair: what runs.
+        circumstance: how, of :data:`hopper_gemm.lab.verify.load.CIRCUMSTANCES` or :data:`PROCESSES`; empty to check the
+            pair alone.
+        of: the kind of kernel, with a circumstance.
+        also: configs of other kernels that it needs.
+    """
+
+    pair: Pair
+    circumstance: str = ""
+    of: str = ""
+    also: tuple[Pair, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The pair's kind, as rows name it."""
+        return f"{self.circumstance}: {self.of}" if self.circumstance else "pair"
+
+    @property
+    def kernels(self) -> list[KernelId]:
+        """What must be compiled; the pair's own first."""
+        return [KernelId.of(pair.config, pair.problem) for pair in (self.pair, *self.also)]
+
+    def row(self, status: str = "", **about: Any) -> Row:
+        """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
+        return Row(self.kind, self.pair.as_dict(), status, kernel=kernel_digest(), **about)
+
+
+class Harness:
+    """Does jobs on GPUs, each in a child process that may die, and keeps a row of each.
+
+    Args:
+        folder: of the rows; what stands there for this kernel is not done again.
+        store: of compiled kernels.
+        boards: GPUs that share the jobs.
+        factory: makes a child's handler from the store; it answers ``(circumstance, pair, runs)``, and None at once.
+        say: takes a line of progress.
+        pool: makes what compiles into the store.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Path,
+        boards: Sequence[GpuId],
+        factory: Callable[[Path], Handler],
+        say: Callable[[str], None] = print,
+        pool: Callable[[Path], CompilePool] = CompilePool,
+    ) -> None:
+        self.rows, self.failed = Rows(folder), 0
+        self._store, self._boards, self._factory, self._say, self._pool = store, boards, factory, say, pool
+        self._lock, self._done, self._total, self._said = threading.Lock(), 0, 0, time.monotonic()
+        self._to_shrink: queue.SimpleQueue[tuple[Job, Row]] = queue.SimpleQueue()
+
+    def run(self, jobs: Iterable[Job], seconds: float | None = None) -> None:
+        """Do what has no row yet: kernels compile on all cores while the GPUs check those that are ready.
+
+        In the end, failures are made small, also those of earlier runs, within :data:`ALL_SHRINK_SECONDS`; the rest is
+        left to the next run.
+
+        Args:
+            jobs: in this order.
+            seconds: after so long no other job is begun.
+        """
+        done, todo = latest(self.rows.rows), list[Job]()
+        for job in jobs:
+            row = done.get(job.row().key)
+            if row is None:
+                todo.append(job)
+            elif _to_be_shrunk(row):
+                self._to_shrink.put((job, row))
+        self._total, deadline = len(todo), time.monotonic() + (seconds or float("inf"))
+        ready: queue.SimpleQueue[tuple[Job, str] | None] = queue.SimpleQueue()
+        workers = [threading.Thread(target=self._work, args=(board, ready, deadline)) for board in self._boards]
+        pool = self._pool(self._store)
+        for worker in workers:
+            worker.start()
+        try:
+            pool.submit(kernel for job in todo for kernel in job.kernels)
+            for job in todo:
+                built = [pool.result(kernel) for kernel in job.kernels]
+                bad = next((one for one in built if one.status != "ok"), None)
+                if bad is not None:
+                    self._add(job.row(bad.status, reason=bad.reason))
+                elif built[0].report is not None:
+                    ready.put((job, built[0].report.code))
+                if time.monotonic() > deadline or not any(worker.is_alive() for worker in workers):
+                    break
+        finally:
+            for _ in workers:
+                ready.put(None)
+            pool.close()
+            for worker in workers:
+                worker.join()
+
+    def _work(self, board: GpuId, ready: queue.SimpleQueue[tuple[Job, str] | None], deadline: float) -> None:
+        """The life of a GPU's thread."""
+        environment = {"CUDA_VISIBLE_DEVICES": board.uuid}
+        children = [Child(self._factory, self._store, environment=environment) for _ in range(2)]
+        try:
+            while (found := ready.get()) is not None and time.monotonic() < deadline:
+                self._settle(found[0], found[1], board, children)
+            stop = time.monotonic() + ALL_SHRINK_SECONDS
+            while time.monotonic() + SHRINK_SECONDS <= stop and (failure := self._next_failure()):
+                self._shrink(*failure, children)
+        finally:
+            for child in children:
+                child.close()
+
+    def _settle(self, job: Job, code: str, board: GpuId, children: list[Child]) -> None:
+        begun = time.monotonic()
+        status, reason, bits = self._ask(job, children, ANSWER_SECONDS)
+        about = {"code": code, "bits": bits, "board": board.uuid, "gpu": board.name}
+        row = job.row(status, reason=reason, seconds=round(time.monotonic() - begun, 3), **about)
+        self._add(row)
+        if _to_be_shrunk(row):
+            self._to_shrink.put((job, row))
+
+    def _next_failure(self) -> tuple[Job, Row] | None:
+        try:
+            return self._to_shrink.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _shrink(self, job: Job, row: Row, children: list[Child]) -> None:
+        """Write a failure's row again, with the smallest pair that could be found in the time for one."""
+        patience = HUNG_SECONDS if row.status == "timeout" else ANSWER_SECONDS
+        stop = time.monotonic() + SHRINK_SECONDS
+
+        def fails(pair: Pair) -> bool:
+            if time.monotonic() > stop:
+                return False
+            return self._ask(replace(job, pair=pair), children, patience)[0] == row.status
+
+        row = replace(row, minimal=shrink(job.pair, fails, TRIES).as_dict())
+        with self._lock:
+            self.rows.add(row)
+            self._say(f"{row.kind}: {row.status}: {row.reason}; smallest that fails: {row.minimal}")
+
+    def _ask(self, job: Job, children: list[Child], seconds: float) -> tuple[str, str, str]:
+        """Status, reason and bits."""
+        if job.circumstance != PROCESSES:
+            return verdict(_answer(children[0], (job.circumstance, job.pair, RUNS), seconds))
+        with ThreadPoolExecutor(len(children)) as pool:
+            asked = [pool.submit(_answer, child, ("streams", job.pair, RUNS), seconds) for child in children]
+            found = [verdict(one.result()) for one in asked]
+        return next((one for one in found if one[0] != "ok"), found[0])
+
+    def _add(self, row: Row) -> None:
+        with self._lock:
+            self.rows.add(row)
+            self._done += 1
+            if row.status in FAILED:
+                self.failed += 1
+                self._say(f"{row.kind}: {row.status}: {row.reason}: {row.subject}")
+            if time.monotonic() > self._said + 5 or self._done == self._total:
+                self._said = time.monotonic()
+                self._say(f"{self._done} of {self._total} verified, {self.failed} failed")
+
+
+def _to_be_shrunk(row: Row) -> bool:
+    """Whether a row is of a failure on a GPU of which no smaller pair was looked for yet."""
+    return row.status in WENT_WRONG and row.minimal is None
+
+
+def compile_all(kernels: Iterable[KernelId], store: Path, say: Callable[[str], None] = print) -> int:
+    """Compile kernels, each once, on all cores, with no GPU.
+
+    Returns:
+        How many do not compile without a spill.
+
+    Raises:
+        ChildProcessError: none of the first :data:`MAX_INITIAL_FAILURES` compiles: the installation is broken.
+    """
+    pool, wanted = CompilePool(store), dict.fromkeys(kernels)
+    failed = 0
+    try:
+        pool.submit(wanted)
+        for number, kernel in enumerate(wanted, 1):
+            built = pool.result(kernel)
+            failed += built.status != "ok"
+            if built.status != "ok":
+                say(f"{kernel}: {built.status}: {built.reason}")
+            if failed == number == MAX_INITIAL_FAILURES:
+                raise ChildProcessError(f"none of the first {failed} kernels compiles: {built.reason}")
+            if number % 50 == 0 or number == len(wanted):
+                say(f"{number} of {len(wanted)} kernels, {failed} failed")
+    finally:
+        pool.close()
+    return failed
+
+
+def _answer(child: Child, request: tuple[str, Pair, int], seconds: float) -> Reply:
+    """A child's reply; the time that it takes to start does not count."""
+    started = child.ask(None, START_SECONDS)
+    return child.ask(request, seconds) if started.kind == "answer" else started
+
+
+def verdict(reply: Reply) -> tuple[str, str, str]:
+    """Status, reason and bits of a child's reply."""
+    if reply.kind == "answer":
+        found = reply.value
+        if found.skipped:
+            return "skipped", found.skipped, ""
+        return ("wrong_result" if found.reason else "ok"), found.reason, found.bits
+    return ("timeout" if reply.kind == "timeout" else "crash"), reply.error, ""

@@ -1,0 +1,107 @@
+"""The protocols' models at larger sizes than the tests take: the part of the verification that needs no GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.lab.protocols import ring
+from hopper_gemm.lab.protocols.ledger import Ledger
+from hopper_gemm.lab.protocols.machine import explore
+from hopper_gemm.lab.protocols.multicast import Pair
+from hopper_gemm.lab.protocols.pace import Meetings
+from hopper_gemm.lab.protocols.ring import Protocol
+from hopper_gemm.lab.protocols.scheduler import Launch
+from hopper_gemm.lab.protocols.search import Broken
+from hopper_gemm.lab.verify.rows import CPU, FAILED, Row, Rows
+
+Model = Protocol | Pair | Ledger | Meetings | Launch
+
+
+def models() -> Iterator[tuple[str, Model]]:
+    """Every protocol with its sizes, the quickest first."""
+    for parts in (2, 3, 4):
+        for resident in range(1, parts + 1):
+            for looks in (0, 1, 2):
+                yield "split-K ledger", Ledger(parts, resident, looks)
+    for parts in (2, 3, 4, 5, 6):
+        for resident in range(1, parts + 1):
+            yield "stream-K ledger", Ledger(parts, resident, 2, owned=True)
+    for attends, shared in (((4, 4, 4), 4), ((3, 3, 2, 2), 2), ((5, 1, 0), 3)):
+        for resident in range(1, len(attends) + 1):
+            yield "pace", Meetings(attends, shared, resident)
+    for stages, stagger in ((2, 0), (2, 1), (3, 1), (3, 2)):
+        yield "ring", Protocol(stages, stagger, 2, stages + 1, 2)
+        yield "ring, pingpong", Protocol(stages, stagger, 3, stages, 2, pingpong=True)
+        yield "ring, skew", Protocol(stages, stagger, 2, stages, 2, skew=stages - 1)
+        yield "ring, C staged in it", Protocol(stages, stagger, 2, stages, 2, held=stages)
+    for stages, fills, multicast in ((2, 5, "split"), (2, 6, "alternate"), (3, 5, "alternate")):
+        yield "multicast", Pair(stages, fills, multicast)  # type: ignore[arg-type]
+    for sizes in ((4, 2, 1, 2, 2, 2), (3, 3, 1, 3), (4, 3, 1, 2, 2), (2, 2, 2, 2), (4, 2, 2, 1, 2), (3, 1, 3, 1, 2)):
+        yield "dynamic scheduler", Launch(*sizes)
+
+
+def moments(model: Model) -> int:
+    """How many moments a model has.
+
+    Raises:
+        Broken: some order of events breaks it.
+    """
+    return explore(model) if isinstance(model, Protocol) else model.run().moments
+
+
+def verify_protocols(folder: Path, processes: int, say: Callable[[str], None] = print) -> int:
+    """Run every model that has no row yet.
+
+    Args:
+        folder: of the rows.
+        processes: to share the models.
+        say: takes a line of progress.
+
+    Returns:
+        How many protocols broke.
+    """
+    rows, failed, sources = Rows(folder), 0, digest()
+    done = {row.key for row in rows.rows}
+    todo = [(name, model) for name, model in models() if _row(name, model, sources).key not in done]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        asked = {pool.submit(_timed, model): (name, model) for name, model in todo}
+        for number, one in enumerate(as_completed(asked), 1):
+            name, model = asked[one]
+            status, reason, count, seconds = one.result()
+            failed += status in FAILED
+            rows.add(_row(name, model, sources, status, reason=reason, bits=count, seconds=seconds))
+            say(f"{number} of {len(todo)}: {name}: {status} {reason or f'{count} moments'}")
+    return failed
+
+
+def wanted() -> list[Row]:
+    """A row without a status for every model."""
+    sources = digest()
+    return [_row(name, model, sources) for name, model in models()]
+
+
+def digest() -> str:
+    """A name for the models' sources."""
+    found = hashlib.sha256()
+    for path in sorted(Path(ring.__file__).parent.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _timed(model: Model) -> tuple[str, str, str, float]:
+    begun = time.monotonic()
+    try:
+        status, reason, count = "ok", "", str(moments(model))
+    except Broken as broken:
+        status, reason, count = "wrong_result", str(broken)[:500], ""
+    return status, reason, count, round(time.monotonic() - begun, 3)
+
+
+def _row(name: str, model: Model, sources: str, status: str = "", **about: Any) -> Row:
+    return Row("protocol", {"name": name, "model": repr(model)}, status, kernel=sources, board=CPU, **about)

@@ -1,0 +1,157 @@
+"""The sides of a comparison: launches in their context, captured as CUDA graphs over rotating buffers.
+
+A launch is *chained* to its own predecessor, or *isolated* by a spacer: another kernel that writes operands of the
+launch after it, as the norm or the activation of a model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+
+import torch
+
+from hopper_gemm.tune.measure.probes import load_spacer, spacer_elements
+from hopper_gemm.tune.measure.workload import Operands
+
+Launch = Callable[[Operands], None]
+
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a
+:class:`hopper_gemm.compiler.loader.LoadedKernel`, or what stands for one."""
+
+
+def kernel_launch(kernel: Kernel) -> Launch:
+    """One launch of our kernel on a set of matrices."""
+    return lambda operands: kernel(operands.a, operands.b, operands.ours)
+
+
+def cublas_launch(operands: Operands) -> None:
+    """One launch of the baseline: torch.mm, which is cuBLAS, on the same matrices and to the same type."""
+    a, b, out = operands.a, operands.b.t(), operands.theirs
+    if out.dtype == a.dtype:
+        torch.mm(a, b, out=out)
+    else:
+        torch.mm(a, b, out_dtype=out.dtype, out=out)
+
+
+def touch(sms: int) -> Launch:
+    """A spacer of 3 to 5 us on all SMs that rewrites the first elements of A, as they are."""
+    kernel, most = load_spacer(), spacer_elements(sms)
+    pieces: dict[int, torch.Tensor] = {}
+
+    def launch(operands: Operands) -> None:
+        piece = pieces.get(id(operands))
+        if piece is None:
+            piece = pieces[id(operands)] = operands.memory[:most]
+        kernel(piece, sms)
+
+    return launch
+
+
+def rmsnorm(sms: int) -> Launch:
+    """A spacer that reads all of A twice and writes it once, as an RMSNorm by plain torch does; what it multiplies by
+    is computed from the rows and then clamped to 1, so that A stays as it is."""
+    scales: dict[int, torch.Tensor] = {}
+
+    def launch(operands: Operands) -> None:
+        a = operands.a
+        scale = scales.get(id(operands))
+        if scale is None:
+            scale = scales[id(operands)] = a.new_empty(a.shape[0], 1)
+        torch.linalg.vector_norm(a, dim=1, keepdim=True, out=scale)
+        torch.mul(a, scale.clamp_(1, 1), out=a)
+
+    return launch
+
+
+SPACERS: dict[str, Callable[[int], Launch]] = {"touch": touch, "rmsnorm": rmsnorm}
+"""What makes a spacer, for a GPU with so many SMs. Results are taken with ``touch``; the other one must agree with it
+in which side is faster."""
+
+
+@dataclass
+class Graph:
+    """A captured graph.
+
+    Args:
+        start: replays it.
+        launches: of the side in it.
+        started: whether it ever was.
+    """
+
+    start: Callable[[], None]
+    launches: int
+    started: bool = False
+
+    def replay(self) -> None:
+        """Start it."""
+        self.started = True
+        self.start()
+
+
+class Arm:
+    """One side of a comparison. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the
+    figures; they are captured when they are first asked for, and kept.
+
+    Args:
+        launch: what runs.
+        sets: matrices; launches rotate over them.
+        seconds: of one launch, roughly, the spacer included; what is timed later improves it.
+        spacer: launched before each launch; None where launches are chained.
+    """
+
+    def __init__(self, launch: Launch, sets: Sequence[Operands], seconds: float, spacer: Launch | None = None) -> None:
+        self.seconds = seconds
+        self._launch, self._sets, self._spacer = launch, sets, spacer
+        self._graphs: dict[float, Graph] = {}
+
+    def launches(self, span: float) -> int:
+        """Launches in a graph of about so many seconds; at least two."""
+        return max(2, ceil(span / self.seconds - 1e-6))
+
+    def graph(self, span: float) -> Graph:
+        """A graph of about so many seconds."""
+        if span not in self._graphs:
+            self._graphs[span] = self._captured(self.launches(span))
+        return self._graphs[span]
+
+    def stretched(self, *spans: float) -> float:
+        """How many times longer than asked graphs take together, where launches are long; else 1."""
+        return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
+
+    def _captured(self, launches: int) -> Graph:
+        """A captured graph of so many launches. Unlike torch.cuda.graph it keeps memory that the next check needs."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(_capture_stream()):
+            graph.capture_begin()
+            try:
+                for i in range(launches):
+                    operands = self._sets[i % len(self._sets)]
+                    if self._spacer is not None:
+                        self._spacer(operands)
+                    self._launch(operands)
+            finally:
+                graph.capture_end()
+        return Graph(graph.replay, launches)
+
+
+def seconds_per_launch(launch: Launch, sets: Sequence[Operands]) -> float:
+    """Roughly, launched one by one: of a short kernel this is the host's time."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    launch(sets[0])
+    start.record()
+    for operands in sets:
+        launch(operands)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1000 / len(sets)
+
+
+@cache
+def _capture_stream() -> torch.cuda.Stream:
+    """One for all, since a kernel keeps a workspace for each stream."""
+    return torch.cuda.Stream()

@@ -1,0 +1,172 @@
+"""Which of a baseline's candidates it is timed with: the fastest by our own clock.
+
+All are run once, and so are variants of the fastest; those near the fastest are timed in a short burst; the best of
+these in several; the best few of them again, longer, in alternation, in the regime and the context that are asked
+about. The same care that a sweep of ours takes, and as many looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from hopper_gemm.tune.measure.arms import Arm, Launch, seconds_per_launch
+from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
+from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
+from hopper_gemm.tune.measure.timing import Timer
+from hopper_gemm.tune.measure.workload import Workload
+
+NEAR = 1.3
+"""Candidates that take longer than this times the shortest are not timed further."""
+
+VARIED = 8
+"""Candidates of which variants are tried."""
+
+SEMIFINALISTS, FINALISTS = 24, 6
+SHORT_ROUNDS, ROUNDS = 3, 7
+
+SHORT = Burst(rest=0.005, warm=0.002, timed=0.002)
+LONGER = Burst()
+"""Bursts as long as those of the comparison: where 5 ms were timed, in three rounds, the choice lost to torch.mm by
+3 % at 8192 x 4096 x 14336."""
+SETTLED = Steady(settle=0.8, window=0.5, slice=0.5)
+
+GLANCED = 16
+"""Sets of matrices, at most, that a first look takes."""
+
+REL_ERR_MAX = 1e-2
+"""What a baseline may be off by: several times the rounding of its output, since a library may round partial sums too;
+a wrong product is off by about 1."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a baseline is timed with.
+
+    Args:
+        candidate: the fastest.
+        of: how many candidates there were.
+        rel_err: relative Frobenius error of its product against fp32.
+    """
+
+    candidate: Candidate
+    of: int
+    rel_err: float
+
+
+class Stopwatch:
+    """What tells candidates apart, on the GPU. Times are seconds or microseconds: only their order counts.
+
+    Args:
+        workload: the problem's matrices.
+        protocol: its type says which regime is asked about.
+        timer: of the GPU.
+        arm: makes a side from a launch and its rough seconds, in the context that is asked about.
+    """
+
+    def __init__(
+        self, workload: Workload, protocol: Protocol, timer: Timer, arm: Callable[[Launch, float], Arm]
+    ) -> None:
+        self._workload, self._timer, self._arm = workload, timer, arm
+        self._long = SETTLED if isinstance(protocol, Steady) else LONGER
+        self._seconds: dict[int, float] = {}
+        self._arms: dict[int, Arm] = {}
+
+    def glance(self, candidate: Candidate) -> float:
+        """Launched one by one, roughly; raises where the candidate does not run."""
+        try:
+            seconds = seconds_per_launch(candidate.launch, self._workload.sets[:GLANCED])
+        except Exception:
+            with suppress(RuntimeError):  # torch reports a refused launch with its own next one: let that be this
+                torch.zeros(1, device="cuda")
+            raise
+        self._seconds[id(candidate)] = seconds
+        return seconds
+
+    def short(self, candidate: Candidate) -> float:
+        """One short burst."""
+        return self._time(self._arm(candidate.launch, self._seconds[id(candidate)]), SHORT)
+
+    def again(self, candidate: Candidate) -> float:
+        """One longer burst, or a stretch of steady state; the graphs are kept for the next round."""
+        if id(candidate) not in self._arms:
+            self._arms[id(candidate)] = self._arm(candidate.launch, self._seconds[id(candidate)])
+        return self._time(self._arms[id(candidate)], self._long)
+
+    def rel_err(self, candidate: Candidate) -> float:
+        """Relative error of the first set's product; NaN where elements are missing."""
+        first = self._workload.sets[0]
+        poison(first.theirs)
+        candidate.launch(first)
+        return check(candidate.product(first), self._workload.reference, self._workload.problem.k).rel_err
+
+    def _time(self, arm: Arm, protocol: Protocol) -> float:
+        with self._timer.telemetry(protocol) as telemetry:
+            return median(self._timer.time(arm, protocol, telemetry).us)
+
+
+def choose(candidates: Sequence[Candidate], watch: Stopwatch) -> Chosen:
+    """The fastest candidate whose product is right.
+
+    Args:
+        candidates: of one baseline, for one problem.
+        watch: times them.
+
+    Raises:
+        BaselineError: none of them runs and is right; the message has the first one's reason.
+    """
+    failed: list[str] = []
+    everyone = list(candidates)
+    ranked = everyone
+    if len(everyone) > 1:
+        glances = _timed(everyone, watch.glance, failed)
+        known = {one.recipe for one in everyone}
+        others = (other for one, _ in glances[:VARIED] for other in one.variants())
+        varied = list({other.recipe: other for other in others if other.recipe not in known}.values())
+        everyone += varied
+        glances = sorted(glances + _timed(varied, watch.glance, failed), key=lambda pair: pair[1])
+        near = [one for one, seconds in glances if one.seeded or seconds <= NEAR * glances[0][1]]
+        once = [one for one, _ in _timed(near, watch.short, failed)]
+        some = [one for place, one in enumerate(once) if one.seeded or place < SEMIFINALISTS]
+        ranked = [one for one, _ in _timed(some, watch.short, failed, SHORT_ROUNDS)]
+    errors: dict[int, float] = {}
+    finalists: list[Candidate] = []
+    for one in ranked:
+        if len(finalists) >= FINALISTS and not one.seeded:
+            continue
+        try:
+            rel_err = watch.rel_err(one)
+        except Exception as error:
+            failed.append(f"{one.label}: {error}")
+            continue
+        if rel_err <= REL_ERR_MAX:
+            finalists.append(one)
+            errors[id(one)] = rel_err
+        else:
+            failed.append(f"{one.label or 'its product'} is wrong, relative error {rel_err:.2e}")
+    if not finalists:
+        raise BaselineError(f"none of {len(everyone)} candidates runs and is right: {failed[0]}")
+    best = finalists[0]
+    if len(finalists) > 1:
+        best = _timed(finalists, watch.again, failed, ROUNDS)[0][0]
+    return Chosen(best, len(everyone), errors[id(best)])
+
+
+def _timed(
+    candidates: Sequence[Candidate], time: Callable[[Candidate], float], failed: list[str], rounds: int = 1
+) -> list[tuple[Candidate, float]]:
+    """Candidates that run, the shortest median of the rounds first; reasons of the others are added to ``failed``."""
+    times: dict[int, list[float]] = {number: [] for number in range(len(candidates))}
+    for _ in range(rounds):
+        for number in list(times):
+            try:
+                times[number].append(time(candidates[number]))
+            except Exception as error:  # a library may refuse what its own list offers
+                del times[number]
+                failed.append(f"{candidates[number].label}: {error}")
+    return sorted(((candidates[number], median(row)) for number, row in times.items()), key=lambda pair: pair[1])

@@ -1,0 +1,217 @@
+"""cuBLAS: what torch.mm runs, and cuBLASLt's algorithms timed by our clock, those that its heuristic offers and those
+that can be put together.
+
+torch.mm runs the first of one list of the heuristic. The list depends on the workspace that is granted and on how the
+product is asked for, though the matrices lie in memory in the same way: as C = A B with a row-major C, or as
+C^T = B^T A^T with a column-major one, as torch does. Both are asked, with several workspaces. Beside the lists stand
+all tiles of all algorithm ids as far as the library would run them; what is near the fastest is tried with other
+clusters, options, orders of tiles and splits of k too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hopper_gemm.model.problem import GemmProblem, types_of
+from hopper_gemm.tune.measure.arms import cublas_launch
+from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate
+from hopper_gemm.tune.measure.baselines.cublaslt_api import (
+    CLUSTERS,
+    COLUMN_MAJOR,
+    REDUCED_IN_FP32,
+    ROW_MAJOR,
+    Algo,
+    CublasLtError,
+    Layout,
+    Library,
+    Plan,
+    library,
+)
+from hopper_gemm.tune.measure.workload import Operands, Workload
+
+COUNT = 100
+"""Algorithms asked for in each order, with each workspace; the library gives fewer where it has no more."""
+
+WORKSPACE_BYTES = tuple(size * 2**20 for size in (0, 4, 32, 64, 256))
+"""cuBLAS takes 32 MiB on Hopper by itself; more is room for split-K, and less may change the order of the list."""
+
+ORDERS = ("AB", "BA")
+"""``AB``: C = A B. ``BA``: C^T = B^T A^T, as torch.mm asks."""
+
+TORCH = "torch.mm"
+"""Recipe and label of what torch would run. It is among the candidates to the end, so that the best is never behind it
+by choice."""
+
+GLANCE_SECONDS, GLANCES_MOST = 20.0, 1500
+"""Time and number of first looks at algorithms that are not from a heuristic."""
+
+SPLITS = (2, 3, 4, 6, 8, 16)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An algorithm, to be run again.
+
+    Args:
+        order: of :data:`ORDERS`.
+        algo: the library's 64 bytes, which its version alone must share.
+    """
+
+    order: str
+    algo: bytes
+
+
+class Cublas(Baseline):
+    """torch.mm: cuBLAS with the kernel that its own heuristic takes. What a user of PyTorch has."""
+
+    name = "cublas"
+    seconds = 30.0
+
+    def candidates(self, workload: Workload) -> Sequence[Candidate]:
+        """The one that torch runs."""
+        return (Candidate(cublas_launch),)
+
+
+class CublasLt(Baseline):
+    """The best of cuBLASLt's algorithms.
+
+    Args:
+        find: gives the library; that of the process by default.
+    """
+
+    name = "cublaslt"
+    seconds = 300.0
+
+    def __init__(self, find: Callable[[], Library] = library) -> None:
+        self._find = find
+
+    def missing(self) -> str | None:
+        """Whether the library can be loaded."""
+        try:
+            self._find()
+        except (OSError, AttributeError) as error:
+            return f"cuBLASLt cannot be used: {error}"
+        return None
+
+    def candidates(self, workload: Workload) -> Sequence[Candidate]:
+        """torch.mm, every algorithm of both orders' lists, and a share of those that can be put together, so many as
+        can be looked at."""
+        listed: dict[Recipe, Candidate] = {}
+        others: dict[Recipe, Candidate] = {}
+        refusals: list[str] = []
+        workspace = _workspace()
+        for order in ORDERS:
+            try:
+                plan = self._plan(order, workload)
+                offered: set[int | None] = set()
+                for algo in _heuristics(plan, refusals):
+                    listed[Recipe(order, bytes(algo))] = self._candidate(order, plan, algo, workspace)
+                    offered.add(self._find().algo_fields(algo).get("id"))
+                for algo in self._tiles(plan, offered):
+                    others[Recipe(order, bytes(algo))] = self._candidate(order, plan, algo, workspace)
+            except CublasLtError as error:
+                refusals.append(f"{order}: {error}")
+        if not listed and not others:
+            raise BaselineError(f"cuBLASLt has no algorithm: {'; '.join(refusals) or 'its lists are empty'}")
+        more = [candidate for recipe, candidate in others.items() if recipe not in listed]
+        step = -(-len(more) // _glances(workload.problem)) or 1
+        return [Candidate(cublas_launch, TORCH, TORCH, seeded=True), *listed.values(), *more[::step]]
+
+    def restore(self, workload: Workload, recipe: Any) -> Candidate:
+        """The algorithm of a recipe."""
+        if recipe == TORCH:
+            return Candidate(cublas_launch, TORCH, TORCH)
+        assert isinstance(recipe, Recipe)
+        plan = self._plan(recipe.order, workload)
+        return self._candidate(recipe.order, plan, Algo.from_buffer_copy(recipe.algo), _workspace())
+
+    def _plan(self, order: str, workload: Workload) -> Plan:
+        first = workload.sets[0]
+        a, b, out = (_layout(matrix) for matrix in (first.a, first.b, first.theirs))
+        dtype, out_dtype = types_of(workload.problem.dtype)
+        if order == "AB":
+            return self._find().plan(dtype, a, False, _transposed(b), False, out, out_dtype)
+        (b_columns, b_flipped), (a_columns, a_flipped) = _by_columns(b), _by_columns(_transposed(a))
+        return self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out), out_dtype)
+
+    def _tiles(self, plan: Plan, offered: Set[int | None]) -> Iterator[Algo]:
+        """Tiles of every algorithm id with nothing else chosen: of those that the heuristic offers with every depth and
+        several clusters, of others with a few depths."""
+        found = self._find()
+        for algo in plan.ids():
+            tiles, stages = (found.capability(algo, name) or [0] for name in ("tile", "stages"))
+            clusters: Sequence[int] = CLUSTERS[:4]
+            if found.algo_fields(algo).get("id") not in offered:
+                stages, clusters = stages[:: max(1, len(stages) // 4)], CLUSTERS[:1]
+            choices = {"tile": tiles, "stages": stages, "cluster": clusters}
+            yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
+
+    def _variants(self, plan: Plan, algo: Algo) -> Iterator[Algo]:
+        """An algorithm with other clusters, options and orders of tiles; and with k split."""
+        found = self._find()
+        options, swizzles, splits = (
+            max(found.capability(algo, name), default=0) for name in ("custom", "swizzle", "split_k")
+        )
+        choices = {"cluster": CLUSTERS, "custom": range(min(options, 15) + 1), "swizzle": range(min(swizzles, 1) + 1)}
+        yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
+        if splits and any(schemes & REDUCED_IN_FP32 for schemes in found.capability(algo, "reduction")):
+            split = {"split_k": SPLITS, "reduction": (REDUCED_IN_FP32,)}
+            yield from plan.legal(algo, split, WORKSPACE_BYTES[-1])
+
+    def _candidate(self, order: str, plan: Plan, algo: Algo, workspace: torch.Tensor) -> Candidate:
+        swapped = order == "BA"
+
+        def launch(operands: Operands) -> None:
+            a, b = operands.a.data_ptr(), operands.b.data_ptr()
+            left, right = (b, a) if swapped else (a, b)
+            stream = torch.cuda.current_stream().cuda_stream
+            out = operands.theirs.data_ptr()
+            plan.run(algo, left, right, out, workspace.data_ptr(), workspace.numel(), stream)
+
+        def variants() -> list[Candidate]:
+            return [self._candidate(order, plan, other, workspace) for other in self._variants(plan, algo)]
+
+        fields = self._find().algo_fields(algo)
+        label = " ".join([order, *(f"{name}={value}" for name, value in fields.items() if value or name == "id")])
+        return Candidate(launch, label, Recipe(order, bytes(algo)), variants=variants)
+
+
+def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:
+    """What the library offers, workspace by workspace."""
+    for size in WORKSPACE_BYTES:
+        try:
+            yield from (result.algo for result in plan.heuristics(size, COUNT))
+        except CublasLtError as error:
+            refusals.append(f"{size >> 20} MiB: {error}")
+
+
+def _glances(problem: GemmProblem) -> int:
+    """Algorithms beside the heuristics' that are looked at, three launches each."""
+    seconds = problem.flop / 6e14 + problem.bytes / 3e12 + 1e-5
+    return min(GLANCES_MOST, max(100, int(GLANCE_SECONDS / (3 * seconds))))
+
+
+def _layout(matrix: torch.Tensor) -> Layout:
+    """A matrix as it lies: by rows, unless its columns are what is contiguous."""
+    rows, cols = matrix.shape
+    if matrix.stride(1) == 1:
+        return Layout(rows, cols, matrix.stride(0), ROW_MAJOR)
+    return Layout(rows, cols, matrix.stride(1), COLUMN_MAJOR)
+
+
+def _transposed(layout: Layout) -> Layout:
+    """The same memory, read as the transpose."""
+    return Layout(layout.cols, layout.rows, layout.pitch, 1 - layout.order)
+
+
+def _by_columns(layout: Layout) -> tuple[Layout, bool]:
+    """The same memory as a column-major matrix, and whether that is the transpose of the one meant."""
+    return (layout, False) if layout.order == COLUMN_MAJOR else (_transposed(layout), True)
+
+
+def _workspace() -> torch.Tensor:
+    return torch.empty(WORKSPACE_BYTES[-1], dtype=torch.uint8, device="cuda")

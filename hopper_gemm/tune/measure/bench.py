@@ -1,0 +1,352 @@
+"""One point, measured: checked, timed beside a baseline in its regime and context, checked again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from hopper_gemm.compiler.loader import IllegalConfigError, load
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point, Sample
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.tune.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
+from hopper_gemm.tune.measure.baselines import BASELINES
+from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
+from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose
+from hopper_gemm.tune.measure.correctness import Correctness, check, poison, same_bits
+from hopper_gemm.tune.measure.device import DeviceInfo
+from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
+from hopper_gemm.tune.measure.race import ALONE, Look, Race, hopeless
+from hopper_gemm.tune.measure.statistics import speedup
+from hopper_gemm.tune.measure.timing import Timer, Timing, host_times
+from hopper_gemm.tune.measure.workload import Workload, make_workload
+
+TRIES = 3
+"""How often a timing that something voided is taken again before it is called unstable."""
+
+ENERGY_US = 150.0
+"""Time of a launch from which on its energy is reported in the isolated context, where the spacer's is in it: there
+the spacer's share is below 3 %."""
+
+KEPT = 4
+"""Loaded kernels that are kept at hand; with its workspace one may hold much memory."""
+
+
+class Round(NamedTuple):
+    """One timing of each side, and of the spacer alone where there is one."""
+
+    ours: Timing
+    baseline: Timing
+    spacer: Timing | None
+
+    def samples(self, process: int) -> list[Sample]:
+        """Its pairs of times."""
+        spacer = None if self.spacer is None else self.spacer.us[0]
+        return [Sample(process, *pair, spacer) for pair in zip(self.ours.us, self.baseline.us, strict=True)]
+
+
+@dataclass
+class Scene:
+    """What is kept of a problem from point to point.
+
+    Args:
+        workload: the matrices on which launches are timed.
+        checked: those on which products are checked; the same where the data is normal.
+        spacer: launched between two launches in isolation, and timed alone.
+        baselines: by name, context and regime, what was chosen to run and its captured side.
+    """
+
+    workload: Workload
+    checked: Workload
+    spacer: Launch
+    alone: Arm
+    baselines: dict[tuple[str, str, str], tuple[Chosen, Arm]] = field(default_factory=dict)
+
+    def arm(self, launch: Launch, seconds: float, context: str) -> Arm:
+        """One side of a comparison in a context; ``seconds`` are those of the launch without a spacer."""
+        if context == "chained":
+            return Arm(launch, self.workload.sets, seconds)
+        return Arm(launch, self.workload.sets, seconds + self.alone.seconds, self.spacer)
+
+
+class Bench:
+    """A GPU, its clock and the matrices of the problem at hand. One per process; it holds the CUDA context.
+
+    A config is checked on standard-normal data whatever it is timed on: a product of zeros is right by accident.
+
+    In the isolated context a spacer runs before every launch, in the graphs of both sides. Its own time, taken from a
+    graph of spacers alone in the same round, is taken off both: the speedup is the median of the ratios of the
+    differences, so its interval carries the noise of all three. Figures of time have the spacer taken off; clock, power
+    and energy are those of the launches with their spacers, and energy is left out below :data:`ENERGY_US`.
+
+    Args:
+        device: the GPU.
+        store: folder of compiled kernels, or None for the default.
+        seed: of the matrices.
+        spacer: of :data:`hopper_gemm.tune.measure.arms.SPACERS`.
+    """
+
+    def __init__(self, device: DeviceInfo, store: Path | None = None, seed: int = 0, spacer: str = "touch") -> None:
+        self.device = device
+        self._store, self._seed = store, seed
+        self._new_spacer = partial(SPACERS[spacer], device.sms)
+        self._timer = Timer(device)
+        self._scene: Scene | None = None
+        self._kernels: dict[tuple[GemmConfig, GemmProblem], Kernel] = {}
+        self._following: Point | None = None
+
+    def prepare(self, point: Point) -> None:
+        """Do ahead what the first measurement would wait for: the matrices of a problem, and what loads a kernel."""
+        self._at(point)
+        if point.config is not None:
+            self._kernel(point.config, point.problem)
+
+    def measure(
+        self, point: Point, protocol: Protocol, *, process: int = 0, race: Race = ALONE, following: Point | None = None
+    ) -> Outcome:
+        """Measure a point.
+
+        Args:
+            point: its config is legal; None for the baseline against itself.
+            protocol: how to time; of the point's regime.
+            process: number of this process, noted with each pair.
+            race: when to drop the config, and beside whom.
+            following: the point that is likely to be measured next, compiled: its kernel is loaded while the GPU is at
+                work on this one.
+
+        Returns:
+            The outcome. Of a dropped config the figures are those of the look at which it was dropped, and ``pairs``
+            says how many were taken by then.
+
+        Raises:
+            ValueError: the protocol is not of the point's regime, or there is no such baseline.
+        """
+        if protocol_dict(protocol)["regime"] != point.regime:
+            raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {protocol}")
+        baseline_of(point)
+        scene, self._following = self._at(point), following
+        launch, seconds, found = None, 0.0, None
+        if point.config is not None:
+            kernel = self._kernel(point.config, point.problem)
+            found, seconds = checked_twice(kernel, scene.checked)
+            if not found.ok:
+                return Outcome("wrong_result", found.reason or "")
+            launch = kernel_launch(kernel)
+        try:
+            chosen, baseline = self._baseline(scene, point, protocol)
+        except BaselineError as error:
+            return Outcome("no_baseline", str(error))
+        if launch is None:
+            launch = chosen.candidate.launch
+            seconds = baseline.seconds - (scene.alone.seconds if point.context == "isolated" else 0.0)
+        first = scene.workload.sets[0]
+        poison(first.ours)
+        self._timer.idle()
+        ours = scene.arm(launch, seconds, point.context)
+        rounds, harm = self._raced((ours, baseline), scene, point, protocol, race)
+        if harm is not None:
+            return Outcome("unstable", f"{harm} in each of {TRIES} tries")
+        if found is not None:
+            after = check(first.ours, scene.workload.reference, point.problem.k)
+            self._timer.idle()
+            if not after.ok:
+                return Outcome("wrong_result", f"after timing: {after.reason}")
+        samples = tuple(sample for one in rounds for sample in one.samples(process))
+        if any(min(sample.ours_us, sample.baseline_us) <= (sample.spacer_us or 0) for sample in samples):
+            return Outcome("unstable", "the spacer alone took as long as with a launch behind it")
+        figures = self._figures(point, rounds, samples, chosen)
+        if found is not None:
+            figures["rel_err"] = found.rel_err
+        return Outcome("ok", "", figures, samples, chosen.candidate.recipe)
+
+    def host_times(self, problem: GemmProblem) -> dict[str, float]:
+        """Median host microseconds of a launch, each into a given output: ``torch.mm``, ``hopper_gemm.matmul``, and
+        ``kernel``, the loaded kernel alone.
+
+        Args:
+            problem: a tiny one, so that the GPU's work is shorter than the host's.
+        """
+        from hopper_gemm import matmul
+        from hopper_gemm.model.lookup import find, tables
+
+        kernel = self._kernel(find(tables(self.device.slug), problem).config, problem)
+        first = make_workload(problem, l2_bytes=0).sets[0]
+        a, b, right, out = first.a, first.b, first.b.t(), first.ours
+        calls = {
+            "torch.mm": lambda: torch.mm(a, right, out=out),
+            "hopper_gemm.matmul": lambda: matmul(a, right, out=out),
+            "kernel": lambda: kernel(a, b, out),
+        }
+        return host_times(calls, torch.cuda.synchronize)
+
+    # -----------------------------------------------------------------------------------------
+
+    def _at(self, point: Point) -> Scene:
+        """The matrices of a point, and what was captured on them."""
+        asked = point.problem, point.data
+        if self._scene is None or (self._scene.workload.problem, self._scene.workload.data) != asked:
+            self._scene = None
+            torch.cuda.empty_cache()
+            workload = make_workload(point.problem, self.device.l2_bytes, self._seed, point.data)
+            checked = workload if point.data == "normal" else make_workload(point.problem, 0, self._seed)
+            spacer = self._new_spacer()  # it keeps pieces of these matrices
+            alone = Arm(spacer, workload.sets, seconds_per_launch(spacer, workload.sets))
+            self._scene = Scene(workload, checked, spacer, alone)
+        return self._scene
+
+    def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
+        """What is launched: the kernel, or where TMA cannot reach the matrices what matmul does, copies and all."""
+        key = config, problem
+        if key not in self._kernels:
+            while len(self._kernels) >= KEPT:
+                del self._kernels[next(iter(self._kernels))]
+            filled = filled_up(problem)
+            kernel: Kernel = load(config, filled, self._store)
+            self._kernels[key] = kernel if filled == problem else _through_copies(config)
+        return self._kernels[key]
+
+    def _baseline(self, scene: Scene, point: Point, protocol: Protocol) -> tuple[Chosen, Arm]:
+        """The baseline's fastest way in this context and regime, chosen when it is first asked for."""
+        key = point.against, point.context, point.regime
+        if key not in scene.baselines:
+
+            def arm(launch: Launch, seconds: float) -> Arm:
+                return scene.arm(launch, seconds, point.context)
+
+            watch = Stopwatch(scene.workload, protocol, self._timer, arm)
+            asked, label = baseline_of(point)
+            able = [one for one in asked.candidates(scene.workload) if one.label.startswith(label)]
+            if not able:
+                raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
+            chosen = choose(able, watch)
+            launch = chosen.candidate.launch
+            scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
+        return scene.baselines[key]
+
+    def _raced(
+        self, arms: tuple[Arm, Arm], scene: Scene, point: Point, protocol: Protocol, race: Race
+    ) -> tuple[list[Round], str | None]:
+        """The rounds that count: all of them, or those up to the look at which the config was dropped; and what voided
+        them, if anything did."""
+        kept: list[Round] = []
+        spacer = scene.alone if point.context == "isolated" else None
+        for look in (*race.looks, Look(protocol.pairs)):
+            wanted = min(look.pairs, protocol.pairs) - len(kept)
+            if wanted <= 0:
+                continue
+            rounds, harm = self._rounds(arms, spacer, protocol, wanted, len(kept))
+            if harm is not None:
+                return rounds, harm
+            kept += rounds
+            ratio = speedup([sample for one in kept for sample in one.samples(0)])
+            if race.leader is not None and hopeless(ratio, race.leader, race.noise + look.margin):
+                break
+        return kept, None
+
+    def _rounds(
+        self, arms: tuple[Arm, Arm], spacer: Arm | None, protocol: Protocol, count: int, before: int
+    ) -> tuple[list[Round], str | None]:
+        """Rounds in the order A B, B A, A B, ...; taken again where the GPU was slowed down."""
+        for _ in range(TRIES):
+            rounds = []
+            with self._timer.telemetry(protocol) as telemetry:
+                for number in range(before, before + count):
+                    timed = partial(self._timer.time, protocol=protocol, telemetry=telemetry, meanwhile=self._meanwhile)
+                    first, second = arms if number % 2 == 0 else arms[::-1]
+                    one = timed(first)
+                    alone = None if spacer is None else self._timer.time(spacer, protocol.of_spacer, telemetry)
+                    sides = (one, timed(second))
+                    ours, baseline = sides if number % 2 == 0 else sides[::-1]
+                    rounds.append(Round(ours, baseline, alone))
+            if telemetry.harm is None:
+                break
+        return rounds, telemetry.harm
+
+    def _meanwhile(self) -> None:
+        """While the GPU is at work: load what comes next. What is wrong with it is said when it is measured."""
+        point, self._following = self._following, None
+        if point is not None and point.config is not None:
+            with suppress(IllegalConfigError):
+                self._kernel(point.config, point.problem)
+
+    def _figures(
+        self, point: Point, rounds: Sequence[Round], samples: Sequence[Sample], chosen: Chosen
+    ) -> dict[str, Any]:
+        """Figures by column of the results schema; those without a value are left out."""
+        ratio, flop = speedup(samples), point.problem.flop
+        spacers = [sample.spacer_us or 0.0 for sample in samples]
+        ours = [sample.ours_us for sample in samples]
+        time_us = median(us - spacer for us, spacer in zip(ours, spacers, strict=True))
+        tflops = flop / time_us / 1e6
+        figures: dict[str, Any] = {
+            "speedup": ratio.median,
+            "speedup_low": ratio.low,
+            "speedup_high": ratio.high,
+            "pairs": ratio.pairs,
+            "processes": 1,
+            "time_us": time_us,
+            "baseline_us": median(sample.baseline_us - spacer for sample, spacer in zip(samples, spacers, strict=True)),
+            "tflops": tflops,
+            "sm_mhz": median(one.ours.sm_mhz for one in rounds),
+            "baseline_sm_mhz": median(one.baseline.sm_mhz for one in rounds),
+            "choice": chosen.candidate.label,
+            "candidates": chosen.of,
+            "baseline_rel_err": chosen.rel_err,
+        }
+        peak = hopper.FLOP_PER_CLOCK_PER_SM * self.device.sms * figures["sm_mhz"] / 1e6
+        figures["tensor_active"] = 100 * tflops / peak
+        if point.context == "isolated":
+            figures["spacer_us"] = median(spacers)
+        if point.context == "chained" or time_us >= ENERGY_US:
+            us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
+            for side, timings in (("", [one.ours for one in rounds]), ("baseline_", [one.baseline for one in rounds])):
+                known = [one.watts for one in timings if one.watts is not None]
+                if len(known) == len(timings):
+                    mean = sum(known) / len(known)
+                    figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
+        return figures
+
+
+def baseline_of(point: Point) -> tuple[Baseline, str]:
+    """The baseline that a point is paired with, and how the labels of its candidates must begin: ``cublaslt``, or
+    ``recorded:`` and the digest of a machine code.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    name, _, label = point.against.partition(":")
+    if name not in BASELINES:
+        raise ValueError(f"the baseline must be one of {', '.join(BASELINES)} but got {point.against!r}")
+    return BASELINES[name], label
+
+
+def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, float]:
+    """Run twice into poisoned output: right, and the same bits both times; and roughly the seconds of a launch."""
+    first = workload.sets[0]
+    poison(first.ours)
+    kernel(first.a, first.b, first.ours)
+    found = check(first.ours, workload.reference, workload.problem.k)
+    again = torch.empty_like(first.ours)
+    poison(again)
+    seconds = seconds_per_launch(lambda operands: kernel(operands.a, operands.b, again), workload.sets[:1])
+    if found.ok and not same_bits(first.ours, again):
+        found = replace(found, reason="a second run gave other bits")
+    return found, seconds
+
+
+def _through_copies(config: GemmConfig) -> Kernel:
+    def kernel(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        from hopper_gemm import matmul
+
+        matmul(a, b.t(), out=out, config=config)
+
+    return kernel

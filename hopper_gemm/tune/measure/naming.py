@@ -1,0 +1,33 @@
+"""Which kernel a baseline runs. For a process of its own: the profiler slows what its process launches later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hopper_gemm.model.point import Point
+from hopper_gemm.tune.measure.baselines import BASELINES
+from hopper_gemm.tune.measure.workload import make_workload
+
+UNKNOWN = "unknown"
+
+
+def baseline_kernel(point: Point, recipe: Any = None) -> str:
+    """Name of the kernel (or kernels, joined by ``+``) that a point's baseline runs, else :data:`UNKNOWN`.
+
+    Args:
+        point: names problem and baseline.
+        recipe: of the outcome of measuring it.
+    """
+    torch.cuda.empty_cache()
+    workload = make_workload(point.problem, l2_bytes=0)
+    launch, operands = BASELINES[point.against].restore(workload, recipe).launch, workload.sets[0]
+    launch(operands)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        launch(operands)
+        torch.cuda.synchronize()
+    names = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    kernels = [name for name in names if not name.lower().startswith(("mem", "cuda"))]
+    return "+".join(dict.fromkeys(kernels)) or UNKNOWN

@@ -1,0 +1,65 @@
+"""Decisions between configs that were measured alike: who is out of the race, who has won it. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hopper_gemm.tune.measure.statistics import Ratio
+
+
+class Look(NamedTuple):
+    """A point of a measurement at which a config may be dropped.
+
+    Args:
+        pairs: taken by then, from the first.
+        margin: fraction by which a config must be behind the leader, beside the noise, to be dropped.
+    """
+
+    pairs: int
+    margin: float = 0.0
+
+
+class Race(NamedTuple):
+    """When a config is dropped, and which one it is compared with.
+
+    Args:
+        looks: when to drop it, in this order, where it is hopeless beside the leader.
+        leader: the best so far, with all its pairs; without one nothing is dropped.
+        noise: the noise floor of the run, as a fraction.
+    """
+
+    looks: Sequence[Look] = ()
+    leader: Ratio | None = None
+    noise: float = 0.0
+
+
+ALONE = Race()
+"""No race: nothing is dropped."""
+
+
+def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
+    """Whether more pairs of a candidate would be wasted: its whole interval lies below the best's by more than the
+    noise floor.
+
+    Args:
+        candidate: after a first look.
+        best: the best so far, with all its pairs.
+        noise: the noise floor of the run, as a fraction, with the look's margin.
+    """
+    return candidate.high < best.low - noise
+
+
+def even(finals: Sequence[Ratio], noise: float) -> list[int]:
+    """Which finals may be the best, the greatest median first: those whose intervals reach the leader's within the
+    noise floor. One is a unique best; of several none is.
+
+    Args:
+        finals: measured alike, in fresh processes.
+        noise: the noise floor of the run, as a fraction.
+    """
+    if not finals:
+        return []
+    order = sorted(range(len(finals)), key=lambda i: -finals[i].median)
+    leader = finals[order[0]]
+    return [i for i in order if finals[i].high >= leader.low - noise]

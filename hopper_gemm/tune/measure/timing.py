@@ -1,0 +1,234 @@
+"""The clocks around launches: events and cycle counters on the GPU, the host's clock for what a call costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import torch
+
+from hopper_gemm.tune.measure.arms import Arm
+from hopper_gemm.tune.measure.device import DeviceInfo, Telemetry
+from hopper_gemm.tune.measure.probes import compile_clock_probe
+from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
+
+BLOCK = 200
+"""Calls between two synchronisations: fewer than the driver queues before a call has to wait."""
+
+BLOCKS = 50
+
+
+SENT = 20e-6
+"""Seconds of a launch with its spacer, below which a graph is started once before it is timed. Its first start sends
+its nodes to the GPU, some 4 us each, and where they take less than that to run, the sending is what is timed: spacers
+alone took 4.3 us instead of 3.2, and at 512^3 configs of 3.3 to 3.6 us took 4.8 to 5.2 in their first pair, so that a
+search that drops configs after one pair dropped nearly all."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one timing of one arm gave.
+
+    Args:
+        us: microseconds per launch; one figure per slice.
+        sm_mhz: mean SM clock.
+        watts: mean power, or None where it cannot be resolved.
+    """
+
+    us: tuple[float, ...]
+    sm_mhz: float
+    watts: float | None = None
+
+
+class Clock:
+    """Mean SM clock between two marks, by a probe that reads every SM's cycle counter.
+
+    Args:
+        sms: SMs of the GPU.
+    """
+
+    def __init__(self, sms: int) -> None:
+        self._sms = sms
+        self._probe = compile_clock_probe()
+        self._readings = torch.zeros(2, sms, 2, dtype=torch.int64, device="cuda")
+        self._marks = self._readings[0], self._readings[1]
+
+    def start(self) -> None:
+        """Queue the first reading on the current stream."""
+        self._readings.zero_()
+        self._probe(self._marks[0], self._sms)
+
+    def end(self) -> None:
+        """Queue the second one."""
+        self._probe(self._marks[1], self._sms)
+
+    def mhz(self) -> float:
+        """Mean clock between both, in MHz; NaN where no SM was read both times. Waits for them."""
+        return mhz_of(self._readings.cpu().numpy())
+
+
+def mhz_of(readings: np.ndarray) -> float:
+    """Mean clock in MHz, the median over the SMs.
+
+    Args:
+        readings: int64 (2, SMs, 2): start and end, SM by SM, in cycles and nanoseconds; zeros where none was taken.
+    """
+    start, end = readings
+    spans = (end - start)[(start[:, 1] > 0) & (end[:, 1] > start[:, 1])]
+    return float(np.median(spans[:, 0] / spans[:, 1]) * 1000) if len(spans) else float("nan")
+
+
+def rest_of(seconds: float, idle_since: float | None, now: float) -> float:
+    """Seconds that are still to be rested.
+
+    Args:
+        seconds: to be rested in all.
+        idle_since: when the GPU's last work ended, by :func:`time.perf_counter`; None where it ends now.
+        now: by the same clock.
+    """
+    return max(0.0, seconds - (0.0 if idle_since is None else now - idle_since))
+
+
+class Timer:
+    """Times arms on the current GPU, and knows since when that has been idle.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: DeviceInfo) -> None:
+        self._uuid = device.uuid
+        self._clock = Clock(device.sms)
+        self._idle_since: float | None = None
+
+    def idle(self) -> None:
+        """Wait until the GPU has nothing to do, and remember since when."""
+        torch.cuda.synchronize()
+        self._idle_since = time.perf_counter()
+
+    def telemetry(self, protocol: Protocol) -> Telemetry:
+        """What watches the GPU during timings; power is read in steady state alone."""
+        return Telemetry(self._uuid, energy=isinstance(protocol, Steady))
+
+    def time(
+        self, arm: Arm, protocol: Protocol, telemetry: Telemetry, meanwhile: Callable[[], None] = lambda: None
+    ) -> Timing:
+        """Time an arm by a protocol, whatever its number of pairs.
+
+        Args:
+            arm: what is timed.
+            protocol: for how long.
+            telemetry: entered.
+            meanwhile: called in a burst while the GPU is at work; nothing that it does is timed.
+        """
+        if isinstance(protocol, Burst):
+            timing = self._burst(arm, protocol, telemetry, meanwhile)
+        else:
+            timing = self._steady(arm, protocol, telemetry)
+        self.idle()
+        arm.seconds = median(timing.us) / 1e6
+        return timing
+
+    def _burst(self, arm: Arm, protocol: Burst, telemetry: Telemetry, meanwhile: Callable[[], None]) -> Timing:
+        """Rest, warm up, time. Capturing is part of the rest.
+
+        A graph of short launches that was never started is started once before: see :data:`SENT`.
+        """
+        warm, timed = arm.graph(protocol.warm), arm.graph(protocol.timed)
+        if not timed.started and timed is not warm and arm.seconds < SENT:
+            timed.replay()
+            self.idle()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        rest = protocol.rest * arm.stretched(protocol.warm, protocol.timed)
+        time.sleep(rest_of(rest, self._idle_since, time.perf_counter()))
+        warm.replay()
+        self._clock.start()
+        start.record()
+        timed.replay()
+        end.record()
+        self._clock.end()
+        telemetry.look()
+        meanwhile()
+        torch.cuda.synchronize()
+        return Timing((start.elapsed_time(end) * 1000 / timed.launches,), self._clock.mhz())
+
+    def _steady(self, arm: Arm, protocol: Steady, telemetry: Telemetry) -> Timing:
+        """Settle, then time slices back to back; the GPU is never idle in between."""
+        run = _Continuous(arm, protocol.graph)
+        run.until(time.perf_counter() + protocol.settle)
+        self._clock.start()
+        start = time.perf_counter()
+        us = []
+        for i in range(1, round(protocol.window / protocol.slice) + 1):
+            us.append(run.until(start + i * protocol.slice))
+        end = time.perf_counter()
+        self._clock.end()
+        return Timing(tuple(us), self._clock.mhz(), telemetry.watts(start, end))
+
+
+class _Continuous:
+    """Replays of a graph, a few always queued."""
+
+    QUEUED = 3
+
+    def __init__(self, arm: Arm, span: float) -> None:
+        self._graph = arm.graph(span)
+        self._events = [self._mark()]
+
+    def until(self, deadline: float) -> float:
+        """Run until a host time; mean microseconds per launch since the last call."""
+        first = self._events[0]
+        replays = 0
+        while time.perf_counter() < deadline or replays == 0:
+            self._graph.replay()
+            self._events.append(self._mark())
+            if len(self._events) > self.QUEUED:
+                self._events.pop(0).synchronize()
+                replays += 1
+        last = self._events[0]
+        last.synchronize()
+        return first.elapsed_time(last) * 1000 / (replays * self._graph.launches)
+
+    @staticmethod
+    def _mark() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def host_times(
+    calls: Mapping[str, Callable[[], object]],
+    synchronise: Callable[[], None],
+    block: int = BLOCK,
+    blocks: int = BLOCKS,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> dict[str, float]:
+    """Median host microseconds of each call: until it returns, not until the GPU is done.
+
+    The calls alternate block by block, in the opposite order every other time, so that what drifts drifts for all.
+    The GPU's work must be shorter than the host's, or the queue fills: take a tiny problem.
+
+    Args:
+        calls: by name.
+        synchronise: waits for the GPU; not timed.
+        block: calls of one block, whose mean is one sample.
+        blocks: samples of each.
+        clock: nanoseconds.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(block):
+            call()
+    for number in range(blocks):
+        for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
+            call = calls[name]
+            synchronise()
+            start = clock()
+            for _ in range(block):
+                call()
+            samples[name].append((clock() - start) / 1000 / block)
+    synchronise()
+    return {name: median(times) for name, times in samples.items()}

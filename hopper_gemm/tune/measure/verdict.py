@@ -1,0 +1,195 @@
+"""What measurements on several boards allow to be said. Pure functions, without torch or a GPU.
+
+The model: a measurement p of entry e on board b gives ln(speedup) = mu[e] + B[e, b] + W[e, b, p]. B, normal with
+standard deviation *between*, is how the board suits our kernel more or less than the baseline's: the same for every
+process on that board, so that no number of pairs on one board shrinks it. W, with *within*, is everything else: what
+the interval of a run is about, and the luck of a process. Both are pooled over all entries of a class of duration,
+since one entry meets too few boards. Boards count as drawn at random from those of their model.
+
+It follows that a speedup from one board holds for others within its own interval widened by B (:func:`published`);
+that two boards cannot tell a fallen kernel from another board unless they differ by several times B, which is a warning
+at best (:func:`record_verdict`); and that a kernel is compared with its former binary on one board, in pairs, where B
+cancels (:func:`paired_verdict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log, sqrt
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from hopper_gemm.tune.measure.statistics import Ratio
+
+Z = 1.96
+"""Standard deviations in half of a 95 % interval."""
+
+RARE = 3.3
+"""Standard deviations beyond which the same entry lies once in a thousand times."""
+
+FALL = 0.015
+"""The smallest fall that a check must find, as a fraction."""
+
+CLASSES = (20.0, 150.0, inf)
+"""Upper ends of the classes of duration, microseconds of our launch."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """How far measurements of one entry lie apart, standard deviations as fractions.
+
+    Args:
+        most_us: upper end of the class of duration.
+        between: between boards.
+        within: between measurements on one board.
+        entries, boards: behind the estimate.
+    """
+
+    most_us: float
+    between: float
+    within: float
+    entries: int = 0
+    boards: int = 0
+
+
+COMPONENTS = (
+    Component(20.0, 0.026, 0.0092, 26, 7),
+    Component(150.0, 0.0058, 0.012, 11, 6),
+    Component(inf, 0.0058, 0.0028, 11, 6),
+)
+"""Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, isolated,
+on seven boards of three hosts. Below 20 us most of *between* is not the board: the gap between two launches of a graph
+is 0.35 us longer in some rows than in others, for both sides alike, and a baseline of two kernels pays it twice. Beyond
+20 us what stands there are the 0.58 % (rms) by which two boards of two hosts differed in an earlier run; these differ
+by less."""
+
+
+class Measured(NamedTuple):
+    """A measurement of an entry.
+
+    Args:
+        entry: what tells entries of equal machine code, problem, regime and context from others.
+        duration_us: of our launch.
+        board: on which it ran.
+        speedup: its median.
+    """
+
+    entry: str
+    duration_us: float
+    board: str
+    speedup: float
+
+
+def component_of(duration_us: float, components: Sequence[Component] = COMPONENTS) -> Component:
+    """The component of a duration's class; that of the longest class where none reaches so far."""
+    return next((one for one in components if duration_us <= one.most_us), components[-1])
+
+
+def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:
+    """The components of each class of duration in which some entry was measured on two boards or more.
+
+    Moments of a one-way layout of random effects, pooled over entries: the mean squares between boards, less what the
+    scatter within boards contributes to them. Where nothing was measured twice on a board, *within* is 0 and what it
+    would be is part of *between*.
+    """
+    classes: dict[float, dict[str, dict[str, list[float]]]] = {}
+    for one in measured:
+        most_us = next(limit for limit in CLASSES if one.duration_us <= limit)
+        boards = classes.setdefault(most_us, {}).setdefault(one.entry, {})
+        boards.setdefault(one.board, []).append(log(one.speedup))
+    found = []
+    for most_us, entries in sorted(classes.items()):
+        several = [boards for boards in entries.values() if len(boards) > 1]
+        if not several:
+            continue
+        groups = [values for boards in entries.values() for values in boards.values()]
+        repeats = sum(len(values) - 1 for values in groups)
+        within = sum(_squares(values) for values in groups) / repeats if repeats else 0.0
+        freedom = sum(len(boards) - 1 for boards in several)
+        squares = sum(_squares([fmean(values) for values in boards.values()]) for boards in several)
+        shares = sum((len(boards) - 1) * fmean(1 / len(values) for values in boards.values()) for boards in several)
+        between = max(0.0, squares - within * shares) / freedom
+        names = {board for boards in several for board in boards}
+        found.append(Component(most_us, sqrt(between), sqrt(within), len(several), len(names)))
+    return tuple(found)
+
+
+def published(ratio: Ratio, duration_us: float, boards: int = 1, components: Sequence[Component] = COMPONENTS) -> Ratio:
+    """A speedup with an interval that holds on other boards of the model.
+
+    Args:
+        ratio: as measured.
+        duration_us: of our launch.
+        boards: on which it was measured, one after the other.
+        components: by class of duration.
+    """
+    beside = Z * component_of(duration_us, components).between / sqrt(boards)
+
+    def widened(end: float) -> float:
+        """The distance from the median to an end, in logarithms, with the boards' share."""
+        return sqrt(log(end / ratio.median) ** 2 + beside**2)
+
+    low, high = exp(-widened(ratio.low)), exp(widened(ratio.high))
+    return Ratio(ratio.median, ratio.median * low, ratio.median * high, ratio.pairs)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check says of an entry.
+
+    Args:
+        status: ``"held"``, ``"fallen"``, or ``"unsure"`` where more pairs, or a quieter GPU, must decide.
+        message: one line with the figures.
+    """
+
+    status: Literal["held", "fallen", "unsure"]
+    message: str
+
+
+def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdict:
+    """Whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
+
+    Fallen is what lies below 1 as a whole by more than half of :data:`FALL`, and by more than the noise; held is what
+    lies above a whole :data:`FALL` below 1. Between these two lie several times what runs on one board scatter.
+
+    Args:
+        ratio: time of the recorded binary over today's; below 1 today's is slower.
+        noise: noise floor of the same run, as a fraction.
+        same_code: whether both have the same machine code, which is never a regression.
+    """
+    interval = f"{ratio.median:.4f}x [{ratio.low:.4f}, {ratio.high:.4f}]"
+    figures = f"{interval} of the recorded binary's speed, noise {noise:.2%}"
+    if same_code:
+        return Verdict("held", f"the same machine code; {figures}")
+    if ratio.high < 1 - max(FALL / 2, noise):
+        return Verdict("fallen", f"slower by {1 - ratio.median:.2%}: {figures}")
+    if ratio.low > 1 - FALL and noise <= FALL / 2:
+        return Verdict("held", figures)
+    return Verdict("unsure", f"{figures}; measure more pairs, on a GPU of its own")
+
+
+def record_verdict(recorded: Ratio, now: Ratio, component: Component) -> str | None:
+    """A warning where a speedup over the baseline lies further from its record than another board explains; it is no
+    regression: the board, the driver or the baseline may have changed.
+
+    Args:
+        recorded: as measured then, not widened.
+        now: as measured now, perhaps on another board.
+        component: of the entry's class of duration.
+    """
+    spread = [log(ratio.high / ratio.low) / (2 * Z) for ratio in (recorded, now)]
+    limit = RARE * sqrt(2 * component.between**2 + sum(max(one, component.within) ** 2 for one in spread))
+    apart = log(now.median / recorded.median)
+    if abs(apart) <= limit:
+        return None
+    return (
+        f"{now.median:.4f}x over the baseline now, recorded {recorded.median:.4f}x: {abs(apart):.2%} "
+        f"{'below' if apart < 0 else 'above'} it, and another board explains {limit:.2%}; compare board, driver and "
+        "the baseline's kernel"
+    )
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values)

@@ -1,0 +1,83 @@
+"""Every parameter that a config of any kind has: the columns of a row, the axes of a space.
+
+The kernel's own parameters are those of :class:`GemmConfig`; a package above the autotuner may add a kind of config
+that has more (:mod:`hopper_gemm.tune.registry`). Of equal configs of two kinds the narrower stands for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from hopper_gemm.compiler.store import source_digest
+from hopper_gemm.model.config import GemmConfig, current, parameters_of
+from hopper_gemm.model.legality import kinds
+from hopper_gemm.tune.registry import load
+
+load()
+
+WIDEST: type[GemmConfig] = max(kinds(), key=lambda kind: len(fields(kind)))
+"""The kind of config that has every parameter."""
+
+PARAMETERS = parameters_of(WIDEST)  # type: ignore[arg-type]
+"""Declaration of each parameter, the kernel's first."""
+
+FIELDS = tuple(PARAMETERS)
+"""Every parameter's name."""
+
+DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(WIDEST)}
+
+BEFORE: dict[str, Any] = {
+    name: DEFAULTS[name] if parameter.before is None else parameter.before for name, parameter in PARAMETERS.items()
+}
+"""Values in rows that were recorded before there was the parameter."""
+
+LAUNCH_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch)
+"""Parameters that are arguments of the launch: changing them recompiles nothing."""
+
+HOST_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch or parameter.host)
+"""Parameters that may leave the machine code as it is."""
+
+
+def config_of(values: Mapping[str, Any]) -> GemmConfig:
+    """A config from values by name, of the narrowest kind that has them; see :meth:`GemmConfig.of`.
+
+    Raises:
+        ValueError: a name that no parameter has or had, or a value of the wrong kind.
+
+    Example:
+        >>> type(config_of({"tile_m": 128, "skew": 0})).__name__, type(config_of({"skew": 2})).__name__
+        ('GemmConfig', 'LadderConfig')
+    """
+    return WIDEST.of(values).narrowed()
+
+
+def kind_of(axes: Mapping[str, list[Any]]) -> type[GemmConfig]:
+    """The narrowest kind of config that has all parameters of a grid, and all their values."""
+    own = parameters_of(GemmConfig)
+    wide = [name for name in axes if name in PARAMETERS and name not in own]
+    wide += [name for name in axes if name in own and any(own[name].mistake(value) is not None for value in axes[name])]
+    return WIDEST if wide else GemmConfig
+
+
+def varied(config: GemmConfig, **values: Any) -> GemmConfig:
+    """The config with other values of any parameters, of the narrowest kind that has them."""
+    return config_of(all_values(config) | values)
+
+
+def all_values(config: GemmConfig) -> dict[str, Any]:
+    """Every parameter of a config by name; those that its kind lacks at their defaults."""
+    return {name: getattr(config, name) if hasattr(config, name) else DEFAULTS[name] for name in FIELDS}
+
+
+def current_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, with earlier names and words replaced by those of now; see :func:`current`."""
+    return current(values, WIDEST)
+
+
+@cache
+def kernel_digest() -> str:
+    """Digest of the sources of the kernels of all kinds of config; it names the kernel in the provenance of rows."""
+    return source_digest(*(builder for kind in kinds() if isinstance(builder := kind.builder, str)))

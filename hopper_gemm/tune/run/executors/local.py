@@ -1,0 +1,131 @@
+"""The default executor: a worker process for each GPU of this host, over pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from hopper_gemm.compiler.child import ending, spawn
+from hopper_gemm.tune.run.task import Answer, Event, Job, Left, Task
+from hopper_gemm.tune.run.worker import shares, work
+
+RESPAWNS = 3
+"""So often in a row a worker may die without an answer before its GPU is left alone."""
+
+GRACE_SECONDS = 10.0
+"""For a worker to end by itself once its coordinator has hung up."""
+
+
+class Executor(Protocol):
+    """Workers, wherever they are. A worker that is gone may join again under its name."""
+
+    @property
+    def awaited(self) -> str:
+        """What is waited for where no worker is there; empty where none will come."""
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """What the workers told, by the name of each; waits at most so long for the first."""
+
+    def send(self, worker: str, number: int, task: Task) -> None:
+        """Give a worker a task. What a worker that is gone was given is lost, and :class:`Left` tells so."""
+
+    def close(self) -> None:
+        """End all workers; may be called more than once."""
+
+
+class Local:
+    """Workers of this host.
+
+    Args:
+        job: of the run.
+        gpus: indices among the visible GPUs; each gets a worker and its share of the cores.
+    """
+
+    def __init__(self, job: Job, gpus: Sequence[int]) -> None:
+        cores = shares(sorted(os.sched_getaffinity(0)), len(gpus))
+        self._members = {f"GPU {gpu}": _Member(job, gpu, own) for gpu, own in zip(gpus, cores, strict=True)}
+
+    @property
+    def awaited(self) -> str:
+        """See :class:`Executor`."""
+        return ", ".join(name for name, member in self._members.items() if member.line is not None)
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """See :class:`Executor`."""
+        lines = {member.line: name for name, member in self._members.items() if member.line is not None}
+        found: list[tuple[str, Event]] = []
+        for line in wait(list(lines), seconds):
+            name = lines[line]  # type: ignore[index]
+            found += [(name, event) for event in self._members[name].heard()]
+        return found
+
+    def send(self, worker: str, number: int, task: Task) -> None:
+        """See :class:`Executor`."""
+        with suppress(OSError):  # it died just now: heard tells
+            if (line := self._members[worker].line) is not None:
+                line.send((number, task))
+
+    def close(self) -> None:
+        """See :class:`Executor`."""
+        for member in self._members.values():
+            member.hang_up()
+        for member in self._members.values():
+            member.end()
+
+
+class _Member:
+    def __init__(self, job: Job, gpu: int, cores: tuple[int, ...]) -> None:
+        self._job, self._gpu, self._cores = job, gpu, cores
+        self._process: Any = None
+        self._deaths, self._code, self._over = 0, 0, False
+        self.line: Connection | None = None
+        self.start()
+
+    def start(self) -> None:
+        name = f"GPU {self._gpu}"
+        self._process, self.line = spawn(work, self._job, self._gpu, self._cores, True, name=name)
+
+    def heard(self) -> list[Event]:
+        """Everything it told up to now; where it died, that too, and another is started."""
+        found: list[Event] = []
+        assert self.line is not None
+        try:
+            while self.line.poll(0):
+                found.append(self.line.recv())
+        except (EOFError, OSError):
+            self.hang_up()
+            self.end()
+        self._over = self._over or any(isinstance(event, Left) for event in found)
+        if any(isinstance(event, Answer) for event in found):
+            self._deaths = 0
+        if self.line is None and not self._over:
+            self._deaths += 1
+            how = f"its worker died with {ending(self._code)}"
+            self._over = self._deaths > RESPAWNS
+            if self._over:
+                found.append(Left(f"{how}, {self._deaths} times in a row; run hopper-gemm doctor", for_good=True))
+            else:
+                found.append(Left(how))
+                self.start()
+        return found
+
+    def hang_up(self) -> None:
+        line, self.line = self.line, None
+        if line is not None:
+            line.close()
+
+    def end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.join(GRACE_SECONDS)
+        if process.is_alive():
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.join()
+        self._code = process.exitcode or 0

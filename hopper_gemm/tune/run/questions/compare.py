@@ -1,0 +1,277 @@
+"""A comparison as a question: our config for each problem beside every baseline, in fresh processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import Pick, read_tuned, untuned
+from hopper_gemm.tune.measure.device import NoHopperError
+from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
+from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.run.question import Member, Question, Recording, Taken
+from hopper_gemm.tune.run.task import Task
+from hopper_gemm.tune.study.folder import identity_of
+from hopper_gemm.tune.study.provenance import fresh, versions
+from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
+from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.study.space import place_of
+
+PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady(pairs=2)}
+
+AGAINST = ("cublas", "cublaslt", "triton", "quack")
+"""Baselines, in the order of a table's columns."""
+
+CONFIGS = ("tuned", "auto")
+"""``tuned``: the best known config of the very problem, else what matmul picks. ``auto``: what matmul would pick had
+nobody tuned the problem."""
+
+LIBRARIES = ("torch", "nvidia-cublas")
+"""A folder holds figures of one version of each."""
+
+
+class Comparison(Recording):
+    """See the module. Made, it only looks; the first worker that joins opens the folder.
+
+    Args:
+        name, question: of the list of problems.
+        problems: what is multiplied.
+        out: folder.
+        gpu: name of the kind of GPU, where it is known.
+        against: names of baselines, in order.
+        regime, context: how everything is timed.
+        config: of :data:`CONFIGS`.
+        processes: fresh processes, one after the other, that measure everything.
+        tables: tuned tables, in order.
+        limit: so many rows at most, leaving the rest for later.
+        watch: told of each row, how many there are by now, and how many there will be.
+        say: takes a line for the user.
+
+    Raises:
+        ResultsError: the folder is of another study, or damaged.
+        ValueError: an argument is none of its choices.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        question: str,
+        problems: Sequence[GemmProblem],
+        out: Path,
+        gpu: str,
+        *,
+        against: Sequence[str] = ("cublas", "cublaslt"),
+        regime: str = "burst",
+        context: str = "isolated",
+        config: str = "tuned",
+        processes: int = 1,
+        tables: Sequence[Table] = (),
+        limit: int | None = None,
+        watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        if config not in CONFIGS:
+            raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {config!r}")
+        strange = [one for one in against if one not in AGAINST]
+        if strange or not against:
+            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(strange or [''])[0]!r}")
+        super().__init__(name, out, "measured", say)
+        self._watch = watch
+        self._config, self._processes, self._limit = config, processes, limit
+        self._picks = {problem: choose(tables, problem, regime, context, config) for problem in problems}
+        self._points = {
+            problem: [Point(problem, pick.config, regime, context, one) for one in dict.fromkeys(against)]
+            for problem, pick in self._picks.items()
+        }
+        self._protocol = PROTOCOLS[regime]
+        spec = {"name": name, "config": config, "against": list(against), "data": "normal", "seed": 0}
+        about = {"kernel": kernel_digest(), "spec": spec, "spec_digest": None}
+        self._asked = fresh(name, question, "measured", protocols=[protocol_dict(self._protocol)], **about)
+        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
+        self._refuse_other_libraries()
+        self._home: dict[GemmProblem, str] = {}
+        self._given: set[RowKey] = set()
+        self.missing: dict[str, str] = {}
+        """Baselines that cannot be asked here, with the reason."""
+
+    @property
+    def open(self) -> int:
+        """Rows that are still to be measured."""
+        return len(self._left())
+
+    def joined(self, member: Member) -> None:
+        """Open the folder for the first worker, and note what each brings."""
+        super().joined(member)
+        self.missing |= member.missing
+        self._note_board(member, missing=self.missing)
+
+    def room(self, workers: int) -> int:
+        """One problem under way and one that compiles."""
+        return 2
+
+    def next(self, member: Member) -> Task | None:
+        """The duels of a problem in a process; before the first the noise floor of its place."""
+        if self._limit == 0:
+            return None
+        left = [key for key in self._left() if key not in self._given]
+        for (process, problem), group in groupby(left, lambda key: (key.process, key.point.problem)):
+            if self._home.setdefault(problem, member.board) != member.board:
+                continue
+            keys = list(group)[: self._limit]
+            if control := self._control(keys[0].point, member, self._protocol):
+                return control
+            if self._limit is not None:
+                self._limit -= len(keys)
+            self._given.update(keys)
+            child = f"process {process}" if process else ""
+            told: dict[str, Any] = {"process": process, "child": child, "pinned": bool(child)}
+            return Task(tuple(key.point for key in keys), stage="compare", protocol=self._protocol, **told)
+        return None
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Record answers; a comparison notes the noise floor with each."""
+        rows = []
+        for one in answers:
+            picked, more = self._picks[one.point.problem], {}
+            if one.task.stage == "compare":
+                noise = self._noise.get((place_of(one.point), one.member.board))
+                more = {"how": picked.how, "tuned_on": picked.tuned_on, "noise": noise}
+            rows.append(self._row(one, **more))
+            self._learn(rows[-1])
+        self._folder.append(rows)
+        for row in rows:
+            if row.stage == "compare":
+                total = len(self._keys())
+                self._watch(row, total - self.open, total)
+
+    def dropped(self, task: Task, board: str) -> None:
+        """Its board is gone for good: another may have the problem."""
+        self._given -= {RowKey("compare", point, task.process) for point in task.points}
+        self._home.pop(task.points[0].problem, None)
+
+    def left(self, worker: str) -> None:
+        """The others may have its problems; what it measured stays."""
+        self._home = {}
+
+    def close(self) -> None:
+        """Note whether everything was measured, and let the folder go."""
+        if self._opened and self._folder.rows:
+            if self.open:
+                self._folder.note(finished=None)
+            else:
+                self._folder.finish({}, {})
+        super().close()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _refuse_other_libraries(self) -> None:
+        if self._folder.about is not None:
+            now, then = versions(), self._folder.about.get("versions", {})
+            for name in (name for name in LIBRARIES if then.get(name) != now[name]):
+                told = f"{name} {then.get(name)}, now {now[name]}"
+                raise ResultsError(f"{self.out} was begun with {told}; name another folder with --out")
+
+    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
+        return {**self._asked, "gpu": gpu}
+
+    def _begin(self) -> None:
+        """Take up what the folder holds; what a rule refuses gets its row now."""
+        for row in self._folder.rows.values():
+            self._learn(row)
+        rows = []
+        for key in self._keys():
+            config = key.point.config
+            assert config is not None
+            found = reasons(config, filled_up(key.point.problem))
+            if found and key not in self._folder.rows:
+                rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
+        self._folder.append(rows)
+
+    def _keys(self) -> list[RowKey]:
+        """Rows in the end, but for baselines that cannot be asked."""
+        return [
+            RowKey("compare", point, process)
+            for process in range(self._processes)
+            for points in self._points.values()
+            for point in points
+            if point.against not in self.missing
+        ]
+
+    def _left(self) -> list[RowKey]:
+        """Those that are still to come."""
+        return [key for key in self._keys() if key not in self._folder.rows]
+
+
+def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
+    """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
+    filled = filled_up(problem)
+    if config == "auto":
+        return untuned((entry for table in among for entry in table.entries), filled)
+    return find(among, filled, regime, context)
+
+
+def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
+    """Name, question and problems of a list, or of sizes.
+
+    Args:
+        shapes: the list; the suite if None and there are no sizes.
+        sizes: m, n and k of one problem after the other.
+        regime: from a list, steady takes only the problems marked so.
+
+    Raises:
+        SpecError, ValueError: a mistake in what was asked; one line each.
+    """
+    if sizes:
+        if shapes is not None:
+            raise ValueError("give the problems as M N K or as a list with --shapes, not both")
+        if len(sizes) % 3:
+            raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
+        triples = zip(*(iter(sizes),) * 3, strict=True)
+        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple) for triple in triples))
+    read = read_shapes(shapes)
+    problems = read.of_regime(regime)
+    if not problems:
+        raise ValueError(f"no problem of {read.name} is marked steady; mark one, or give problems as M N K")
+    return read.name, read.question, problems
+
+
+def tables_of(named: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:
+    """The named tuned table alone, whatever GPU it is of, else those that serve matmul on this kind of GPU."""
+    return tables(kind, say) if named is None else [Table(tuple(read_tuned(named)), named)]
+
+
+HOST_PROBLEM = GemmProblem(64, 64, 64)
+"""Done before the next launch comes, so that the host alone is timed."""
+
+
+class HostTimes(Question):
+    """The host time of a launch, as a question: ``times`` in microseconds by what launches."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self.times: dict[str, float] = {}
+
+    def next(self, member: Member) -> Task | None:
+        """One measurement."""
+        if self._asked:
+            return None
+        self._asked = True
+        return Task((Point(HOST_PROBLEM, None),), "host", stage="host")
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Keep it.
+
+        Raises:
+            NoHopperError: it could not be taken.
+        """
+        for one in answers:
+            if one.answer.status != "ok":
+                raise NoHopperError(f"the host time of a launch could not be measured: {one.answer.reason}")
+            self.times = dict(one.answer.figures)

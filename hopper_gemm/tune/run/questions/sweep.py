@@ -1,0 +1,416 @@
+"""A sweep as a question: the noise floor of each place and board, the points, the finals; rows as they come."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.model.point import Point
+from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
+from hopper_gemm.tune.measure.race import Look
+from hopper_gemm.tune.run.question import Member, Recording, Taken, bare
+from hopper_gemm.tune.run.questions.finals import TWIN, Finals
+from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
+from hopper_gemm.tune.search.importance import importances
+from hopper_gemm.tune.search.mirror import Mirror, check_url
+from hopper_gemm.tune.search.objective import Objective
+from hopper_gemm.tune.search.search import Search, earlier_rows
+from hopper_gemm.tune.study.folder import identity_of
+from hopper_gemm.tune.study.provenance import fresh
+from hopper_gemm.tune.study.row import ResultsError, Row
+from hopper_gemm.tune.study.space import Space, place_of, points, rungs, space_of
+from hopper_gemm.tune.study.spec import SweepSpec
+
+NOTE_SECONDS = 5.0
+"""How often the time spent on a search is noted, so that a kill does not give it back."""
+
+RETOLD = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
+"""Keys of provenance that follow from the question, and are written anew when a folder is taken up."""
+
+AHEAD = 32
+"""Tasks that a worker holds of a sweep that measures every point: enough to keep its compilers at work."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep would do, counted before anything is measured.
+
+    Args:
+        points: refused ones included.
+        legal: points that can run.
+        open: of these, points to be measured.
+        recorded: legal points that already have a row.
+        minutes: that timing the open points takes on the GPU by their protocols; compiling runs beside.
+        refused: points that a rule refuses, by rule.
+        skipped: how many of these get no row.
+    """
+
+    points: int
+    legal: int
+    open: int
+    recorded: int
+    minutes: float
+    refused: dict[str, int]
+    skipped: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**asdict(self), "minutes": round(self.minutes, 2)}
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        refused = ", ".join(f"{count} by {rule}" for rule, count in self.refused.items()) or "none"
+        skipped = f" ({self.skipped} of them skipped)" if self.skipped else ""
+        rows = self.open + self.recorded
+        legal = f" of {self.legal} legal ones" if rows < self.legal else ""
+        return [
+            f"{self.points} points: {self.open} to measure, {self.recorded} recorded, refused: {refused}{skipped}",
+            f"{rows}{legal} get a row; timing those that are left takes {self.minutes:.1f} minutes",
+        ]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told after each row.
+
+    Args:
+        row: just recorded.
+        worker: that measured it.
+        done, total: points with a row, and points in all.
+        best: best figure so far in this place.
+        goal: name of that figure.
+    """
+
+    row: Row
+    worker: str
+    done: int
+    total: int
+    best: float | None
+    goal: str = "speedup"
+
+
+Watcher = Callable[[Progress], None]
+
+
+class Sweep(Recording):
+    """A sweep in its results folder. Made, it only looks; the first worker that joins opens the folder.
+
+    Args:
+        spec: the question.
+        out: the results folder.
+        about: of provenance: what the source says of itself, such as the digest of the kernel; its ``gpu`` needs the
+            name only, as long as no worker has joined.
+        source: measured or replayed.
+        only: points that can be answered; None for all. A replay knows those that were recorded.
+        space: gives the space of the question, where somebody enumerates it ahead.
+        trials: stop after so many points, leaving the rest for later.
+        storage: Optuna storage that mirrors the trials, for its dashboard.
+        watch: told of each row.
+        say: takes a line for the user.
+
+    Raises:
+        ResultsError: the folder holds another sweep, takes no more rows, or is damaged.
+    """
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        out: Path,
+        about: Mapping[str, Any],
+        *,
+        source: str = "measured",
+        only: set[Point] | None = None,
+        space: Callable[[], Space] | None = None,
+        trials: int | None = None,
+        storage: str | None = None,
+        watch: Watcher = lambda progress: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        super().__init__(spec.name, out, source, say)
+        self.spec, self.watch = spec, watch
+        self._told, self._only, self._trials, self._storage, self._given = dict(about), only, trials, storage, space
+        if storage is not None:
+            check_url(storage)
+        self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
+        if only is not None and not self._space.total:
+            where = about["replayed_from"]
+            raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
+        gpu = about["gpu"]["name"]
+        self._earlier = self._warm_rows(gpu) if gpu else None
+        """Rows of a warm start; None until a worker joins, where the kind of GPU is not known before."""
+        self._objective = Objective(tuple(spec.objective))
+        self._lost_controls: set[tuple[Point, str]] = set()
+        """Bare points of places that have rows of a board, but not its noise floor."""
+        self._baselines: dict[str, str] = {}
+        self._leaders: dict[str, Row] = {}
+        self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
+        self._finals: Finals | None = None
+        self._waiting: Point | None = None
+        """Proposed, and waiting for its noise floor to be handed out."""
+        self._boards: set[str] = set()
+        self._ended: float | None = None
+        self._done = 0
+        self._started = self._noted = time.monotonic()
+        self._mirror: Mirror | None = None
+
+    # What it is --------------------------------------------------------------------------------
+
+    @cached_property
+    def _space(self) -> Space:
+        return space_of(self.spec, self._only) if self._given is None else self._given()
+
+    @cached_property
+    def _legal(self) -> list[Point]:
+        return self._space.legal
+
+    @property
+    def unrecorded(self) -> int:
+        """Points that a replay leaves out, since nobody recorded them."""
+        return 0 if self._only is None else len(points(self.spec)) - self._space.total
+
+    def plan(self) -> Plan:
+        """What there is to do."""
+        space, legal, trials = self._space, self._legal, self.spec.budget.trials
+        counts = Counter(place_of(point) for point in legal)
+        most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
+        used = [(self.protocol(point), point.context) for point in legal]
+        seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
+        recorded, skipped = len(self._answered()), space.total - len(space.points)
+        open_points = max(0, most - recorded)
+        minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
+        return Plan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
+
+    @property
+    def open(self) -> int:
+        """Points that are still to be measured."""
+        return self.plan().open
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier run used up this very budget and measured all its finals, and no row is gone since."""
+        about = self._folder.about or {}
+        return self._folder.finished and about["finished"].get("budget") == self.spec.budget.model_dump()
+
+    def protocol(self, point: Point, final: bool = False) -> Protocol:
+        """How a point is timed."""
+        spec = self.spec
+        if point.regime == "burst":
+            last = {"pairs": spec.final.burst_pairs, "rest": spec.final.burst_rest} if final else {}
+            return Burst(**{**spec.burst.model_dump(), **last})
+        return Steady(**{**spec.steady.model_dump(), **({"pairs": spec.final.steady_pairs} if final else {})})
+
+    # As a question -----------------------------------------------------------------------------
+
+    def joined(self, member: Member) -> None:
+        """Open the folder for the first worker, and note the board of each."""
+        if self._earlier is None:
+            self._earlier = self._warm_rows(member.gpu["name"])
+        super().joined(member)
+        self._boards.add(member.board)
+        self._note_board(member)
+
+    def room(self, workers: int) -> int:
+        """Enough for compilers to work ahead; fewer towards the end, so that all workers end together."""
+        if self.spec.sampled:
+            return self.spec.ahead
+        return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
+
+    def next(self, member: Member) -> Task | None:
+        """A noise floor, a point, or finals."""
+        for lost, board in self._lost_controls:
+            if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
+                return control
+        if self._finals is None:
+            point = self._waiting or self._search.propose()
+            if point is not None:
+                control = self._control(point, member, self.protocol(point))
+                self._waiting = None if control is None else point
+                return control or self._timed(point, member)
+            if not self._search.finished:
+                return None
+            self._ended = time.monotonic()
+            protocol = partial(self.protocol, final=True)
+            self._finals = Finals(self.spec, self._legal, self._folder, self._noises, protocol, self._boards)
+        point = self._finals.claim(member.board)
+        if point is None:
+            return None
+        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point))
+
+    def dropped(self, task: Task, board: str) -> None:
+        """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
+        if task.stage == "final" and self._finals is not None:
+            self._finals.dropped(task)
+
+    def take(self, answers: Sequence[Taken]) -> None:
+        """Record answers, then tell what they mean."""
+        rows = []
+        for one in answers:
+            row = self._answer(one)
+            rows.append((one, row))
+            if row is not None:
+                self._remember(row)  # the next of them may be its twin
+        self._folder.append([row for _, row in rows if row is not None])
+        for one, row in rows:
+            if one.task.stage == "final" and self._finals is not None:
+                done = self._finals.take(one.task, one.point, row)
+                if done and self._source == "measured":
+                    self._finals.write(place_of(one.point), one.member.gpu["name"])
+            if row is None or row.stage == "control":
+                continue
+            if row.stage == "sweep":
+                self._search.tell(row)
+                self._done += 1
+                if self._mirror is not None:
+                    self._mirror.add(row)
+            best, goal = self._leaders.get(place_of(row.point)), self.spec.objective[0]
+            figure = None if best is None else float(best.figures[goal])
+            self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
+
+    def tick(self) -> None:
+        """Note now and then how long the search has taken."""
+        now = time.monotonic()
+        if self._opened and now - self._noted >= NOTE_SECONDS:
+            self._noted = now
+            self._folder.note(searched=self._searched(), noise=self._noises())
+
+    def close(self) -> None:
+        """Note what was found and let the folder go; however the run ended."""
+        if not self._opened:
+            return
+        self._opened = False
+        try:
+            seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
+            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises(), "seconds": seconds}
+            if self.spec.sampled:
+                about["importance"] = importances(self.spec, self._folder.stage("sweep"))
+            if self._finals is not None and self._finals.done and self._search.finished:
+                about["even"] = self._finals.even()
+                places = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
+                self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
+            else:
+                self._folder.note(**about)
+            if self._mirror is not None:
+                self._mirror.close()
+        finally:
+            self._exit.close()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
+        spec = self.spec
+        used = {regime: self.protocol(Point(spec.problems[0].problem(), None, regime)) for regime in spec.regimes}
+        return fresh(
+            spec.name,
+            spec.question,
+            self._source,
+            seed=spec.seed,
+            **spec.table.model_dump(),
+            spec=spec.model_dump(mode="json", by_alias=True),
+            spec_digest=spec.digest,
+            **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
+            **({"skipped": dict(self._space.refused)} if spec.skips else {}),
+            **({"points": self._space.total} if spec.sampled else {}),
+            **{"protocols": [protocol_dict(protocol) for protocol in used.values()], **self._told, "gpu": gpu},
+        )
+
+    def _begin(self) -> None:
+        """Take up what the folder holds."""
+        folder, spec = self._folder, self.spec
+        self._before = dict(self._about)
+        finished = self._before.get("finished", {})
+        told_anew = self._fresh(self._about["gpu"])  # the same question, perhaps in other words
+        folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
+        told = {row.point for row in folder.stage("sweep")}
+        illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
+        folder.append([self._refused(point, why, "sweep") for point, why in illegal])
+        answered = self._answered()
+        there = Counter(place_of(point) for point in answered)
+        owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
+        spent = float(self._before.get("searched", 0.0))
+        known = answered.values()
+        self._search = Search(
+            spec, self._legal, known, earlier=self._earlier or [], spent=spent, most=self._trials, owed=owed
+        )
+        self._done = len(self._space.points) - len(self._legal) + len(answered)
+        self._total = len(self._space.points) - len(self._legal) + self._search.planned
+        self._started = self._noted = time.monotonic()
+        for row in folder.rows.values():
+            self._remember(row)
+        self._lost_controls = {
+            (bare(row.point), row.board)
+            for row in folder.stage("sweep", "final")
+            if row.ok and (place_of(row.point), row.board) not in self._controls
+        }
+        if self._storage is not None:
+            self._mirror = Mirror(self._storage, spec, self._legal, self.say)
+            for row in answered.values():
+                self._mirror.add(row)
+
+    def _warm_rows(self, gpu: str) -> list[Row]:
+        """Rows of the folders that a warm start names, all of this kind of GPU."""
+        return [row for name in self.spec.warm_start for row in earlier_rows(Path(name), gpu)]
+
+    def _answered(self) -> dict[Point, Row]:
+        """Legal points with a row."""
+        rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
+        return {point: rows[point] for point in self._legal if point in rows} if rows else {}
+
+    def _timed(self, point: Point, member: Member) -> Task:
+        place, race = place_of(point), self.spec.race
+        kin, leader = self._launches.get(launch_key(point), {}), self._leaders.get(place)
+        looks = () if race is None else race.looks(point.regime == "burst")
+        return Task(
+            (point,),
+            protocol=self.protocol(point),
+            looks=tuple(Look(*look) for look in looks),
+            leader=None if leader is None else ratio_of(leader.figures),
+            noise=self._noise.get((place, member.board)),
+            known={code: str(row.point.config) for code, row in kin.items()},
+        )
+
+    def _answer(self, one: Taken) -> Row | None:
+        """The row of an answer; None for what was left out, since it failed in an earlier process."""
+        answer, point = one.answer, one.point
+        if not answer.status:
+            return None
+        if answer.twin:
+            twin = self._launches[launch_key(point)][answer.figures["code"]]
+            reason = f"{TWIN} {answer.twin}; not measured again"
+            answer = replace(answer, status=twin.status, reason=reason, figures=twin.figures, samples=())
+        more = {"baseline_kernel": self._baselines.get(place_of(point), "")} if answer.status == "ok" else {}
+        return self._row(one._replace(answer=answer), **more)
+
+    def _remember(self, row: Row) -> None:
+        """Compare later points with this row: it may be the best, and its machine code is known."""
+        place, figures = place_of(row.point), row.figures
+        self._learn(row)
+        if row.stage == "control" and row.ok:
+            self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
+        if row.stage != "sweep" or row.point.config is None:
+            return
+        values = self._objective.values(figures) if row.ok else None
+        if values is not None:
+            best = self._leaders.get(place)
+            old = None if best is None else self._objective.values(best.figures)
+            if old is None or self._objective.losses(values) < self._objective.losses(old):
+                self._leaders[place] = row
+        code = figures.get("code")
+        if code and row.status in ("ok", "wrong_result") and not row.reason.startswith(TWIN):
+            self._launches.setdefault(launch_key(row.point), {}).setdefault(str(code), row)
+
+    def _noises(self) -> dict[str, float]:
+        """The noise floor of each place: that of its worst board."""
+        found: dict[str, float] = dict(self._before.get("noise", {})) if self._source != "measured" else {}
+        for (place, _), noise in self._noise.items():
+            found[place] = max(noise, found.get(place, 0.0))
+        return found
+
+    def _searched(self) -> float:
+        """Seconds that all runs have searched."""
+        until = time.monotonic() if self._ended is None else self._ended
+        return round(float(self._before.get("searched", 0.0)) + until - self._started, 3)

@@ -1,0 +1,220 @@
+"""Tuning a problem: a sweep over the whole space that is made up here."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.menu import PACE, choose
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, results_root, without_pdl
+from hopper_gemm.tune.study.files import here_or_recorded, shown
+from hopper_gemm.tune.study.provenance import PROVENANCE
+from hopper_gemm.tune.study.reader import Study, has_rows, read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.spec import SweepSpec, checked
+
+SHORT = 80e-6
+"""Seconds of a launch up to which it is also tried with ``pdl``, so that each kernel sets itself up while the last
+drains. At most 1.2 us were seen to be saved; and a launch may lose by it, since its CTAs start where SMs become free
+first, and no longer side by side."""
+
+PACED = 250e-6
+"""Seconds of a launch from which on it is also tried with ``pace``; what that is worth stands beside
+:data:`hopper_gemm.model.menu.LONG`."""
+
+COUNTED = 40e-6
+"""Seconds of a launch from which on tiles are also handed out by a counter: a launch of several rounds, whose CTAs do
+not end at one time. With one round it lost 2 % at 2048^3, where the tiles need no handing out."""
+
+KEEP = 500
+"""Ways to compile the kernel that stay, of some four thousand: the most promising by the model."""
+
+FAR = 0.015
+"""A config that is so much slower than the best after one pair of times gets no second one. Of the pairs of configs
+that got fifteen in the first search of the suite, 16384^3 aside, one in 41 lies so far below its config's median."""
+
+PAIRS = 7
+"""Pairs of a config that may be the best, and of each process of a final."""
+
+REST = 0.01
+"""Seconds of idleness before a timing of the search; its finals rest as long as any. At 8192^3 the ratios of tiles that
+come near cuBLAS moved by 0.1 % between 10, 20 and 40 ms, by up to 0.25 % from 5 ms on (docs/rest.csv)."""
+
+SEEDS = 12
+"""Tried first: half of them the most promising tiles, half the most promising techniques."""
+
+NEAR = 4
+"""Number of other tuned problems, the nearest ones, whose best configs a search tries first."""
+
+WALK = ("raster", "swizzle")
+"""Fields that set the order of the tiles: launch arguments, so that a change compiles nothing."""
+
+SECONDS = 60.0
+AHEAD = 24
+"""Configs that compile while one is measured: more than there are processes to compile them."""
+FINALS = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a problem is tuned.
+
+    Args:
+        regime, context: where it is timed.
+        seconds: of the search; :data:`SECONDS` where neither they nor trials are given.
+        trials: configs to measure.
+        sampler: of :data:`hopper_gemm.tune.search.catalogue.SAMPLERS`.
+        warm_start: results folders whose rows are told to the sampler; one without a study of its own, such as that of
+            a list, stands for its folder of this problem, if it has one.
+        known: begin with what the recorded tables hold for the problem and for those nearest to it.
+        pdl: whether programmatic dependent launch is searched as well; None: in the chained context where a launch is
+            as short as :data:`SHORT`. A kernel that runs between others hardly gains by it.
+        finals: configs that are measured again in fresh processes.
+    """
+
+    regime: str = "burst"
+    context: str = "isolated"
+    seconds: float | None = None
+    trials: int | None = None
+    sampler: str = "gp"
+    warm_start: tuple[Path, ...] = ()
+    known: bool = True
+    pdl: bool | None = None
+    finals: int | None = None
+
+
+def question(problem: GemmProblem, options: Options, recorded: Study | None = None) -> SweepSpec:
+    """The sweep that tunes a problem: over the whole space, or over what was recorded.
+
+    Raises:
+        SpecError, ResultsError: a mistake in what was asked; one line each.
+    """
+    ways = _ways(problem, options)
+    space: dict[str, Any] = {
+        "space": _with(ways, _space()["space"]),
+        "grids": [_with(ways, grid) for grid in _space()["grids"]],
+        "keep": KEEP + KEEP // 2 if ways.keys() & {"pdl", "pace", "scheduler"} else KEEP,
+        "seeds": SEEDS,
+        "known": _known(problem, options, ways, recorded_entries()) if options.known else [],
+    }
+    if recorded is not None:
+        asked = recorded.provenance["spec"]
+        if not asked.get("space") or asked.get("rungs"):
+            raise ResultsError(f"{shown(recorded.path)} is no grid and cannot be searched; name another with --from")
+        space = {name: asked[name] for name in ("space", "grids", "keep", "lower_to_fit") if asked.get(name)}
+    budget = {name: value for name in ("trials", "seconds") if (value := getattr(options, name)) is not None}
+    name, regime, context = study_name(problem, options.regime, options.context), options.regime, options.context
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "layouts": problem.layouts}
+    raw = {
+        "name": name,
+        "question": f"Which config is the fastest for {problem} {problem.dtype} in the {regime} regime, {context}?",
+        "regimes": [regime],
+        "contexts": [context],
+        "problems": [sizes],
+        "sampler": options.sampler,
+        "skip_illegal": True,
+        "warm_start": [str(folder) for asked in options.warm_start for folder in _of_problem(asked, name)],
+        "budget": budget or {"seconds": SECONDS},
+        "race": {"far": FAR},
+        "burst": {"pairs": PAIRS, "rest": REST},
+        "ahead": AHEAD,
+        "final": {"best": FINALS if options.finals is None else options.finals, "burst_pairs": PAIRS},
+        "table": {"rows": "tile_m", "cols": "tile_n"},
+        **space,
+    }
+    return checked(raw, "tune")
+
+
+def study_name(problem: GemmProblem, regime: str, context: str) -> str:
+    """What tuning a problem is called, and its folder: ``tune-4096x4096x4096-burst``, with the context where it is not
+    isolated, the type where it is not bf16 and the layouts where they are not kk."""
+    usual = ((context, "isolated"), (problem.dtype.replace("_", "-"), "bf16"), (problem.layouts, "kk"))
+    return "-".join(["tune", str(problem), regime, *(word for word, common in usual if word != common)])
+
+
+def recorded_problem(problem: GemmProblem, options: Options) -> Path:
+    """The recorded study with the most rows of a problem.
+
+    Raises:
+        ResultsError: there is none.
+    """
+    counted, wanted = [], (problem, options.regime, options.context, "normal")
+    for folder in sorted(path.parent for path in results_root().glob(f"*/*/{PROVENANCE}") if has_rows(path.parent)):
+        study = read_study(folder)
+        points = [row.point for row in study.stage("sweep")]
+        rows = sum((point.problem, point.regime, point.context, point.data) == wanted for point in points)
+        if rows and not study.provenance["spec"].get("rungs"):
+            counted.append((rows, folder))
+    if not counted:
+        asked = f"{problem} {problem.dtype} {options.regime} {options.context}"
+        raise ResultsError(
+            f"there is no recorded study of {asked}; name one with --from, name another --context, or tune it on a "
+            "Hopper GPU"
+        )
+    return max(counted)[1]
+
+
+@cache
+def _space() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("tune.toml").read_text(encoding="utf-8"))
+
+
+def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
+    """What is searched beside the tiles, as the problem's size and the context suggest."""
+    seconds = predict(choose(problem), problem).seconds
+    ways: dict[str, Any] = {}
+    if (options.context == "chained" and seconds < SHORT) if options.pdl is None else options.pdl:
+        ways["pdl"] = [False, True]
+    if seconds > COUNTED:
+        ways["scheduler"] = ["static", "dynamic"]
+    if seconds > PACED:
+        ways["pace"] = [0, PACE]
+    if problem.m * problem.n * problem.out_bytes > hopper.L2_BYTES:
+        ways["evict_c"] = True  # nobody finds it there anyway
+    return ways
+
+
+def _known(
+    problem: GemmProblem, options: Options, ways: dict[str, Any], entries: Sequence[TunedEntry]
+) -> list[dict[str, Any]]:
+    """Grids that begin at known configs: of this problem in any regime and context, then of the problems nearest to it.
+    Each varies raster and swizzle."""
+
+    def far(other: GemmProblem) -> float:
+        sides = zip((problem.m, problem.n, problem.k), (other.m, other.n, other.k), strict=True)
+        return sum(abs(log2(mine / its)) for mine, its in sides)
+
+    alike = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {problem}
+    near = [pick(entries, other, options.regime, options.context).config for other in sorted(alike, key=far)[:NEAR]]
+    best = [*(entry.config for entry in entries if entry.problem == problem), *near]
+    early = [replace(config, pdl=True) for config in best] if "pdl" in ways else []
+    found = []
+    for config in dict.fromkeys([*map(without_pdl, best), *early]):
+        fields = config.as_dict()
+        walks = {name: list(dict.fromkeys([fields[name], *_space()["space"][name]])) for name in WALK}
+        found.append({**fields, **walks})
+    return found
+
+
+def _with(ways: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
+    """A grid in these ways, as far as they are legal there."""
+    return {
+        **grid,
+        **{name: values for name, values in ways.items() if grid.get("reverse_k") or name not in ("pace", "scheduler")},
+    }
+
+
+def _of_problem(folder: Path, name: str) -> list[Path]:
+    """A folder to start from; where it is that of a list, its folder of the problem, or none."""
+    found = here_or_recorded(folder)
+    if not found.is_dir() or (found / PROVENANCE).is_file():
+        return [folder]
+    return [folder / name] if (found / name / PROVENANCE).is_file() else []

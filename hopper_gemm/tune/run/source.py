@@ -1,0 +1,162 @@
+"""Where the figures of a sweep come from: GPUs of this host, workers of other hosts, or a recorded study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.model.tuned import local_root, results_root, slug
+from hopper_gemm.tune.measure.device import GpuId, NoHopperError
+from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.run.executors.local import Executor, Local
+from hopper_gemm.tune.run.executors.replay import Replay, about_record
+from hopper_gemm.tune.run.task import Job, Rig
+from hopper_gemm.tune.study.files import shown
+from hopper_gemm.tune.study.folder import StudyFolder, identity_of
+from hopper_gemm.tune.study.provenance import PROVENANCE
+from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.spec import SweepSpec
+
+BACKENDS = ("auto", "cuda", "replay")
+
+
+class NotRecordedError(ResultsError):
+    """There is neither a GPU nor a record."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """See the module.
+
+    Args:
+        gpus: of this host; none in a replay, or where workers of other hosts are to join.
+        recorded: study to replay; None where GPUs measure.
+        missing: why there is no GPU, where one was looked for.
+        cluster: where workers of other hosts join, as ``HOST`` or ``HOST:PORT``; empty without them.
+    """
+
+    gpus: tuple[GpuId, ...] = ()
+    recorded: Study | None = None
+    missing: str = ""
+    cluster: str = ""
+
+    @property
+    def word(self) -> str:
+        """The word for it in provenance."""
+        return "measured" if self.recorded is None else "replayed"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What provenance says of it; of GPUs that are still to join, no name."""
+        if self.recorded is not None:
+            return about_record(self.recorded)
+        return {"gpu": {"name": self.gpus[0].name if self.gpus else ""}, "kernel": kernel_digest()}
+
+    def folder(self, spec: SweepSpec) -> Path:
+        """Where a sweep goes if nobody says otherwise. Replays of another question, or of another record, stand beside
+        each other: ``name``, ``name-2``, ..."""
+        if self.recorded is None:
+            return local_root() / (slug(self.gpus[0].name) if self.gpus else "cluster") / spec.name
+        wanted = identity_of({**self.about, "spec_digest": spec.digest, "source": self.word})
+        root = local_root() / "replay"
+        for number in count(1):
+            path = root / (spec.name if number == 1 else f"{spec.name}-{number}")
+            try:
+                StudyFolder(path).refuse_another(wanted)
+                return path
+            except ResultsError:
+                continue
+        raise AssertionError
+
+    def opening(self, verb: str, what: str, folder: Path) -> str:
+        """The first line to tell the user: what will happen and where.
+
+        Args:
+            verb: such as ``Measuring``.
+            what: is measured.
+            folder: of the results.
+        """
+        if self.recorded is not None:
+            return (
+                f"Replaying {what} from recorded measurements of an {self.recorded.provenance['gpu']['name']} "
+                f"({shown(self.recorded.path)}); nothing is measured here{f': {self.missing}' if self.missing else ''}"
+            )
+        name = self.gpus[0].name if self.gpus else "the workers that join"
+        where = name if len(self.gpus) < 2 else f"{len(self.gpus)} GPUs ({name})"
+        return f"{verb} {what} on {where} into {shown(folder)}"
+
+    def executor(self, job: Job, say: Callable[[str], None] = lambda text: None) -> Executor:
+        """The workers, started; those of other hosts learn from a line for the user how to join."""
+        if self.recorded is not None:
+            return Replay(self.recorded)
+        if self.cluster:
+            from hopper_gemm.tune.run.executors.cluster import Cluster
+
+            cluster = Cluster(job, self.cluster)
+            say(f"other hosts join by: {cluster.command}")
+            return cluster
+        return Local(job, [gpu.index for gpu in self.gpus])
+
+
+def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], cluster: str = "") -> Source:
+    """Find the GPUs, or else a record.
+
+    Args:
+        record: gives the folder to replay, told why there is no GPU.
+        backend: of :data:`BACKENDS`.
+        gpus: indices among the visible GPUs.
+        cluster: see :class:`Source`.
+
+    Raises:
+        NoHopperError: ``backend`` is ``"cuda"`` and a GPU is not there.
+        NotRecordedError: there is neither a GPU nor a record.
+        ValueError: the GPUs are of several kinds, or there is no such backend.
+    """
+    if cluster:
+        return Source(cluster=cluster)
+    found, missing = find(gpus, backend)
+    return Source(found) if found else Source(recorded=read_study(record(missing)), missing=missing)
+
+
+def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
+    """The GPUs to measure on; or none, and why.
+
+    Raises:
+        NoHopperError, ValueError: as :func:`choose`.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)} but got {backend!r}")
+    if backend == "replay":
+        return (), ""
+    try:
+        found = tuple(Rig().find(index) for index in gpus)
+    except NoHopperError as error:
+        if backend == "cuda" or tuple(gpus) != (0,):  # who names GPUs wants them
+            raise
+        return (), str(error).split(";")[0]
+    kinds = sorted({gpu.name for gpu in found})
+    if len(kinds) > 1:
+        raise ValueError(f"--gpus must be of one kind but got {' and '.join(kinds)}; name those of one kind")
+    return found, ""
+
+
+def recorded_study(name: str, missing: str) -> Path:
+    """The recorded study of a name.
+
+    Args:
+        name: of the study.
+        missing: why there is no GPU, where one was looked for.
+
+    Raises:
+        NotRecordedError: there is none.
+    """
+    paths = sorted(results_root().glob(f"*/{name}/{PROVENANCE}"))
+    found = [path.parent for path in paths if path.parents[1].name != "local"]
+    if not found:
+        why = f"{missing}, and " if missing else ""
+        raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; name one with --from")
+    return found[0]

@@ -1,0 +1,77 @@
+"""Other processes on a GPU, as far as NVML tells."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from hopper_gemm.tune.measure.device import GpuId
+
+LOOKS, LOOK_SECONDS = 3, 1.0
+"""A GPU is busy if every one of these looks finds it so. NVML's utilisation is a mean over up to a second: one look
+would also see the run that has just ended."""
+
+BUSY_PERCENT = 10
+"""Utilisation from which on a GPU is busy although NVML lists no process, as in a container that hides
+those of others."""
+
+
+def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep) -> str:
+    """What keeps a GPU busy, in one line: processes that hold a context on it, other than this one and its descendants,
+    or a utilisation of :data:`BUSY_PERCENT` with no process listed. Empty where it is idle or NVML does not tell."""
+    told = ""
+    for look in range(LOOKS):
+        if look:
+            sleep(LOOK_SECONDS)
+        told = _seen(gpu)
+        if not told:
+            break
+    return told
+
+
+def _seen(gpu: GpuId) -> str:
+    """One look."""
+    _asked(pynvml.nvmlInit)
+    handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    if handle is None:
+        return ""
+    listed = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    others = [process for process in listed if not _ours(process.pid)]
+    rates, memory = _asked(pynvml.nvmlDeviceGetUtilizationRates, handle), _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    if not others and (listed or rates is None or rates.gpu < BUSY_PERCENT):
+        return ""
+    who = ", ".join(map(_described, others)) or "a process that NVML does not list"
+    held = "" if memory is None else f", {memory.used / 2**30:.1f} GiB held"
+    used = "" if rates is None else f", utilisation {rates.gpu} %"
+    return f"GPU {gpu.index} ({gpu.name}, {gpu.uuid}) is busy: {who}{held}{used}"
+
+
+def _described(process: Any) -> str:
+    """A process with its name and memory, as far as NVML knows them."""
+    name, memory = _asked(pynvml.nvmlSystemGetProcessName, process.pid), process.usedGpuMemory
+    known = [Path(name).name if name else "", "" if memory is None else f"{memory / 2**30:.1f} GiB"]
+    more = ", ".join(filter(None, known))
+    return f"process {process.pid}{f' ({more})' if more else ''}"
+
+
+def _ours(pid: int) -> bool:
+    """Return True if a process is this one or descends from it."""
+    while pid > 1 and pid != os.getpid():
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # of another container, or gone
+            return False
+    return pid == os.getpid()
+
+
+def _asked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What NVML answers; None where it cannot, or may not."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,251 @@
+"""What to measure next: for each place an Optuna study whose sampler proposes legal configs, within a budget.
+
+The studies live in memory and are made anew from the rows at every start: what has a row is answered, nothing else is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.search.catalogue import make
+from hopper_gemm.tune.search.legal import LegalSpace
+from hopper_gemm.tune.search.objective import Objective, joint
+from hopper_gemm.tune.search.samplers import Inside, predictions
+from hopper_gemm.tune.study.files import here_or_recorded
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import ResultsError, Row
+from hopper_gemm.tune.study.space import begun_with, place_of
+from hopper_gemm.tune.study.spec import SweepSpec
+
+
+class Search:
+    """The points that samplers propose, one place after the other.
+
+    Args:
+        spec: sampler, objective, seeds and budget.
+        legal: all legal points, in order.
+        rows: of points that were measured.
+        earlier: rows of other studies: told to the sampler, but measured anew if they are proposed.
+        spent: seconds that earlier runs have searched.
+        most: propose so many points now, leaving the rest for later.
+        owed: rows by place that a finished search has lost: so many are proposed though its time is up.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        legal: Sequence[Point],
+        rows: Iterable[Row],
+        *,
+        earlier: Iterable[Row] = (),
+        spent: float = 0.0,
+        most: int | None = None,
+        owed: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spec, self._clock, self._most, self._owed = spec, clock, most, dict(owed or {})
+        self._left = None if spec.budget.seconds is None else max(0.0, spec.budget.seconds - spent)
+        self._answered = {row.point: row for row in rows}
+        self._earlier = list(earlier)
+        self._searches: dict[Point, _Place] = {}
+        self._places = self._grouped(legal)
+        self._at = 0
+        self._waiting: deque[Point] = deque()
+        self._spaces: dict[tuple[GemmConfig, ...], LegalSpace] = {}
+
+    @property
+    def planned(self) -> int:
+        """Points that will have a row at the end, as far as the budget names a number."""
+        return sum(place.target * len(place.points[0]) for place in self._places)
+
+    @property
+    def open(self) -> int:
+        """Points that may still be proposed, as far as the budget names a number."""
+        left = sum(place.room for place in self._places[self._at :]) + len(self._waiting)
+        return left if self._most is None else min(left, self._most)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the budget is used up or everything was measured; false where ``most`` cut it short."""
+        open_places = (place for place in self._places if place.pending or (place.room and not place.closed))
+        return not self._waiting and not any(open_places)
+
+    def propose(self) -> Point | None:
+        """A point to measure; None where there is none, or none now."""
+        if self._most is not None and self._most <= 0:
+            return None
+        while not self._waiting and self._at < len(self._places):
+            place = self._places[self._at]
+            if self._over(place) or not place.room:
+                self._close(place)
+                self._at += 1
+                continue
+            self._owed[place.name] = self._owed.get(place.name, 0) - 1
+            number = self._sampler(place).ask()
+            self._waiting.extend(point for point in place.points[number] if point not in self._answered)
+        if not self._waiting:
+            return None
+        if self._most is not None:
+            self._most -= 1
+        return self._waiting.popleft()
+
+    def tell(self, row: Row) -> None:
+        """Record what came of a point."""
+        place = self._searches[row.point]
+        self._answered[row.point] = row
+        if place.started is None:  # compilers that start up are no search: the first answer starts the clock
+            place.started = self._clock()
+        number = place.number[row.point]
+        found = [self._answered[point] for point in place.points[number] if point in self._answered]
+        if number in place.pending and len(found) == len(place.points[number]):
+            place.tell(number, found)
+
+    # -----------------------------------------------------------------------------------------
+
+    def _grouped(self, legal: Sequence[Point]) -> list[_Place]:
+        """What each study is about: for each of its configs the points that it is judged by."""
+        across = self._spec.across
+        grouped: dict[str, dict[GemmConfig, list[Point]]] = {}
+        problems: dict[str, set[GemmProblem]] = {}
+        for point in legal:
+            assert point.config is not None
+            name = place_of(point) if across == "each" else f"{across} {point.regime} {point.context} {point.data}"
+            grouped.setdefault(name, {}).setdefault(point.config, []).append(point)
+            problems.setdefault(name, set()).add(point.problem)
+        found = []
+        for name, configs in grouped.items():
+            points = [tuple(of) for of in configs.values() if len(of) == len(problems[name])]
+            if points:
+                place = _Place(name, points, Objective(tuple(self._spec.objective)), across)
+                place.done = {i for i, of in enumerate(points) if all(point in self._answered for point in of)}
+                place.target = min(len(points), self._spec.budget.trials or len(points))
+                self._searches |= dict.fromkeys(place.number, place)
+                found.append(place)
+        return found
+
+    def _over(self, place: _Place) -> bool:
+        if self._left is None or self._owed.get(place.name, 0) > 0:
+            return False
+        share = self._left / (len(self._places) - self._at)
+        return (0.0 if place.started is None else self._clock() - place.started) >= share
+
+    def _close(self, place: _Place) -> None:
+        place.closed = True
+        if self._left is not None and place.started is not None:
+            self._left = max(0.0, self._left - (self._clock() - place.started))
+
+    def _sampler(self, place: _Place) -> Inside:
+        """The place's sampler, which is told what there is when it is made."""
+        if place.sampler is not None:
+            return place.sampler
+        configs = tuple(place.config(number) for number in range(len(place.points)))
+        if configs not in self._spaces:
+            self._spaces[configs] = LegalSpace(configs)
+        space, spec, objective = self._spaces[configs], self._spec, place.objective
+        problems = [point.problem for point in place.points[0]]
+        told = [
+            (row.point.config, objective.losses(values), float(predictions([row.point.config], problems[0])[0]))
+            for row in self._earlier
+            if place_of(row.point) == place.name
+            and row.point.config is not None
+            and (values := objective.values(row.figures)) is not None
+        ]
+        predicted = self._predicted(space, problems)
+        known = [space.number[config] for config in begun_with(spec) if config in space.number]
+        place.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, told, known)
+        for config, losses, _ in told:
+            if config in space.number:
+                place.sampler.hint(space.number[config], losses)
+        for number in sorted(place.done):
+            place.sampler.know(number, place.values([self._answered[point] for point in place.points[number]]))
+        return place.sampler
+
+    def _predicted(self, space: LegalSpace, problems: Sequence[GemmProblem]) -> np.ndarray:
+        """The model's time of each config; of several problems how far it is behind the best, at worst or on average,
+        since their times are of different sizes."""
+        if not self._spec.sampled:
+            return np.zeros(len(space))
+        each = np.array([predictions(space.configs, problem) for problem in problems])
+        if len(problems) == 1:
+            return each[0]
+        behind = each - each.min(axis=1, keepdims=True)
+        return behind.max(axis=0) if self._spec.across == "worst" else behind.mean(axis=0)
+
+
+@dataclass
+class _Place:
+    """What one sampler searches.
+
+    Args:
+        name: of the place.
+        points: by the number of their config: those by which it is judged.
+        objective: what is looked for.
+        across: how a config is judged.
+    """
+
+    name: str
+    points: list[tuple[Point, ...]]
+    objective: Objective
+    across: str
+    target: int = 0
+    done: set[int] = field(default_factory=set)
+    started: float | None = None
+    closed: bool = False
+    sampler: Inside | None = None
+
+    def __post_init__(self) -> None:
+        self.number = {point: i for i, of in enumerate(self.points) for point in of}
+
+    @property
+    def pending(self) -> Collection[int]:
+        """Configs that are being measured, by number."""
+        return () if self.sampler is None else self.sampler.pending
+
+    @property
+    def room(self) -> int:
+        """Configs that may still be proposed."""
+        return max(0, self.target - len(self.done) - len(self.pending))
+
+    def config(self, number: int) -> GemmConfig:
+        """A config by its number."""
+        config = self.points[number][0].config
+        assert config is not None
+        return config
+
+    def tell(self, number: int, rows: Sequence[Row]) -> None:
+        """Record what came of a config."""
+        assert self.sampler is not None
+        self.sampler.tell(number, self.values(rows))
+        self.done.add(number)
+
+    def values(self, rows: Sequence[Row]) -> list[float] | None:
+        """What is looked for, of a config's rows; None where it did not run."""
+        figures = joint(rows, self.across)
+        return None if figures is None else self.objective.values(figures)
+
+
+def earlier_rows(folder: Path, gpu: str) -> list[Row]:
+    """What an earlier study found, for a warm start.
+
+    Args:
+        folder: of the study; a relative one is looked for here and in the checkout.
+        gpu: name of the GPU that is searched on.
+
+    Raises:
+        ResultsError: there is no such study, or it was recorded on another kind of GPU.
+    """
+    study = read_study(here_or_recorded(folder))
+    other = study.provenance["gpu"]["name"]
+    if other != gpu:
+        raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")
+    return [row for row in study.stage("sweep") if row.ok]

@@ -1,0 +1,183 @@
+"""Files of studies: where they lie; read with the place of each mistake, written whole, locked."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.model.tuned import replace_file, results_root
+from hopper_gemm.tune.study.row import ResultsError
+
+
+def ladder_file() -> Path:
+    """The ladder of the design study."""
+    return results_root().parent / "sweeps" / "ladder.toml"
+
+
+def suite_file() -> Path:
+    """The problems that the kernel is judged by."""
+    return results_root().parent / "sweeps" / "shapes" / "suite.toml"
+
+
+def shown(path: Path) -> str:
+    """A path as results and messages show it: from the checkout on, where it lies in one."""
+    root = results_root().parent
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def here_or_recorded(path: Path) -> Path:
+    """A file or folder that was named: a relative one that is not here, such as ``results/h200/seed-table`` or
+    ``sweeps/seed-table.toml``, is looked for in the checkout, or in the package where it was installed from a wheel."""
+    inside = results_root().parent / path
+    return inside if not path.exists() and inside.exists() else path
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; a byte-order mark is passed over.
+
+    Raises:
+        ResultsError: no such file, or not UTF-8; with the line.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ResultsError(f"{path} does not exist; name a results folder such as results/h200/seed-table") from None
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        byte = error.object[error.start]
+        raise ResultsError(f"{path}, line {line}, column {column}: byte {byte:#04x} is not UTF-8; restore it") from None
+
+
+def read_json(path: Path) -> Any:
+    """A file of JSON.
+
+    Raises:
+        ResultsError: no such file, or not JSON; with line and column.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ResultsError(f"{path}, {place}: {error.msg}; restore the file") from None
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(f"{path} is no JSON that can be read ({error}); restore the file") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file that holds one object of JSON.
+
+    Raises:
+        ResultsError: it does not.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ResultsError(f"{path} must hold an object of JSON but holds a {type(found).__name__}; restore it")
+    return found
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replace a file so that at every moment it holds the old content or the new, also after a power cut.
+
+    Raises:
+        ResultsError: it cannot be written.
+    """
+    try:
+        replace_file(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise ResultsError(
+            f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
+        ) from None
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON by :func:`write_whole`."""
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the file system can tell."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class FileLock:
+    """An exclusive lock on a file. The kernel frees it when its holder ends, however it ends.
+
+    The file is made by :meth:`take` and removed by :meth:`release`; a killed holder leaves it, free to be taken.
+
+    Args:
+        path: of the file, in a folder that exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle: int | None = None
+
+    def take(self, note: str = "") -> bool:
+        """Take the lock, unless somebody holds it; whether it was taken.
+
+        Args:
+            note: what others read in the file: who holds it, since when.
+
+        Raises:
+            ResultsError: the file cannot be made.
+        """
+        import fcntl  # no such module on Windows, where tables are still read
+
+        while True:
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise ResultsError(f"{self.path} cannot be made ({error.strerror}); name another folder") from None
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(handle).st_ino == os.stat(self.path).st_ino:
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, note.encode(), 0)
+                    self.handle = handle
+                    return True
+            except BlockingIOError:
+                os.close(handle)
+                return False
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                os.close(handle)
+                raise ResultsError(f"{self.path} cannot be locked ({error.strerror}); name another folder") from None
+            os.close(handle)  # its holder removed it between the two calls: the name is another file's by now
+
+    def release(self) -> None:
+        """Free the lock and remove the file; may be called more than once."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            with suppress(OSError):
+                self.path.unlink()
+            os.close(handle)
+
+    def taken(self) -> str | None:
+        """What the holder noted, without leaving a trace; None where nobody holds it."""
+        import fcntl
+
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.pread(handle, 4096, 0).decode(errors="replace")
+        finally:
+            os.close(handle)
+        return None

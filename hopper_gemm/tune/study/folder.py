@@ -1,0 +1,207 @@
+"""A results folder that grows: one process at a time appends whole rows to it, and what is on disk stays.
+
+Rows are the only truth. ``provenance.json`` says of which question, GPU and kernel they are, and, once a study is
+finished, how many there were and a digest of them, so that rows that vanished or were swapped are noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.tune.study.files import FileLock, read_text, sync_folder, write_json
+from hopper_gemm.tune.study.provenance import PROVENANCE
+from hopper_gemm.tune.study.reader import ROWS, digest_of, has_rows, lost_rows, packed, read_provenance, rows_and_digest
+from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, as_text
+from hopper_gemm.tune.study.schema import BY_NAME, NAMES
+
+LOCK = ".lock"
+ELSEWHERE = "name another folder with --out"
+
+
+class StudyFolder:
+    """The files of a study. Made, it only looks: whatever is wrong is told before anything is changed.
+
+    Args:
+        path: the folder; it need not exist.
+
+    Raises:
+        ResultsError: the folder takes no rows, or a file in it is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[RowKey, Row] = {}
+        self.about: dict[str, Any] | None = None
+        self._names = NAMES
+        self.remark = ""
+        """What the user should know of the rows that were found."""
+        if path.exists() and not path.is_dir():
+            raise ResultsError(f"{path} is a file; name a folder with --out")
+        if not path.is_dir():
+            return
+        if packed(path / ROWS).is_file() or (has_rows(path) and not (path / ROWS).is_file()):
+            what = "is packed" if packed(path / ROWS).is_file() else "was recorded by an earlier version"
+            raise ResultsError(f"{path} {what} and takes no more rows; {ELSEWHERE}")
+        self._refuse_in_use(FileLock(path / LOCK).taken())
+        self._read()
+
+    def refuse_another(self, identity: Mapping[str, Any]) -> None:
+        """Refuse to go on with another question, source, kind of GPU or kernel.
+
+        Args:
+            identity: :func:`identity_of` what is to be added.
+
+        Raises:
+            ResultsError: the folder is of another; says what.
+        """
+        if self.about is None:
+            return
+        mine = identity_of(self.about)
+        for name in mine:
+            if identity.get(name, mine[name]) != mine[name]:
+                told = "" if name == "question" else f" ({mine[name]}, now {identity[name]})"
+                raise ResultsError(f"{self.path} was begun with another {name}{told}; {ELSEWHERE}")
+
+    @contextmanager
+    def held(self, fresh: Mapping[str, Any]) -> Iterator[None]:
+        """Make the folder and hold it: it is one process's, two would tear each other's rows.
+
+        Args:
+            fresh: provenance of a study that begins here.
+
+        Raises:
+            ResultsError: it cannot be written, another process holds it, or it is of another study.
+        """
+        self.refuse_another(identity_of(fresh))
+        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultsError(f"{self.path} cannot be made ({error.strerror}); {ELSEWHERE}") from None
+        if not os.access(self.path, os.W_OK):
+            raise ResultsError(f"{self.path} cannot be written; {ELSEWHERE}")
+        lock = FileLock(self.path / LOCK)
+        try:
+            since = time.strftime("%H:%M:%S", time.localtime())
+            if not lock.take(f"process {os.getpid()} since {since}"):
+                self._refuse_in_use(lock.taken() or "another process")
+            self._read()  # what another process did since this one looked
+            self.refuse_another(identity_of(fresh))
+            self._cut()
+            self.note(**(self.about or fresh))
+            yield
+        finally:
+            lock.release()
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()  # only where nothing was written
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Add rows and wait until they are on the disk.
+
+        Raises:
+            ResultsError: a row is there already, or the file cannot take it.
+        """
+        if not rows:
+            return
+        path, names = self.path / ROWS, self._names
+        for row in rows:
+            if row.key in self.rows:
+                raise ResultsError(f"{path}: {row.stage} {row.point} has a row already; report this as a fault")
+            self.rows[row.key] = row
+            lost = {name: value for name, value in row.as_dict().items() if name not in names}
+            if any(as_text(value) != as_text(BY_NAME[name].before) for name, value in lost.items()):
+                raise ResultsError(f"{path} was begun with the columns of another version; {ELSEWHERE}")
+        text = "".join(row.line(names) + "\n" for row in rows)
+        try:
+            with path.open("a", encoding="utf-8", newline="") as file:
+                new = not file.tell()
+                file.write((",".join((*names, SUM)) + "\n" if new else "") + text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ResultsError(f"{path} cannot be written ({error.strerror}); run the same command to go on") from None
+        if new:
+            sync_folder(self.path)
+
+    def note(self, **changed: Any) -> None:
+        """Write the provenance with some keys changed; a value of None takes a key away unless it may be null."""
+        about = {**(self.about or {}), **changed}
+        self.about = {name: value for name, value in about.items() if value is not None or name in _NULL}
+        write_json(self.path / PROVENANCE, self.about)
+
+    def finish(self, finished: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Note that nothing is left to do, and which rows there are.
+
+        Args:
+            finished: what else to note of the end, such as the budget.
+            about: other keys to change.
+        """
+        path = self.path / ROWS
+        lines = read_text(path).split("\n")[:-1] if path.is_file() else []
+        rows = {"rows": len(self.rows), "digest": digest_of(lines)}
+        self.note(**{**about, "finished": {**finished, **rows}})
+
+    @property
+    def finished(self) -> bool:
+        """Whether the rows are those with which the study was finished."""
+        said = (self.about or {}).get("finished")
+        return said is not None and said["rows"] == len(self.rows)
+
+    def stage(self, *names: str) -> list[Row]:
+        """The rows of some stages, in the order of the file."""
+        return [row for row in self.rows.values() if row.stage in names]
+
+    # -----------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        path = self.path
+        there = (path / ROWS).is_file()
+        if not (path / PROVENANCE).is_file():
+            if there and (path / ROWS).stat().st_size:
+                raise ResultsError(
+                    f"{path} holds {ROWS} without {PROVENANCE}, which says of which question and kernel its rows are; "
+                    f"restore it, or {ELSEWHERE}"
+                )
+            return
+        self.about = read_provenance(path)
+        rows, digest = rows_and_digest(path)
+        self.rows = {row.key: row for row in rows}
+        first = read_text(path / ROWS).partition("\n")[0] if self.rows else ""
+        self._names = tuple(first.split(",")[:-1]) or NAMES
+        self.remark = lost_rows(path, self.about, rows, digest)
+
+    def _cut(self) -> None:
+        """Take off a torn last line, which a kill or a full disk left of an append."""
+        path = self.path / ROWS
+        if path.is_file():
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                with path.open("r+b") as file:
+                    file.truncate(whole)
+                    os.fsync(file.fileno())
+
+    def _refuse_in_use(self, holder: str | None) -> None:
+        if holder is not None:
+            raise ResultsError(f"another run ({holder}) is at work in {self.path}; wait for it, or {ELSEWHERE}")
+
+
+_NULL = ("facet_rows", "facet_cols", "commit")
+
+
+def identity_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of provenance that must match for a folder to be continued; a mismatch is reported in this order."""
+    measured = about["source"] == "measured"
+    return {
+        "question": about.get("spec_digest"),
+        "source": about["source"],
+        **({"GPU": about["gpu"]["name"]} if about["gpu"].get("name") else {}),
+        "kernel": about.get("kernel") if measured else None,
+        "record": None if measured else about.get("record"),
+    }

@@ -1,0 +1,229 @@
+"""Where figures come from: everything a reader needs to trust or repeat them."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.tune.parameters import config_of
+from hopper_gemm.tune.study import version1
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.schema import ALIASES, NAMES, PAIRS, SCHEMA_VERSION
+
+PROVENANCE = "provenance.json"
+PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
+
+Rule = Callable[[Any], str]
+"""What a value must be, in words; empty where it is that."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """The shape of a JSON object.
+
+    Args:
+        keys: shape by name: another object, a list of one shape, or a rule; ``...`` stands for every other name.
+        needed: names without which the object says too little.
+    """
+
+    keys: Mapping[Any, Any]
+    needed: tuple[str, ...] = ()
+
+
+def _is(wanted: str, *kinds: type) -> Rule:
+    return lambda value: "" if isinstance(value, kinds) and not isinstance(value, bool) else wanted
+
+
+def _among(*words: str) -> Rule:
+    return lambda value: "" if value in words else f"one of {', '.join(words)}"
+
+
+TEXT, MAYBE_TEXT = _is("text", str), _is("text or null", str, type(None))
+INTEGER, NUMBER = _is("an integer", int), _is("a number", int, float)
+
+MOMENT = "%Y-%m-%d %H:%M UTC"
+"""How a time is written."""
+
+
+def _moment(value: Any) -> str:
+    try:
+        datetime.strptime(value or "2026-11-23 08:00 UTC", MOMENT)
+    except (TypeError, ValueError):
+        return "a time such as 2026-11-23 08:00 UTC"
+    return ""
+
+
+def _column(value: Any) -> str:
+    known = isinstance(value, str) and ALIASES.get(value, value) in (*NAMES, *PAIRS)
+    return "" if known else "a column of the results"
+
+
+def _maybe_column(value: Any) -> str:
+    return "" if value is None else _column(value)
+
+
+def _space(value: Any) -> str:
+    return "" if isinstance(value, dict) and not any(map(_column, value)) else "an object of kernel parameters"
+
+
+def _config(value: Any) -> str:
+    try:
+        config_of(value)
+    except (AttributeError, TypeError, ValueError) as error:
+        return f"a config of the kernel ({str(error).partition(chr(10))[0]})"
+    return ""
+
+
+def _objective(value: Any) -> str:
+    known = isinstance(value, list) and value and all(one in ("speedup", "pj_per_flop") for one in value)
+    return "" if known else "a list of speedup or pj_per_flop"
+
+
+def _data(value: Any) -> str:
+    texts = value if isinstance(value, list) else [value]
+    return "" if all(isinstance(one, str) for one in texts) else "text or a list of texts"
+
+
+SPEC = Object(
+    {
+        **dict.fromkeys(("sampler", "name", "config"), TEXT),
+        **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
+        "data": _data,
+        "objective": _objective,
+        "across": _among("each", "worst", "mean"),
+        "space": _space,
+        "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
+        "steady": Object({...: NUMBER}, ("settle", "window")),
+        "final": Object({"best": INTEGER}),
+    }
+)
+
+SHAPE = Object(
+    {
+        **dict.fromkeys(("study", "source", "question", "spec_digest", "replayed_from", "record"), TEXT),
+        **dict.fromkeys(("commit", "kernel"), MAYBE_TEXT),
+        **dict.fromkeys(("rows", "cols"), _column),
+        **dict.fromkeys(("facet_rows", "facet_cols"), _maybe_column),
+        **dict.fromkeys(("schema_version", "seed", "points"), INTEGER),
+        **dict.fromkeys(("searched", "at_work", "seconds"), NUMBER),
+        "created": _moment,
+        "gpu": Object({"name": TEXT, "driver": TEXT, "uuid": TEXT}, ("name",)),
+        "spec": SPEC,
+        "versions": Object({...: MAYBE_TEXT}),
+        "missing": Object({...: TEXT}),
+        "boards": [TEXT],
+        "noise": Object({...: NUMBER}),
+        "skipped": Object({...: INTEGER}),
+        "even": Object({...: [TEXT]}),
+        "importance": Object({...: Object({"evaluator": TEXT, "parameters": Object({...: NUMBER})}, ("parameters",))}),
+        "protocols": [Object({"regime": TEXT}, ("regime",))],
+        "rungs": [
+            Object(
+                {"name": TEXT, "adds": TEXT, "from": MAYBE_TEXT, "config": _config},
+                ("name", "adds", "from", "config"),
+            )
+        ],
+        "finished": Object({"rows": INTEGER, "digest": TEXT, "places": Object({...: INTEGER})}, ("rows", "digest")),
+    },
+    ("study", "source", "created", "gpu", "spec"),
+)
+"""What readers take from the file; keys that no reader takes may hold anything."""
+
+BEFORE = Object({name: SHAPE.keys[name] for name in SHAPE.keys if name not in ("spec", "finished")}, ("gpu",))
+"""The same of the files that version 1 had instead for comparisons and counters."""
+
+
+def checked(about: dict[str, Any], path: Path, shape: Object = SHAPE) -> dict[str, Any]:
+    """The content of a provenance file, in the terms of now.
+
+    Raises:
+        ResultsError: a key is missing or its value is none that a reader could use; the message names it.
+    """
+    version = about.get("schema_version", 1)
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ResultsError(f"{path}: schema_version {version} is newer than {SCHEMA_VERSION}; update hopper-gemm")
+    if version == 1 and isinstance(about.get("finished"), dict):  # there it noted the budget that was used up
+        about = {name: value for name, value in about.items() if name != "finished"}
+    for mistake in _mistakes(about, shape, ""):
+        raise ResultsError(f"{path}: {mistake}; restore the file")
+    return version1.in_terms_of_now(about) if version == 1 else about
+
+
+def _mistakes(value: Any, shape: Any, place: str) -> Iterator[str]:
+    """What is wrong with a value, or with a part of it, by the place of the part."""
+    got = f"is a {type(value).__name__}"
+    if isinstance(shape, Object):
+        if not isinstance(value, dict):
+            yield f"{place} must be an object but {got}"
+            return
+        inside = f"{place}." if place else ""
+        yield from (f"the key {inside}{name} is missing" for name in shape.needed if name not in value)
+        for name, one in value.items():
+            yield from _mistakes(one, shape.keys.get(name, shape.keys.get(..., _anything)), f"{inside}{name}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            yield f"{place} must be a list but {got}"
+            return
+        for number, one in enumerate(value):
+            yield from _mistakes(one, shape[0], f"{place}.{number}")
+    elif wanted := shape(value):
+        yield f"{place} must be {wanted} but {got if isinstance(value, list | dict) else f'got {value!r:.40}'}"
+
+
+def _anything(value: Any) -> str:
+    return ""
+
+
+def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]:
+    """The content of the file at the start of a study.
+
+    Args:
+        study: its name.
+        question: in a sentence.
+        source: measured or replayed.
+        more: further keys, such as spec and spec_digest.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "study": study,
+        "question": question,
+        "source": source,
+        "created": datetime.now(UTC).strftime(MOMENT),
+        "commit": commit(),
+        "versions": versions(),
+        "noise": {},
+        "boards": [],
+        **more,
+    }
+
+
+def versions(*more: str) -> dict[str, str | None]:
+    """Versions of Python, of the packages that figures depend on, and of more; None where one is missing."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *more)}}
+
+
+def commit() -> str | None:
+    """The revision of this checkout, marked where it has changes; from a file ``COMMIT`` where one says so."""
+    root = Path(__file__).parents[2]
+    note = root / "COMMIT"
+    if note.is_file():
+        return note.read_text().strip()
+    try:
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+        described = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
+        return described.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,223 @@
+"""A row: a point, its status, its figures, its samples; as a value and as text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, NamedTuple
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point, Sample
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, WIDEST, all_values
+from hopper_gemm.tune.study.schema import ALIASES, BY_NAME, CARRIED, FIGURES, NAMES, STAGES, STATUSES
+
+FLAGS = {"true": True, "false": False}
+
+SUM = "crc"
+"""Last column of a file: CRC-32 of the line before it. A line that was changed or torn is told from a whole one."""
+
+PROBLEM, WAY = ("m", "n", "k", "dtype", "layouts"), ("regime", "context", "against", "data")
+"""Columns of a point: its problem, and how that is measured, in the order of the point's fields."""
+
+ORIGIN = ("study", "source", "gpu", "board")
+"""Columns that say where a row comes from."""
+
+KINDS = {"integer": "an integer", "number": "a finite number"}
+
+
+class ResultsError(ValueError):
+    """A results folder or file is not what it should be; the message says which, where in it, and what to do."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One answer, as it stands on disk.
+
+    Args:
+        point: what was measured.
+        status: of :data:`hopper_gemm.tune.study.schema.STATUSES`.
+        reason: why it is not ok; else a remark.
+        figures: by column name, of :data:`hopper_gemm.tune.study.schema.CARRIED`.
+        samples: pairs behind the figures; they are part of the row.
+        stage: of :data:`hopper_gemm.tune.study.schema.STAGES`.
+        process: number of the fresh process that measured it.
+        study, source, gpu, board: where it comes from.
+    """
+
+    point: Point
+    status: str
+    reason: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
+    stage: str = "sweep"
+    process: int = 0
+    study: str = ""
+    source: str = "measured"
+    gpu: str = ""
+    board: str = "unknown"
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has figures."""
+        return self.status == "ok"
+
+    @property
+    def key(self) -> RowKey:
+        """What tells it from the other rows of its study. The noise floor is one row for each board."""
+        return RowKey(self.stage, self.point, self.process, self.board if self.stage == "control" else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Values by column name; columns without a value are left out."""
+        point, config = self.point, self.point.config
+        return {
+            **{name: getattr(self, name) for name in (*ORIGIN, "stage")},
+            **{name: getattr(point.problem, name) for name in PROBLEM},
+            **{name: getattr(point, name) for name in WAY},
+            "process": self.process,
+            **({} if config is None else all_values(config)),
+            "status": self.status,
+            "reason": self.reason,
+            "samples": samples_text(self.samples),
+            **self.figures,
+        }
+
+    def line(self, names: Sequence[str] = NAMES) -> str:
+        """The line of a file that holds it, with its check sum.
+
+        Args:
+            names: the file's columns but the last, :data:`SUM`.
+        """
+        values = self.as_dict()
+        return summed([as_text(values.get(name)) for name in names])
+
+
+class RowKey(NamedTuple):
+    """What tells a row from the others of its study; ``board`` only where it does."""
+
+    stage: str
+    point: Point
+    process: int = 0
+    board: str = ""
+
+
+def figures_of(status: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of a status may carry: timings and counts only where it is ok."""
+    allowed = CARRIED if status == "ok" else [name for name in CARRIED if name not in FIGURES]
+    return {name: figures[name] for name in allowed if as_text(figures.get(name))}
+
+
+class RowParser:
+    """Turns the lines of one file into rows. Points that recur are made once.
+
+    Args:
+        names: the columns, present names or earlier ones; those that the schema does not know are passed over.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._place = {now: i for i, name in enumerate(names) if (now := ALIASES.get(name, name)) in BY_NAME}
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def row(self, values: Sequence[str]) -> Row:
+        """The row of a line.
+
+        Raises:
+            ValueError: a value is not of its column's kind, or a status, stage or point that nobody knows.
+        """
+        given = {name: text for name, i in self._place.items() if (text := values[i])}
+        texts = {**_BEFORE, **given}
+        for name, known in (("status", STATUSES), ("stage", STAGES)):
+            if texts[name] not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)} but got {texts[name][:40]!r}")
+        if missing := [name for name in PROBLEM if not texts[name]]:
+            raise ValueError(f"{missing[0]} is missing")
+        problem = self._made(GemmProblem, PROBLEM, texts)
+        config = self._made(_config, FIELDS, texts) if "tile_m" in given else None
+        point = Point(problem, config, *[texts[name] for name in WAY])
+        figures = {name: _CONVERT[name](given[name]) for name in CARRIED if name in given}
+        samples, process = samples_of(texts["samples"]), _CONVERT["process"](texts["process"])
+        origin = {name: texts[name] for name in ORIGIN}
+        return Row(point, texts["status"], texts["reason"], figures, samples, texts["stage"], process, **origin)
+
+    def _made(self, kind: Callable[..., Any], names: Iterable[str], texts: Mapping[str, str]) -> Any:
+        """A config or a problem; one that is there already where the texts recur."""
+        found = tuple([texts[name] for name in names])
+        if (kind, found) not in self._known:
+            given = {name: _CONVERT[name](text) for name, text in zip(names, found, strict=True) if text}
+            self._known[kind, found] = kind(**given)
+        return self._known[kind, found]
+
+
+def _config(**values: Any) -> GemmConfig:
+    return WIDEST(**values).narrowed()
+
+
+def _converter(name: str, kind: str) -> Callable[[str], Any]:
+    if kind in ("text", "flag"):
+        words = {**(FLAGS if kind == "flag" else {}), **(PARAMETERS[name].renamed if name in PARAMETERS else {})}
+        return lambda text: words.get(text, text)
+
+    def number(text: str) -> float | int:
+        try:
+            if kind == "integer":
+                return int(text)
+            if isfinite(value := float(text)):
+                return value
+        except ValueError:
+            pass
+        raise ValueError(f"{name} must be {KINDS[kind]} but got {text[:40]!r}")
+
+    return number
+
+
+_CONVERT = {name: _converter(name, column.kind) for name, column in BY_NAME.items()}
+
+
+def as_text(value: Any) -> str:
+    """A value as a file holds it: six digits of a figure, nothing for what is missing, never a line break."""
+    value = value.item() if hasattr(value, "item") else value  # numpy's as Python's own
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+_BEFORE = {name: as_text(column.before) for name, column in BY_NAME.items()}
+"""What a column without a value stands for."""
+
+
+def summed(texts: Sequence[str]) -> str:
+    """Values as a line of CSV, with its check sum behind them and without a line break."""
+    line = ",".join(texts)
+    if '"' in line or line.count(",") >= len(texts):
+        file = io.StringIO()
+        csv.writer(file, lineterminator="").writerow(texts)
+        line = file.getvalue()
+    return f"{line},{zlib.crc32(line.encode()):08x}"
+
+
+def samples_text(samples: tuple[Sample, ...]) -> str:
+    """Samples as the column holds them."""
+    return " ".join(":".join([as_text(one) for one in sample if one is not None]) for sample in samples)
+
+
+def samples_of(text: str) -> tuple[Sample, ...]:
+    """The other way round.
+
+    Raises:
+        ValueError: it is no list of samples.
+    """
+    found = []
+    for word in text.split():
+        parts = word.split(":")
+        try:
+            found.append(Sample(int(parts[0]), *map(float, parts[1:])))
+        except (TypeError, ValueError):
+            raise ValueError(f"samples must be process:ours_us:baseline_us[:spacer_us] but got {word[:40]!r}") from None
+    return tuple(found)

@@ -1,0 +1,174 @@
+"""The columns of a row: names, kinds, units, meaning. One schema for every question, versioned and open.
+
+A row holds one answer: a :class:`hopper_gemm.model.point.Point`, the stage that asked, what came of it, its figures and
+its samples. Figures stand only where ``status`` is ``ok``. A file may leave out columns that none of its rows uses;
+:attr:`Column.before` says what held in rows that were recorded before there was a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.tune.parameters import BEFORE, FIELDS, PARAMETERS, WIDEST
+
+SCHEMA_VERSION = 2
+"""1: ``trials.csv``, ``final.csv``, ``samples.csv``, ``compare.csv`` and ``counters.csv`` apart, all chained. 2: one
+``rows.csv``, with stage, context, board and samples in the row."""
+
+STATUSES = {
+    "ok": "measured",
+    "illegal": "refused by a rule before any compiler was asked",
+    "compile_error": "the compiler refused it",
+    "spilled": "compiled, but with registers spilled to local memory; not timed",
+    "wrong_result": "ran, but the product was wrong; not timed",
+    "timeout": "compiling or running took longer than allowed; killed",
+    "crash": "the process that ran it died",
+    "unstable": "a slowdown or other disturbance voided every try",
+    "no_baseline": "the baseline cannot run the problem",
+}
+
+STAGES = {
+    "sweep": "a point of the study's space",
+    "final": "the best points again, in fresh processes",
+    "control": "the baseline against itself: the noise floor",
+    "compare": "the chosen config against one baseline, in one process",
+    "check": "the recorded kernel against today's",
+    "counters": "one launch under the profiler, or metered",
+    "host": "host time of a launch",
+}
+
+Kind = Literal["text", "integer", "number", "flag"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Args:
+        name: as in the file's first line.
+        kind: of its values; a flag is true or false, or a word that refines true.
+        doc: meaning and unit.
+        before: what holds in rows recorded without the column; None where it is then missing.
+        aliases: earlier names.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    before: Any = None
+    aliases: tuple[str, ...] = ()
+
+
+_RESOLVED: dict[str, Any] = resolve(WIDEST()).as_dict()
+"""The default config as a row holds it: its values have the kinds of their columns."""
+
+
+def _parameter(name: str) -> Column:
+    value = _RESOLVED[name]
+    kind: Kind = "flag" if isinstance(value, bool) else "integer" if isinstance(value, int) else "text"
+    before = BEFORE[name]
+    resolved = before if PARAMETERS[name].mistake(before) is None and before not in ("max", "auto", "wide") else None
+    return Column(name, kind, f"{PARAMETERS[name].doc}; resolved", resolved, PARAMETERS[name].aliases)
+
+
+IDENTITY = (
+    Column("study", "text", "name of the study"),
+    Column("stage", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STAGES.items()), "sweep"),
+    Column("m", "integer", "rows of A and C"),
+    Column("n", "integer", "columns of B and C"),
+    Column("k", "integer", "depth of the product"),
+    Column("dtype", "text", "bf16 or fp16, of operands and output; bf16_fp32 or fp16_fp32: operands, then output"),
+    Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
+    Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros", "normal"),
+    Column("regime", "text", "burst or steady", "burst"),
+    Column("context", "text", "isolated: another kernel between any two launches; chained: back to back", "chained"),
+    Column("against", "text", "the baseline", "cublas"),
+    Column("process", "integer", "number of the fresh process that measured it", 0),
+    *(_parameter(name) for name in FIELDS),
+)
+
+OUTCOME = (
+    Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items()), "ok"),
+    Column("reason", "text", "why the status is not ok; else a remark", "", ("note",)),
+)
+
+TIMED = (
+    Column("speedup", "number", "baseline time over our time, median of the pairs; above 1 we are faster"),
+    Column("speedup_low", "number", "lower end of the 95 % interval"),
+    Column("speedup_high", "number", "upper end of the 95 % interval"),
+    Column("pairs", "integer", "pairs of times behind the speedup"),
+    Column("processes", "integer", "fresh processes that took them"),
+    Column("noise", "number", "noise floor: the baseline against itself, as a fraction"),
+    Column("time_us", "number", "our median time of a launch, microseconds; isolated: the spacer taken off"),
+    Column("baseline_us", "number", "the baseline's, likewise", None, ("cublas_us", "theirs_us")),
+    Column("spacer_us", "number", "isolated: median time of the kernel between two launches, microseconds"),
+    Column("tflops", "number", "our rate, 10^12 FLOP/s"),
+    Column("sm_mhz", "number", "mean SM clock while ours ran, from cycle counters"),
+    Column("baseline_sm_mhz", "number", "the same for the baseline", None, ("cublas_sm_mhz", "theirs_sm_mhz")),
+    Column("watts", "number", "mean power while ours ran; empty in a burst, shorter than a step of the counter"),
+    Column("baseline_watts", "number", "the same for the baseline", None, ("cublas_watts", "theirs_watts")),
+    Column("pj_per_flop", "number", "our energy per operation, picojoules"),
+    Column("baseline_pj_per_flop", "number", "the baseline's", None, ("cublas_pj_per_flop", "theirs_pj_per_flop")),
+    Column("tensor_active", "number", "percent of the tensor cores' peak at sm_mhz"),
+    Column("rel_err", "number", "relative Frobenius error of our product against fp32"),
+    Column("baseline_rel_err", "number", "of the baseline's", None, ("theirs_rel_err",)),
+)
+"""What a timing gives."""
+
+COUNTED = (
+    Column("tensor_active_hw", "number", "percent of cycles with the tensor cores at work, as the profiler counts it"),
+    Column("sm_ghz", "number", "SM clock during the profiled launch"),
+    Column("duration_us", "number", "duration of the profiled launch"),
+    Column("dram_read_bytes", "number", "bytes read from DRAM"),
+    Column("dram_write_bytes", "number", "bytes written to DRAM"),
+    Column("l2_read_sectors", "number", "32-byte sectors read from the L2"),
+    Column("l2_hit_pct", "number", "L2 hits in percent of all accesses"),
+    Column("l2_read_hit_pct", "number", "L2 hits in percent of reads"),
+    Column("l2_load_hit_pct", "number", "L2 hits in percent of loads from the SMs"),
+    Column("tma_load_bytes", "number", "bytes that TMA loaded"),
+    Column("shared_bank_reads", "number", "reads of a shared-memory bank"),
+    Column("executed", "number", "warp instructions executed"),
+    Column("producer_hit_pct", "number", "producer's probes that found the slot empty, percent of stages"),
+    Column("consumer_hit_pct", "number", "consumers' probes that found the slot full, percent of stages"),
+    Column("producer_wait_pct", "number", "cycles that the producer waited for a slot, percent of its cycles"),
+    Column("consumer_wait_pct", "number", "cycles that the consumers waited for a slot, percent of their cycles"),
+)
+"""What the profiler and the kernel's own meter give."""
+
+ABOUT = (
+    Column("baseline_kernel", "text", "kernel that the baseline ran", "", ("cublas_kernel", "kernel")),
+    Column("candidates", "integer", "ways of the baseline among which its fastest was chosen"),
+    Column("choice", "text", "the one chosen, in the baseline's words", ""),
+    Column("how", "text", "how our config was picked: tuned, other regime, other context, model", ""),
+    Column("tuned_on", "text", "the problem, regime and context that it was tuned for", ""),
+    Column("registers", "integer", "registers per thread at launch"),
+    Column("wgmma", "integer", "wgmma instructions in the code"),
+    Column("instructions", "integer", "instructions in the code"),
+    Column("smem_bytes", "integer", "shared memory of a CTA"),
+    Column("code", "text", "digest of the machine code; equal ones are one kernel", ""),
+    Column("source", "text", "measured or replayed", "measured"),
+    Column("gpu", "text", "name of the GPU", ""),
+    Column("board", "text", "UUID of the GPU's board", "unknown"),
+    Column("samples", "text", "process:ours_us:baseline_us[:spacer_us] of every pair, apart by spaces", ""),
+)
+
+COLUMNS = (*IDENTITY, *OUTCOME, *TIMED, *COUNTED, *ABOUT)
+NAMES = tuple(column.name for column in COLUMNS)
+BY_NAME = {column.name: column for column in COLUMNS}
+ALIASES = {alias: column.name for column in COLUMNS for alias in column.aliases}
+"""Earlier names of columns, with what they are called now."""
+
+FIGURES = tuple(column.name for column in (*TIMED, *COUNTED))
+"""Columns that stand only where the status is ok."""
+
+CARRIED = (
+    *FIGURES,
+    *(name for name in NAMES[NAMES.index("baseline_kernel") : NAMES.index("source")]),
+)
+"""What a row says of a measurement, beside its status."""
+
+PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}
+"""Two parameters as one, ``256x128``: a sweep may vary them together, and every reader of rows finds them as a column
+beside the two. No file holds them."""

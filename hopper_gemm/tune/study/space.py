@@ -1,0 +1,231 @@
+"""The points of a study: every choice of its grid or rung of its ladder, legal or refused with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
+from hopper_gemm.model.menu import promising
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.shape import STAGGER_MAX
+from hopper_gemm.model.rules.technique import SWIZZLE_MAX
+from hopper_gemm.tune.parameters import LAUNCH_FIELDS, WIDEST, kind_of
+from hopper_gemm.tune.study.spec import SpecError, SweepSpec, fields_of
+
+MOST = 2_000_000
+"""Choices of a grid, and points of a study, that are enumerated; a point takes about a kilobyte."""
+
+
+def problem_label(problem: GemmProblem) -> str:
+    """The sizes of a problem, with its type and layouts where they are not bf16 and kk.
+
+    Example:
+        >>> problem_label(GemmProblem(16, 6144, 4096, "fp16"))
+        '16x6144x4096 fp16'
+    """
+    others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
+    return " ".join([str(problem), *others])
+
+
+def place_of(point: Point) -> str:
+    """Problem, regime, context and data in a few words: figures of two places are never compared."""
+    data = [] if point.data == "normal" else [point.data]
+    return " ".join([problem_label(point.problem), point.regime, point.context, *data])
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of a ladder.
+
+    Args:
+        name: unique in the ladder.
+        adds: what it adds to the rung it starts from.
+        start: name of that rung; None for the first.
+        published: what the source material says of the step, or nothing.
+        config: resolved. Two rungs may have the same; it is measured once.
+    """
+
+    name: str
+    adds: str
+    start: str | None
+    published: str
+    config: GemmConfig
+
+    def as_dict(self) -> dict[str, Any]:
+        """The rung in provenance, from which tables know the ladder without its spec."""
+        about = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
+        return {**about, "config": self.config.as_dict()}
+
+
+def rungs(spec: SweepSpec) -> list[Rung]:
+    """The ladder, each rung with its config: that of the rung it starts from, with what it sets."""
+    chosen: dict[str | None, dict[str, Any]] = {None: _fields(spec.space)}
+    found: list[Rung] = []
+    for section in spec.rungs:
+        start = section.start or (found[-1].name if found else None)
+        chosen[section.name] = {**chosen[start], **_fields(section.set)}
+        config = _config(spec, WIDEST, chosen[section.name]).narrowed()
+        found.append(Rung(section.name, section.adds, start, section.published, config))
+    return found
+
+
+def count(spec: SweepSpec) -> int:
+    """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
+    choices = [map(len, _axes(grid).values()) for grid in (spec.space, *spec.grids, *spec.known)]
+    configs = len(spec.rungs) or sum(map(prod, choices))
+    return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
+
+
+def points(spec: SweepSpec) -> dict[Point, str]:
+    """Every point, with the reasons why it cannot run; none where it can. For each regime (bursts are quick and go
+    first), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
+
+    Raises:
+        SpecError: there are more than :data:`MOST`.
+    """
+    if count(spec) > MOST:
+        raise SpecError(
+            f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give parameters fewer values"
+        )
+    ruled = {section.problem(): _of_problem(spec, section.problem()) for section in spec.problems}
+    return {
+        Point(problem, config, regime, context, data=data): why
+        for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
+        for config, why in ruled[problem].items()
+    }
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a study may measure.
+
+    Args:
+        points: that get a row, with the reasons why they cannot run; none where they can.
+        refused: points that each rule refuses; one that several refuse counts for the first.
+        total: points, those that get no row included.
+    """
+
+    points: Mapping[Point, str]
+    refused: Mapping[str, int]
+    total: int
+
+    @property
+    def legal(self) -> list[Point]:
+        """Points that can run."""
+        return [point for point, why in self.points.items() if not why]
+
+
+def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
+    """The space of a study; refused points are kept only where they get a row.
+
+    Args:
+        spec: the question.
+        only: points that can be answered; None for all.
+
+    Raises:
+        SpecError: there are too many to enumerate.
+    """
+    found = points(spec)
+    if only is not None:
+        found = {point: why for point, why in found.items() if point in only}
+    kept = {point: why for point, why in found.items() if not (spec.skips and why)}
+    return Space(kept, dict(Counter(why.split(":", 1)[0] for why in found.values() if why)), len(found))
+
+
+def begun_with(spec: SweepSpec) -> list[GemmConfig]:
+    """The first config of each known grid, legal or not: a search tries these first."""
+    return [next(_grid(spec, grid))[0] for grid in spec.known]
+
+
+def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[GemmConfig, str]:
+    """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
+    refused = [str(reason) for reason in problem_reasons(problem)]
+    known = {config: why for grid in spec.known for config, why in _grid(spec, grid)}
+    ruled = {}
+    for config, why in {**known, **_refusals(spec)}.items():
+        pair = [] if why else map(str, pair_reasons(config, problem))
+        ruled[config] = "; ".join([*why, *pair, *refused])
+    if spec.keep is None:
+        return ruled
+    kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep, known)
+    return {config: why for config, why in ruled.items() if why or config in kept}
+
+
+def _refusals(spec: SweepSpec) -> Mapping[GemmConfig, tuple[str, ...]]:
+    """Every config with the rules that refuse it, whatever the problem.
+
+    What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
+    once for each way to compile; and a list of problems that are tuned in one space pays for it once.
+    """
+    key = spec.model_dump_json(include={"space", "grids", "rungs", "lower_to_fit"})
+    if key not in _LAST:
+        while len(_LAST) >= SPACES:
+            del _LAST[next(iter(_LAST))]
+        _LAST[key] = _enumerated(spec)
+    return _LAST[key]
+
+
+SPACES = 4
+_LAST: dict[str, dict[GemmConfig, tuple[str, ...]]] = {}
+"""So many spaces that were enumerated last: problems of a list are tuned in another where they are short, or long, or
+have a large output."""
+
+
+def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
+    if spec.rungs:
+        return {rung.config: _why(rung.config) for rung in rungs(spec)}
+    found: dict[GemmConfig, tuple[str, ...]] = {}
+    for grid in (spec.space, *spec.grids):
+        for config, why in _grid(spec, grid):
+            found.setdefault(config, why)
+    return found
+
+
+def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
+
+
+def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
+    """Every config of one grid with the rules that refuse it, the last parameter fastest."""
+    axes = _axes(grid)
+    kind = kind_of(axes)
+    resolved = cache(lambda compiled: _config(spec, kind, _fields(dict(compiled))))
+    checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    for values in product(*axes.values()):
+        choice = list(zip(axes, values, strict=True))
+        base = resolved(tuple(one for one in choice if one[0] not in LAUNCH_FIELDS))
+        config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS}).narrowed()
+        ruled = tuple(one for one in choice if not _is_order(*one))
+        if ruled not in checked:
+            checked[ruled] = _why(config)
+        yield config, checked[ruled]
+
+
+def _is_order(name: str, value: Any) -> bool:
+    """Return True if a choice sets only the order of the tiles and breaks no rule; a swizzle that is too wide does."""
+    return name in ("raster", "serpentine") or (name == "swizzle" and value <= SWIZZLE_MAX)
+
+
+def _why(config: GemmConfig) -> tuple[str, ...]:
+    return tuple(map(str, reasons(config)))
+
+
+def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: value for name, chosen in choice.items() for field, value in fields_of(name, chosen).items()}
+
+
+def _config(spec: SweepSpec, kind: type[GemmConfig], fields: dict[str, Any]) -> GemmConfig:
+    config = resolve(kind(**fields))
+    if "stagger" not in spec.lower_to_fit:
+        return config
+    assert isinstance(config.stages, int)
+    return replace(config, stagger=max(0, min(config.stagger, config.stages - 1, STAGGER_MAX)))

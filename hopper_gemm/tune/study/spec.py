@@ -1,0 +1,419 @@
+"""The question a sweep asks, read from TOML and checked as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from hopper_gemm.model.problem import DATA, GemmProblem
+from hopper_gemm.tune.parameters import WIDEST, current_values
+from hopper_gemm.tune.study.files import here_or_recorded, read_text
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.schema import ALIASES, NAMES, PAIRS
+
+Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Size = Annotated[int, Field(ge=1, lt=2**31)]
+"""Length of a problem's side; TMA counts coordinates in 32 bits."""
+
+DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
+"""Figures that can be looked for, and the way that is better."""
+
+
+class SpecError(ValueError):
+    """The file is not a sweep; the message has one line for each mistake."""
+
+
+def fields_of(name: str, value: Any) -> dict[str, Any]:
+    """A choice of the space as fields of the config.
+
+    Raises:
+        ValueError: a pair, such as a cluster, that is not written as ``"2x1"``.
+    """
+    if name not in PAIRS:
+        return {name: value}
+    m, cross, n = str(value).partition("x")
+    if not (cross and m.isdigit() and n.isdigit() and len(m) < 20 > len(n)):
+        raise ValueError(f'{name} must be written like "2x1" but got {value!r}')
+    return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
+
+
+def _named_now(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Choices under the present names and words of their parameters; every value is checked."""
+    mistakes, now = [], {}
+    for name, given in chosen.items():
+        found = []
+        for value in given if isinstance(given, list) else [given]:
+            try:
+                fields = current_values(fields_of(name, value))
+                WIDEST(**fields)
+                found.append(value if name in PAIRS else next(iter(fields.values())))
+            except ValueError as error:
+                mistakes.append(str(error))
+        if not found and isinstance(given, list) and not given:
+            mistakes.append(f"{name} must have at least one value but got an empty list")
+        title = name if name in PAIRS or not found else next(iter(fields))
+        if title in now:
+            mistakes.append(f"{name} is an earlier name of {title}, which is given too; leave one of them out")
+        now[title] = found if isinstance(given, list) else next(iter(found), given)
+    _refuse(list(dict.fromkeys(mistakes)))
+    return now
+
+
+def _refuse(mistakes: list[str]) -> None:
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+
+
+Grid = Annotated[dict[str, Any], AfterValidator(_named_now)]
+"""For each parameter a value or a list of them; :data:`WIDEST` says which values there are."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProblemSection(_Section):
+    """One problem: m, n, k, and optionally dtype and layouts."""
+
+    m: Size
+    n: Size
+    k: Size
+    dtype: str = "bf16"
+    layouts: str = "kk"
+
+    @model_validator(mode="after")
+    def _is_problem(self) -> ProblemSection:
+        self.problem()
+        return self
+
+    def problem(self) -> GemmProblem:
+        """The problem in the model's type."""
+        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts)
+
+
+class BurstSection(_Section):
+    """Protocol of the burst regime, in seconds; see :class:`hopper_gemm.tune.measure.protocol.Burst`."""
+
+    rest: Seconds = 0.02
+    warm: Seconds = 0.002
+    timed: Seconds = 0.008
+    pairs: Count = 15
+
+
+class SteadySection(_Section):
+    """Protocol of the steady regime, in seconds; see :class:`hopper_gemm.tune.measure.protocol.Steady`."""
+
+    settle: Seconds = 1.2
+    window: Seconds = 1.5
+    slice: Seconds = 0.5
+    pairs: Count = 1
+
+
+class FinalSection(_Section):
+    """How the best of each problem and regime is measured again: in fresh processes, so many pairs in each, with so
+    many seconds of rest before each timing of a burst."""
+
+    best: Annotated[int, Field(ge=0, le=1000)] = 1
+    processes: Count = 3
+    burst_pairs: Count = 15
+    burst_rest: Seconds = 0.02
+    steady_pairs: Count = 2
+
+    @property
+    def fresh(self) -> int:
+        """Fresh processes that are needed."""
+        return self.processes if self.best else 0
+
+
+class BudgetSection(_Section):
+    """When a search has looked long enough; no limit where nothing stands.
+
+    Args:
+        trials: configs to measure of each problem and regime, those that already have a row counted.
+        seconds: of the whole sweep, its finals left out; shared evenly among what is still to be searched.
+    """
+
+    trials: Count | None = None
+    seconds: Seconds | None = None
+
+
+class RaceSection(_Section):
+    """A first look: so many pairs, and the others only where the config may still be the best. Before that, in the
+    burst regime, a glance: one pair, and no more where the config is behind the best by more than ``far``."""
+
+    burst_pairs: Count = 3
+    steady_pairs: Count = 1
+    far: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def looks(self, burst: bool) -> list[tuple[int, float]]:
+        """Pairs after which to decide, and the margin beside the noise with which to do so."""
+        glance = [(1, self.far)] if burst and self.far is not None else []
+        return [*glance, (self.burst_pairs if burst else self.steady_pairs, 0.0)]
+
+
+class TableSection(_Section):
+    """Which columns of the results span the published table, and which its facets where the picture has any."""
+
+    rows: str = "tile_m"
+    cols: str = "k_depth"
+    facet_rows: str | None = None
+    facet_cols: str | None = None
+
+    @field_validator("rows", "cols", "facet_rows", "facet_cols")
+    @classmethod
+    def _is_column(cls, name: str | None) -> str | None:
+        now = name if name is None else ALIASES.get(name, name)
+        if now is not None and now not in NAMES and now not in PAIRS:
+            raise ValueError(f"must be a column of the results but got {name!r}")
+        return now
+
+
+class RungSection(_Section):
+    """One rung of a ladder.
+
+    Args:
+        name: short, and unique in the ladder.
+        adds: one sentence on what this rung adds.
+        start: ``from`` in the file: the rung whose config it starts from; by default the one before.
+        published: what the source material says of the step.
+        set: parameters with their new value; the others stay as they are in the rung it starts from.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[^|\n]{1,32}$")]
+    adds: Annotated[str, Field(min_length=1)]
+    start: Annotated[str | None, Field(alias="from")] = None
+    published: str = ""
+    set: Grid = {}
+
+
+class SweepSpec(_Section):
+    """A sweep.
+
+    Args:
+        name: of the study and its folder.
+        question: what it asks, in a sentence or two.
+        seed: of the matrices, the sampler and the bootstrap.
+        regimes: burst, steady, or both; they are never mixed.
+        contexts: isolated, chained, or both; likewise.
+        problems: what is multiplied.
+        data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`; correctness is
+            always checked on normal data.
+        space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
+            both of the cluster's fields.
+        grids: further grids, such as one in which k is divided; their configs follow the space's.
+        known: grids of configs that were good on the problem, or on one like it. A search tries the first config of
+            each before anything else.
+        keep: so many ways to compile the kernel stay in the space of each problem, the most promising by the model of
+            :mod:`hopper_gemm.model.predict`, with all their ways to launch it, beside the known grids; without it all
+            stay.
+        rungs: configs one by one instead of a grid, each a step from another; the first starts from the space, which
+            then holds single values, or none.
+        lower_to_fit: parameters that are lowered to what the rules allow instead of being refused (``stagger``).
+        skip_illegal: points that a rule refuses get no row and are only counted; for grids of which most cannot exist.
+        sampler: how the space is walked: every point of it, or what a search proposes; see
+            `hopper_gemm.tune.search.samplers`. A search gives a row only to what it measures.
+        objective: the figure that is looked for, or two of them, of which neither is given up for the other.
+        across: whether each problem is searched by itself, or one config is looked for that serves all of them: judged
+            by its ``"worst"`` speedup among them, or by the geometric ``"mean"``.
+        seeds: configs that guided samplers take from the model, or from earlier results, before they learn.
+        warm_start: results folders of the same kind of GPU, whose rows of the same problem are told to the sampler.
+        ahead: configs that a search asks for before the first of them is measured, so that they compile meanwhile.
+        budget: when to stop.
+        race: a first look at each config; without it each gets all its pairs.
+        burst, steady: protocols.
+        final: how the best is measured again.
+        table: what spans the published table.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    question: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1, max_length=2)] = ["burst"]
+    contexts: Annotated[list[Literal["isolated", "chained"]], Field(min_length=1, max_length=2)] = ["isolated"]
+    problems: Annotated[list[ProblemSection], Field(min_length=1)]
+    data: Annotated[list[str], Field(min_length=1)] = ["normal"]
+    space: Grid = {}
+    grids: list[Grid] = []
+    known: list[Grid] = []
+    keep: Count | None = None
+    rungs: list[RungSection] = []
+    lower_to_fit: list[Literal["stagger"]] = []
+    skip_illegal: bool = False
+    sampler: Literal["exhaustive", "random", "tpe", "gp", "prior"] = "exhaustive"
+    objective: Annotated[list[Literal["speedup", "pj_per_flop"]], Field(min_length=1)] = ["speedup"]
+    across: Literal["each", "worst", "mean"] = "each"
+    seeds: Annotated[int, Field(ge=0, le=10**6)] = 4
+    warm_start: list[str] = []
+    ahead: Count = 4
+    budget: BudgetSection = BudgetSection()
+    race: RaceSection | None = None
+    burst: BurstSection = BurstSection()
+    steady: SteadySection = SteadySection()
+    final: FinalSection = FinalSection()
+    table: TableSection = TableSection()
+
+    @field_validator("data")
+    @classmethod
+    def _is_data(cls, data: list[str]) -> list[str]:
+        _refuse([f"must be among {', '.join(DATA)} but got {one!r}" for one in data if one not in DATA])
+        return data
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _is_list(cls, objective: Any) -> Any:
+        return [objective] if isinstance(objective, str) else objective
+
+    @property
+    def digest(self) -> str:
+        """Tells this question from another under the same name.
+
+        How long to look for the answer is no part of it, nor is the prose. A key at its default is none either, so that
+        a later version may add keys; but how things are measured is spelt out, whatever the defaults are.
+        """
+        prose: dict[str, Any] = {"question": True, "budget": True, "rungs": {"__all__": {"adds", "published"}}}
+        asked = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=prose)
+        asked |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a sampler chooses what is measured, instead of every point in turn."""
+        return self.sampler != "exhaustive"
+
+    @property
+    def skips(self) -> bool:
+        """Whether points that a rule refuses get no row."""
+        return self.skip_illegal or self.sampled
+
+
+def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
+    """Mistakes of a sweep that lie between its keys; what has the wrong type is passed over, others tell of it."""
+    objective, regimes = raw.get("objective", []), raw.get("regimes", ["burst"])
+    wanted = [objective] if isinstance(objective, str) else objective if isinstance(objective, list) else []
+    if len(wanted) > len(set(map(str, wanted))):
+        yield f"objective: must name each figure once but got {objective!r}"
+    metered = [name for name in wanted if name in DIRECTIONS and name != "speedup"]
+    if metered and isinstance(regimes, list) and "burst" in regimes:
+        yield f'objective: {metered[0]} is measured in the steady regime only; set regimes = ["steady"]'
+    if raw.get("race") is not None and wanted and wanted != ["speedup"]:
+        yield "race: drops what is slow; leave it out where energy is looked for"
+    sampler = raw.get("sampler", "exhaustive")
+    if raw.get("across", "each") != "each":
+        if sampler == "exhaustive":
+            yield "across: is for a search; take sampler gp, or leave it out"
+        if raw.get("warm_start"):
+            yield "across: judges by all problems at once, and earlier rows are of one; leave out warm_start"
+        if wanted not in ([], ["speedup"]):
+            yield "across: is for speedups; leave out objective, or across"
+    space, rungs = raw.get("space"), raw.get("rungs")
+    if not rungs:
+        if space is None:
+            yield "space is missing"
+        return
+    if sampler != "exhaustive":
+        yield f"sampler: must be exhaustive beside rungs but got {sampler!r}; a ladder measures every rung"
+    for name, values in space.items() if isinstance(space, dict) else ():
+        if isinstance(values, list):
+            yield f"space.{name}: must be one value beside rungs but got a list; vary it in a rung"
+    for name in ("grids", "known", "keep"):
+        if raw.get(name):
+            yield f"{name}: stands beside a space, not beside rungs; leave it out"
+    if raw.get("skip_illegal"):
+        yield "skip_illegal: must be false beside rungs but got true; a ladder shows why a rung cannot run"
+    earlier: list[str] = []
+    for number, rung in enumerate(rungs if isinstance(rungs, list) else ()):
+        name, start = (rung.get("name"), rung.get("from")) if isinstance(rung, dict) else (None, None)
+        if start is not None and start not in earlier:
+            choice = f"choose among {', '.join(earlier)}"
+            choice = choice if earlier else "leave it out, nothing stands before this rung"
+            yield f"rungs.{number}.from: must name an earlier rung but got {start!r}; {choice}"
+        if name in earlier:
+            yield f"rungs.{number}.name: must be unique but {name!r} is an earlier rung's too; rename one of them"
+        earlier += [name] if isinstance(name, str) else []
+
+
+def read_spec(path: Path) -> SweepSpec:
+    """Read a sweep file.
+
+    Raises:
+        SpecError: no such file, not TOML, or not a sweep; all mistakes at once, one line each.
+    """
+    return checked(read_toml(path), str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file.
+
+    Raises:
+        SpecError: no such file, or not TOML; with the place.
+    """
+    path = here_or_recorded(path)
+    if not path.exists():
+        raise SpecError(f"{path} does not exist; the sweeps lie in sweeps/, such as sweeps/seed-table.toml")
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SpecError(f"{path} is not valid TOML: {error}") from None
+    except ResultsError as error:
+        raise SpecError(str(error)) from None
+    except ValueError as error:  # such as a number of more digits than Python reads
+        raise SpecError(f"{path} cannot be read: {error}") from None
+
+
+def checked(raw: dict[str, Any], where: str) -> SweepSpec:
+    """A sweep from its keys. What two keys get wrong between them is told together with what each gets wrong alone.
+
+    Args:
+        raw: as TOML gives them.
+        where: what each mistake's line begins with.
+
+    Raises:
+        SpecError: it is no sweep; all mistakes at once, one line each.
+    """
+    lines, spec = [], None
+    try:
+        spec = SweepSpec(**raw)
+    except ValidationError as error:
+        lines = lines_of(error, "a sweep")
+    except TypeError as error:
+        lines = [str(error)]
+    lines += _mistakes_between(raw)
+    if spec is None or lines:
+        raise SpecError("\n".join(f"{where}: {line}" for line in lines))
+    return spec
+
+
+def lines_of(error: ValidationError, what: str) -> list[str]:
+    """Mistakes that pydantic found in a file, for a person; one line for each part of one.
+
+    Args:
+        error: as pydantic raised it.
+        what: the file holds, or should.
+    """
+    lines: list[str] = []
+    for mistake in error.errors():
+        parts = map(str, mistake["loc"])
+        where = ".".join(part for part in parts if not part.startswith(("list[", "bool", "int", "str")))
+        text = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            lines.append(f"{where} is not a key of {what}; remove it or correct its spelling")
+        elif mistake["type"] == "missing":
+            lines.append(f"{where} is missing")
+        elif mistake["type"] == "value_error":
+            lines += [f"{where}: {line}" for line in text.splitlines()]
+        else:
+            lines += [f"{where}: {line}, but got {_short(mistake['input'])}" for line in text.splitlines()]
+    return lines
+
+
+def _short(value: Any) -> str:
+    """A value in a message; a number of a thousand digits would hide the rest."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

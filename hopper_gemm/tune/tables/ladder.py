@@ -1,0 +1,124 @@
+"""A ladder of configs, rung by rung: how fast each is, and what it gains over the one it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.tune.parameters import all_values
+from hopper_gemm.tune.parameters import config_of as config_of_values
+from hopper_gemm.tune.tables.pivot import Group, config_of, groups, one_line, words
+
+NOT_MEASURED = "not measured"
+
+LADDER_LEGEND = (
+    "Cells: TFLOP/s (speedup over cuBLAS, gain over the rung it starts from). A gain is the ratio of the two speedups, "
+    "so that a drifting clock does not count."
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One rung in one group of rows.
+
+    Args:
+        group: problem, data, regime and context.
+        status: of its row, or ``"not measured"``.
+        reason: why the status is not ok.
+        tflops, baseline_tflops: 10^12 FLOP/s, ours and cuBLAS's beside it; None where the status is not ok.
+        speedup: over cuBLAS.
+        gain: over the rung it starts from, as the ratio of their speedups less 1: each was paired with cuBLAS, so that
+            a clock that drifts from rung to rung cancels. None where one of the two did not run.
+    """
+
+    group: Group
+    status: str
+    reason: str = ""
+    tflops: float | None = None
+    baseline_tflops: float | None = None
+    speedup: float | None = None
+    gain: float | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rung and what became of it.
+
+    Args:
+        name: of the rung.
+        adds: what it adds.
+        start: name of the rung it starts from; None for the first.
+        config: its parameters, resolved.
+        results: one for each group, in the order of the rows.
+    """
+
+    name: str
+    adds: str
+    start: str | None
+    config: dict[str, Any]
+    results: tuple[Result, ...]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it did not run, each reason once."""
+        return list(dict.fromkeys(f"{words(r.status)}: {r.reason}" for r in self.results if r.reason))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        results = [{**vars(result), **vars(result.group)} for result in self.results]
+        shown = [{name: value for name, value in result.items() if name != "group"} for result in results]
+        return {"name": self.name, "adds": self.adds, "from": self.start, "config": self.config, "results": shown}
+
+
+def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """The rungs, each with its row of every group; rungs with one config share the row.
+
+    Args:
+        rows: of a study's sweep.
+        rungs: as provenance notes them: name, adds, from, config.
+    """
+    parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
+    steps: dict[str | None, Step] = {}
+    for rung in rungs:
+        config = config_of_values(rung["config"])
+        start = steps.get(rung["from"])
+        results = tuple(
+            _result(group, found.get(config), None if start is None else start.results[i])
+            for i, (group, found) in enumerate(parts)
+        )
+        steps[rung["name"]] = Step(rung["name"], rung["adds"], rung["from"], all_values(config), results)
+    return list(steps.values())
+
+
+def ladder_table(steps: Sequence[Step]) -> pd.DataFrame:
+    """One line for each rung: what it adds, and its cell for each group."""
+    before = [None, *(step.name for step in steps)]
+    columns = {"adds": [_adds(step, previous) for step, previous in zip(steps, before, strict=False)]}
+    for i, result in enumerate(steps[0].results if steps else ()):
+        columns[result.group.title] = [_cell(step.results[i]) for step in steps]
+    return pd.DataFrame(columns, index=[step.name for step in steps]).map(one_line)
+
+
+def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -> Result:
+    if row is None:
+        return Result(group, NOT_MEASURED)
+    if row["status"] != "ok":
+        return Result(group, row["status"], row["reason"])
+    gain = None if start is None or start.speedup is None else row["speedup"] / start.speedup - 1
+    theirs = 2 * group.m * group.n * group.k / row["baseline_us"] / 1e6
+    return Result(group, "ok", "", row["tflops"], theirs, row["speedup"], gain)
+
+
+def _adds(step: Step, previous: str | None) -> str:
+    branch = f" (from {step.start})" if step.start != previous else ""
+    return "; ".join([step.adds + branch, *step.reasons])
+
+
+def _cell(result: Result) -> str:
+    if result.tflops is None:
+        return words(result.status)
+    gain = "" if result.gain is None else f", {result.gain:+.1%}"
+    return f"{result.tflops:.0f} ({result.speedup:.3f}x{gain})"

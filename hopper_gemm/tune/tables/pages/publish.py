@@ -1,0 +1,82 @@
+"""Writing a study's page and pictures from its rows; each file is replaced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.tune.parameters import FIELDS
+from hopper_gemm.tune.study.files import write_whole
+from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.schema import PAIRS
+from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.ladder import ladder
+from hopper_gemm.tune.tables.pages.report import report, source_line, spanning, varied
+from hopper_gemm.tune.tables.pivot import Group, groups, rows_of
+from hopper_gemm.tune.tables.plots import heatmap, ladder_bars, search_plot, small_multiples
+
+TABLE, COMPARISON = "table.md", "compare.md"
+
+
+def publish(folder: Path, pictures: bool = True) -> None:
+    """Write the pages and pictures of a results folder anew.
+
+    Rows of a sweep give ``table.md`` and pictures: ``ladder.png`` of a ladder, ``search.png`` of a search, else
+    ``heatmap.png`` where a problem has several rows; one picture for each problem, regime and context, such as
+    ``heatmap-4096x4096x4096-burst-chained.png``, where a search or a study with facets has several. Rows of a
+    comparison give ``compare.md``.
+
+    Args:
+        folder: of a study.
+        pictures: whether to draw any.
+
+    Raises:
+        ResultsError: the folder holds no study, or a damaged one; the message says where.
+    """
+    study = read_study(folder)
+    if study.stage("compare"):
+        write_whole(folder / COMPARISON, compare_page(study))
+    if study.stage("sweep"):
+        write_whole(folder / TABLE, report(study))
+        if pictures:
+            _pictures(study)
+
+
+def _pictures(study: Study) -> None:
+    about, rows = study.provenance, rows_of(study, "sweep")
+    source = source_line(about)
+    if not (rows["status"] == "ok").any():
+        return
+    if about.get("rungs"):
+        title = f"{about['study']}: TFLOP/s, and the gain over the rung it starts from. {source}"
+        ladder_bars(ladder(rows, about["rungs"]), study.path / "ladder.png", title)
+    elif about["spec"].get("sampler", "exhaustive") != "exhaustive":
+        value = about["spec"].get("objective", ["speedup"])[0]
+        for group, part, path in _each(study.path, "search", rows):
+            title = f"{about['study']}, {group.title}: {about['spec']['sampler']}. {source}"
+            search_plot(part, _sliced(about, part), value, group.noted(about, "importance"), path, title)
+    elif about.get("facet_rows") or about.get("facet_cols"):
+        for group, part, path in _each(study.path, "heatmap", rows):
+            title = f"{about['study']}, {group.title}: speedup over cuBLAS. {source}"
+            down, across, x, y = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
+            small_multiples(part, down, across, x, y, path, title)
+    elif len(rows) > len(groups(rows)):  # a map of one cell shows nothing
+        title = f"{about['study']}: speedup over cuBLAS (stages). {source}"
+        heatmap(rows, study.path / "heatmap.png", title, *spanning(about))
+
+
+def _each(folder: Path, name: str, rows: pd.DataFrame) -> Iterator[tuple[Group, pd.DataFrame, Path]]:
+    """The file of a picture for each group in which anything ran, named after it where there are several."""
+    parts = [(group, part) for group, part in groups(rows) if (part["status"] == "ok").any()]
+    for group, part in parts:
+        file = f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png"
+        yield group, part, folder / file
+
+
+def _sliced(about: Mapping[str, Any], part: pd.DataFrame) -> list[str]:
+    """Parameters of a search that took several values."""
+    asked = {one for name in varied(about) for one in PAIRS.get(name, (name,))}
+    return [name for name in FIELDS if name in asked and part[name].nunique() > 1]

@@ -1,0 +1,196 @@
+"""The page of a study: where its figures come from, its tables, the best of each problem, regime and context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.model.config import LEGEND
+from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.study.schema import ALIASES
+from hopper_gemm.tune.study.version1 import old_label
+from hopper_gemm.tune.tables import pivot
+from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder, ladder_table
+
+HEADINGS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
+"""Parameters that published tables name otherwise."""
+
+SHOWN_ACROSS = 8
+"""Configs of a search that serve all problems, at most, in its table."""
+
+CONFIGS = f"Configs: {LEGEND}."
+
+
+def report(study: Study) -> str:
+    """The Markdown page of a sweep, a search or a ladder."""
+    study = replace(study, provenance=pivot.escaped(study.provenance))
+    about, rows, finals = study.provenance, pivot.rows_of(study, "sweep"), pivot.rows_of(study, "final")
+    lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", scope_line(study), ""]
+    lines += [about.get("question", "").strip(), "", *_protocol_lines(about), ""]
+    if about.get("rungs"):
+        lines += [pivot.markdown_table(ladder_table(ladder(rows, about["rungs"])), "rung"), "", LADDER_LEGEND, ""]
+    elif about["spec"].get("across", "each") != "each":
+        lines += _across_lines(rows, finals, about["spec"]["across"])
+    for group, part in pivot.groups(rows):
+        lines += [f"## {group.title}", ""]
+        if not about.get("rungs"):
+            lines += [pivot.markdown_table(pivot.pivot(part, *spanning(about)), corner(*spanning(about))), ""]
+        lines += [f"cuBLAS: {_baseline(part)}.{_noise(about, group)}", ""]
+        if not about.get("rungs"):
+            lines += _effect_lines(part, varied(about), set(spanning(about)))
+        lines += _best_lines(study, group, part, finals)
+    cells = "" if about.get("rungs") else "Cells: speedup over cuBLAS (stages). "
+    return "\n".join([*lines, cells + _coverage(about, rows) + _pace(about, rows), "", CONFIGS, ""])
+
+
+def source_line(about: Mapping[str, Any]) -> str:
+    """One sentence on where the figures come from."""
+    gpu = about["gpu"]["name"]
+    if about.get("source") == "replayed":
+        record = about.get("replayed_from", "a record")
+        return f"Replayed from recorded measurements of an {gpu} ({record}); nothing was measured here."
+    noted = (about["gpu"].get("driver") and f"driver {about['gpu']['driver']}", about.get("created"))
+    return ", ".join([f"Measured on an {gpu}", *filter(None, noted)]) + "."
+
+
+def scope(study: Study) -> dict[str, str]:
+    """Regimes, contexts and boards of a study's timings, each as a list with commas."""
+    rows = study.stage("sweep", "final", "compare") or study.rows
+    told = {
+        "regime": [row.point.regime for row in rows],
+        "context": [row.point.context for row in rows],
+        "board": [board for row in rows if row.ok for board in row.board.split()] or ["unknown"],
+    }
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in told.items()}
+
+
+def scope_line(study: Study) -> str:
+    """Regimes, contexts and boards of a study's timings in one sentence."""
+    told = "; ".join(f"{name}: {values}" for name, values in scope(study).items())
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def spanning(about: Mapping[str, Any], *names: str) -> list[Any]:
+    """Columns that provenance notes under names, by default those that span the study's table; None where none is."""
+    usual = {"rows": "tile_m", "cols": "k_depth"}
+    noted = [about.get(name) or usual.get(name) for name in names or usual]
+    return [name and ALIASES.get(name, name) for name in noted]
+
+
+def corner(*names: str) -> str:
+    """The heading of a table's corner: what goes down, what goes across."""
+    return " \\ ".join(HEADINGS.get(name, name) for name in names)
+
+
+def varied(about: Mapping[str, Any]) -> list[str]:
+    """Parameters of a study's space, and pairs such as ``cluster``, of which it tried several values."""
+    space = about["spec"].get("space", {})
+    return [ALIASES.get(name, name) for name, values in space.items() if isinstance(values, list) and len(values) > 1]
+
+
+def _across_lines(rows: pd.DataFrame, finals: pd.DataFrame, judged: str) -> list[str]:
+    """The configs that serve all problems best: those of the finals where there are any."""
+    table, stage = pivot.serving_all(finals, judged), "finals"
+    if table.empty:
+        table, stage = pivot.serving_all(rows, judged).head(SHOWN_ACROSS), "search"
+    if table.empty:
+        return ["No config ran on all problems.", ""]
+    title = f"## One config for all problems: the best by the {pivot.JUDGED[judged]}, {stage}"
+    return [title, "", pivot.markdown_table(table.map(lambda speedup: f"{speedup:.3f}x"), "config"), ""]
+
+
+def _effect_lines(part: pd.DataFrame, names: list[str], shown: set[str]) -> list[str]:
+    if not set(names) - shown:
+        return []
+    near = f"where one of the two comes within {1 - pivot.NEAR:.0%} of the best"
+    rows = [
+        [f"{row.parameter} {str(row.value).lower()}", *map("{:.4f}".format, (row.effect, row.least, row.greatest))]
+        for row in pivot.effects(part, names).itertuples()
+    ]
+    table = pivot.markdown(("choice", "speedup", "least", "greatest"), rows)
+    return [f"What each choice is worth, all else equal, {near}:", "", table, ""]
+
+
+def _best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.DataFrame) -> list[str]:
+    lines = []
+    best, final = pivot.best_row(part), pivot.best_row(group.of(finals))
+    if best is not None:
+        even = _cannot_be_told(study.provenance, group, part, best)
+        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{even}", ""]
+    if final is not None:
+        energy = f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['baseline_pj_per_flop']:.3f}"
+        lines += [
+            f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: "
+            f"`{pivot.config_of(final)}`, **{pivot.interval(final)}**, "
+            f"{final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
+            f"tensor cores {final['tensor_active']:.1f} % active{'' if pd.isna(final['pj_per_flop']) else energy}.",
+            "",
+        ]
+    tied = even_configs(study, group)
+    if tied:
+        listed = "; ".join(f"`{label}`" for label in tied)
+        lines += [f"No unique best: {len(tied)} finals are even within the noise: {listed}.", ""]
+    return lines
+
+
+def even_configs(study: Study, group: pivot.Group) -> list[str]:
+    """Labels of the finals that share the first place of a group within the noise; none where the winner is alone."""
+    now = {old_label(row.point.config): str(row.point.config) for row in study.stage("final", "sweep")}
+    return [now.get(label, label) for label in group.noted(study.provenance, "even") or ()]
+
+
+def _cannot_be_told(about: Mapping[str, Any], group: pivot.Group, part: pd.DataFrame, best: pd.Series) -> str:
+    """How many configs of the sweep cannot be told from its best."""
+    noise = group.noted(about, "noise") or 0.0
+    ok = part[part["status"] == "ok"]
+    even = ok[(ok["speedup_high"] >= best["speedup_low"]) | (ok["speedup"] >= (1 - noise) * best["speedup"])]
+    return f" {len(even) - 1} of {len(ok) - 1} others cannot be told from it." if len(even) > 1 else ""
+
+
+def _protocol_lines(about: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for protocol in about.get("protocols", []):
+        figures = ", ".join(f"{name} {value}" for name, value in protocol.items() if name != "regime")
+        lines.append(f"- {protocol['regime']}: {figures} (seconds)")
+    data = about["spec"].get("data", ["normal"])
+    filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
+    paired = "each trial paired with torch.mm in alternating order"
+    return [*lines, f"- {filled}, seed {about.get('seed', 0)}; cold L2; {paired}"]
+
+
+def _noise(about: Mapping[str, Any], group: pivot.Group) -> str:
+    noise = group.noted(about, "noise")
+    return f" Noise floor (cuBLAS against itself): {noise:.2%}." if noise else ""
+
+
+def _baseline(part: pd.DataFrame) -> str:
+    ok = part[part["status"] == "ok"]
+    return "not timed" if ok.empty else f"{ok['baseline_us'].median():.1f} us, `{ok['baseline_kernel'].iloc[0]}`"
+
+
+def _coverage(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
+    """How many points ran, failed, were refused and why."""
+    statuses = rows["status"].map(pivot.words).value_counts()
+    told = "Coverage: " + ", ".join(f"{count} {status}" for status, count in statuses.items())
+    skipped, total = about.get("skipped") or {}, about.get("points")
+    refused, why = sum(skipped.values()), ", ".join(f"{count} by {rule}" for rule, count in skipped.items())
+    if total is None:
+        return f"{told}; {refused} refused and left out: {why}." if skipped else f"{told}."
+    copied = int(rows["reason"].str.startswith("same machine code").sum())
+    twins = f", {copied} of them by a twin with the same machine code" if copied else ""
+    legal = total - refused
+    why = f" ({why})" if why else ""
+    tried = f"{legal - len(rows)} not tried"
+    return f"{told}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {tried}."
+
+
+def _pace(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
+    """How fast the search went and whether the GPU had to wait; nothing where that was not noted."""
+    searched, at_work = about.get("searched"), about.get("at_work")
+    if not searched or not at_work:
+        return ""
+    rate = f"{(rows['status'] != 'illegal').sum() / searched:.1f} points a second for {searched:.0f} s"
+    return f" {rate}; the GPU waited for work {1 - at_work / searched:.0%} of that time."

@@ -1,0 +1,292 @@
+"""Tables of text from rows: pivots in the published form, effects of choices, configs that serve several problems."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.parameters import FIELDS
+from hopper_gemm.tune.parameters import config_of as config_of_values
+from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.reader import Study, frame_of
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.schema import BY_NAME, NAMES, PAIRS
+from hopper_gemm.tune.study.space import place_of, problem_label
+
+EXCEEDS = "exceeds smem"
+FORMATS = {
+    "speedup": "{:.2f}x",
+    **dict.fromkeys(("time_us", "baseline_us", "tensor_active"), "{:.1f}"),
+    **dict.fromkeys(("tflops", "sm_mhz", "watts"), "{:.0f}"),
+}
+
+NEAR = 0.9
+"""Share of the best speedup that one config of a match must reach to count in :func:`effects`."""
+
+JUDGED = {"worst": "worst", "mean": "geometric mean"}
+"""Ways to judge a config by all problems, with the heading of their column."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows whose figures may be compared: one problem, kind of data, regime, context and baseline."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    layouts: str
+    data: str
+    regime: str
+    context: str
+    against: str
+
+    @property
+    def problem(self) -> GemmProblem:
+        """The problem that the rows share."""
+        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts)
+
+    @property
+    def title(self) -> str:
+        """Heading: problem, type, regime, context; the rest only where it is unusual."""
+        usual = {"layouts": "kk", "data": "normal", "against": "cublas"}
+        unusual = [getattr(self, name) for name, value in usual.items() if getattr(self, name) != value]
+        return ", ".join([f"{self.m} x {self.n} x {self.k} {self.dtype}", self.regime, self.context, *unusual])
+
+    @property
+    def place(self) -> str:
+        """Key under which provenance notes figures of the group; also names its picture."""
+        return place_of(Point(self.problem, None, self.regime, self.context, self.against, self.data))
+
+    def noted(self, about: Mapping[str, Any], name: str) -> Any:
+        """The value of provenance's mapping ``name`` for this group; None where there is none."""
+        return (about.get(name) or {}).get(self.place)
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a frame that belong to the group."""
+        return frame[(frame[list(GROUP)] == pd.Series(asdict(self))).all(axis=1)]
+
+
+GROUP = tuple(field.name for field in fields(Group))
+
+
+def rows_of(study: Study, *stages: str) -> pd.DataFrame:
+    """The rows of some stages as a frame, several processes' measurements of a point pooled.
+
+    Args:
+        study: as :func:`hopper_gemm.tune.study.reader.read_study` gives it.
+        stages: of :data:`hopper_gemm.tune.study.schema.STAGES`, such as ``"sweep"`` or ``"final"``.
+
+    Returns:
+        The columns of :func:`hopper_gemm.tune.study.reader.frame_of`, and ``problem``, its label.
+    """
+    rows = pooled(study.stage(*stages))
+    return frame_of(rows).assign(problem=[problem_label(row.point.problem) for row in rows])
+
+
+def groups(rows: pd.DataFrame) -> list[tuple[Group, pd.DataFrame]]:
+    """The rows of each group: problems in the order of the frame, the groups of one problem side by side."""
+    found = [(Group(*map(plain, key)), part) for key, part in rows.groupby(list(GROUP), sort=False)]
+    problems = list(dict.fromkeys(group.problem for group, _ in found))
+    return sorted(found, key=lambda one: problems.index(one[0].problem))
+
+
+def plain(value: Any) -> Any:
+    """A value of a frame as Python's own type; None where it is missing."""
+    return None if value is pd.NA or value != value else value.item() if hasattr(value, "item") else value
+
+
+def config_of(row: Mapping[str, Any] | pd.Series) -> GemmConfig:
+    """The config of a frame's row."""
+    return config_of_values({name: plain(row[name]) for name in FIELDS})
+
+
+def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
+    """The problem of a frame's row."""
+    return GemmProblem(*(plain(row[name]) for name in ("m", "n", "k", "dtype", "layouts")))
+
+
+def short_label(config: GemmConfig) -> str:
+    """Tile, cluster, walk, and the techniques that a config uses: enough to tell the winners of problems apart.
+
+    Example:
+        >>> short_label(GemmConfig(tile_m=256, tile_n=200, cluster_m=2, raster="n", swizzle=4, swap_ab=True, pace=8))
+        '256x200 2x1 n4 swap_ab pace 8'
+    """
+    used = {
+        "pingpong": config.schedule == "pingpong",
+        "stream_k": config.stream_k,
+        f"split_k {config.split_k}": config.split_k > 1,
+        "workspace": config.split_k > 1 and config.reduction == "workspace",
+        **{name: getattr(config, name) for name in ("swap_ab", "pdl", "reverse_k", "evict_c")},
+        "alternate": config.multicast == "alternate",
+        f"pace {config.pace}": config.pace > 0,
+    }
+    start = f"{config.tile_m}x{config.tile_n} {config.cluster_m}x{config.cluster_n} {config.raster}{config.swizzle}"
+    return " ".join([start, *(name for name, holds in used.items() if holds)])
+
+
+def pivot(frame: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", value: str = "speedup") -> pd.DataFrame:
+    """A table of text with one cell per (rows, cols); where several configs share a cell, the fastest stands in it.
+
+    Args:
+        frame: rows of one group, as :func:`hopper_gemm.tune.study.reader.frame_of` gives them.
+        rows, cols: columns of the schema that span the table.
+        value: figure in the cells; a speedup comes with its number of stages.
+
+    Raises:
+        ResultsError: a name that is no column, or a value that is no number.
+    """
+    for name in (rows, cols, value):
+        if name not in NAMES and name not in PAIRS:
+            raise ResultsError(f"{name!r} is not a column; choose among {', '.join([*NAMES, *PAIRS])}")
+    if value not in BY_NAME or BY_NAME[value].kind not in ("number", "integer"):
+        raise ResultsError(f"{value!r} holds no numbers; choose a figure such as speedup, tflops or time_us")
+    best = fastest(frame, [rows, cols])
+    cells = best.assign(cell=[cell_text(row, value) for _, row in best.iterrows()])
+    table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
+    return table.reindex(index=in_order(table.index), columns=in_order(table.columns))
+
+
+def fastest(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The row with the highest speedup for each combination of values; one that did not run where none did."""
+    return rows.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates(by)
+
+
+def in_order(values: Iterable[Any]) -> list[Any]:
+    """Distinct values as a table shows them: numbers and flags by size, then words."""
+    return sorted(dict.fromkeys(values), key=lambda value: (isinstance(value, str), value))
+
+
+def cell_text(row: Mapping[str, Any] | pd.Series, value: str = "speedup") -> str:
+    """One cell: the figure, or why there is none."""
+    if row["status"] == "illegal":
+        return EXCEEDS if EXCEEDS in row["reason"] else "illegal"
+    if row["status"] != "ok":
+        return words(row["status"])
+    if pd.isna(row[value]):
+        return "-"
+    return FORMATS.get(value, "{:.4g}").format(row[value]) + (f" ({row['stages']})" if value == "speedup" else "")
+
+
+def best_row(rows: pd.DataFrame) -> pd.Series | None:
+    """The row with the highest speedup; None where nothing ran."""
+    ok = rows[rows["status"] == "ok"]
+    return None if ok.empty else ok.loc[ok["speedup"].idxmax()]
+
+
+def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.DataFrame:
+    """The main effect of every varied parameter near the best: speedup relative to its first value.
+
+    For each value, configs are matched with those that differ from them in this parameter alone; the effect is the
+    geometric mean of the ratios of their speedups.
+
+    Args:
+        rows: of one group.
+        varied: columns whose parameters take several values, pairs such as ``cluster`` among them.
+        near: the faster config of a match reaches at least this share of the best speedup of all rows.
+
+    Returns:
+        Columns parameter, value, effect, least, greatest, matches; one row for each value but the first.
+    """
+    ok = rows[rows["status"] == "ok"]
+    least = near * ok["speedup"].max() if len(ok) else 0.0
+    found = []
+    for name in varied:
+        first_value, *values = dict.fromkeys(ok[name]) if len(ok) else [None]
+        for value in values:
+            ratios = _ratios(ok, name, first_value, value, [other for other in varied if other != name], least)
+            if not ratios.empty:
+                mean = float(ratios.prod() ** (1 / len(ratios)))
+                what = f"{value} against {first_value}"
+                found.append((name, what, mean, float(ratios.min()), float(ratios.max()), len(ratios)))
+    return pd.DataFrame(found, columns=["parameter", "value", "effect", "least", "greatest", "matches"])
+
+
+def _ratios(ok: pd.DataFrame, name: str, first: Any, second: Any, others: list[str], least: float) -> pd.Series:
+    by: dict[str, Any] = {"on": others} if others else {"how": "cross"}
+    pairs = ok[ok[name] == first].merge(ok[ok[name] == second], suffixes=("_first", "_second"), **by)
+    pairs = pairs[pairs[["speedup_first", "speedup_second"]].max(axis="columns") >= least]
+    return pairs["speedup_second"] / pairs["speedup_first"]
+
+
+def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
+    """Speedups of each config that ran on every problem, the best first.
+
+    Args:
+        rows: of one regime, context and kind of data.
+        judged: of :data:`JUDGED`.
+
+    Returns:
+        A line for each config: its speedup on each problem, the least of them, and their geometric mean.
+    """
+    ran = rows[rows["status"] == "ok"]
+    if ran.empty:
+        return pd.DataFrame()
+    texts = {"problem": problem_of, "config": config_of}
+    named = ran.assign(**{name: [str(of(row)) for row in ran.to_dict("records")] for name, of in texts.items()})
+    table = named.drop_duplicates(["config", "problem"]).pivot(index="config", columns="problem", values="speedup")
+    table = table[list(dict.fromkeys(named["problem"]))].astype(float).dropna()
+    worst, mean = table.min(axis=1), np.exp(np.log(table).mean(axis=1))
+    table = table.assign(**{JUDGED["worst"]: worst, JUDGED["mean"]: mean})
+    return table.sort_values(JUDGED[judged], ascending=False, kind="stable")
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A GitHub table of cells that are ready to be shown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def markdown_table(table: pd.DataFrame, corner: str) -> str:
+    """A frame of text as a GitHub table; its index is the first column, with a heading of its own."""
+    return markdown([corner, *table.columns], table.itertuples(name=None))
+
+
+def render(table: pd.DataFrame, form: str, corner: str) -> str:
+    """A pivot as ``md``, ``csv`` or ``html``.
+
+    Raises:
+        ResultsError: another form.
+    """
+    named = table.rename_axis(index=corner, columns=None)
+    forms = {
+        "md": lambda: markdown_table(table, corner) + "\n",
+        "csv": named.to_csv,
+        "html": lambda: named.to_html() + "\n",
+    }
+    if form in forms:
+        return forms[form]()
+    raise ResultsError(f"format must be md, csv or html but got {form!r}")
+
+
+def words(status: str) -> str:
+    """A status as a person reads it."""
+    return status.replace("_", " ")
+
+
+def one_line(text: str) -> str:
+    """Text that may stand in a cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def escaped(value: Any) -> Any:
+    """Text in which Markdown and HTML find no tag, or an object or list of such texts; ``n < 64`` stays as it is."""
+    if isinstance(value, dict):
+        return {escaped(name): escaped(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [escaped(one) for one in value]
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value) if isinstance(value, str) else value
+
+
+def interval(row: Mapping[str, Any] | pd.Series) -> str:
+    """The speedup of a row with its 95 % interval."""
+    return f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"

@@ -1,0 +1,189 @@
+"""A study in T4, the open results format of the autotuning community, so that other tuners can be run on our data.
+
+T4 is Kernel Tuner's output format and has schemas for results and for metadata, both at version 1.0.0:
+https://github.com/KernelTuner/kernel_tuner/tree/master/kernel_tuner/schema/T4. The ``metadata`` of a results file are
+those of the later schema in AutoTuningAssociation/autotuning_methodology, which 1.0.0 allows. A file holds one search
+space, here one problem in one regime and context: figures of two are never compared. Times are in milliseconds, as
+Kernel Tuner writes them; isolated, the spacer is taken off.
+
+What T4 names and we do not record is left out rather than set to zero: compilation and validation times, and the moment
+of each trial (``timestamp`` is when the study was begun). ``benchmark`` follows from the protocol and the number of
+pairs. ``correctness`` is 1 where every element was checked against fp32 and was right, else 0. The finals, measured
+again in fresh processes, have no place in T4 and stay in the study's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.tune.study.files import write_json
+from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.row import ResultsError, Row
+from hopper_gemm.tune.study.schema import TIMED
+
+VERSION = "1.0.0"
+"""Version of T4's schemas."""
+
+USUAL = ("bf16", "kk", "normal", "cublas")
+"""Words that a file's name leaves out."""
+
+INVALIDITY = {
+    "ok": "correct",
+    "illegal": "constraints",
+    "compile_error": "compile",
+    "spilled": "compile",
+    "wrong_result": "correctness",
+    "timeout": "timeout",
+    "crash": "runtime",
+    "unstable": "runtime",
+    "no_baseline": "runtime",
+}
+"""T4's word for each of our statuses. A spilled config was compiled and then refused; an unstable one ran, but never
+long enough undisturbed."""
+
+UNITS = {
+    **dict.fromkeys(("time", "baseline_time", "baseline_runtimes"), "ms"),
+    **dict.fromkeys(("sm_mhz", "baseline_sm_mhz"), "MHz"),
+    **dict.fromkeys(("watts", "baseline_watts"), "W"),
+    **dict.fromkeys(("pj_per_flop", "baseline_pj_per_flop"), "pJ/FLOP"),
+    "spacer_us": "us",
+    "tflops": "TFLOP/s",
+    "tensor_active": "%",
+    "smem_bytes": "B",
+}
+"""Units of measurements; the others are ratios, counts or words."""
+
+MEASURED = (
+    *("time", "baseline_time"),
+    *(column.name for column in TIMED if column.name not in ("time_us", "baseline_us")),
+    *("baseline_kernel", "registers", "smem_bytes", "code", "reason", "baseline_runtimes"),
+)
+"""Measurements, most of them by their columns' own names; ``time`` and ``baseline_time`` are time_us and baseline_us in
+milliseconds, ``baseline_runtimes`` the baseline's part of the pairs."""
+
+
+def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
+    """One problem, regime and context as a T4 results document.
+
+    Args:
+        study: the study of the rows.
+        rows: a group of its sweep; their pairs become ``runtimes`` and the measurement ``baseline_runtimes``, in the
+            same order.
+    """
+    about, point = study.provenance, rows[0].point
+    created = about.get("created")
+    begun = datetime.strptime(created, "%Y-%m-%d %H:%M UTC").isoformat() + "Z" if created else ""
+    objectives = about["spec"].get("objective", ["speedup"])
+    seconds = _pair_seconds(about, point.regime)
+    run = {
+        "compute_api": "CUDA",
+        "device": about["gpu"]["name"],
+        "autotuner": "hopper-gemm",
+        "timestamp": begun,
+        "timeunit": "milliseconds",
+        "kernel": "gemm",
+        "problem": {**asdict(point.problem), "data": point.data},
+        "regime": point.regime,
+        "context": point.context,
+        "baseline": point.against,
+        "boards": list(dict.fromkeys(row.board for row in rows)),
+        "question": about.get("question", "").strip(),
+    }
+    found = [_result(row, seconds, begun, objectives) for row in rows]
+    return {"schema_version": VERSION, "metadata": run, "results": found}
+
+
+def metadata(study: Study) -> dict[str, Any]:
+    """Where the figures come from, as a T4 metadata document: what provenance knows, nothing of this machine."""
+    about = study.provenance
+    packages = [f"{name}=={of}" for name, of in about.get("versions", {}).items() if of and name != "python"]
+    return {
+        "schema_version": VERSION,
+        "metadata": {
+            "zenodo": {"title": f"hopper-gemm: {about['study']}", "description": about.get("question", "")},
+            "hardware": {"hardware_description": [about["gpu"]]},
+            "environment": {"device_query": about["gpu"], "requirements": packages},
+            "provenance": {
+                name: about.get(name) for name in ("commit", "kernel", "seed", "protocols", "noise", "source")
+            },
+        },
+    }
+
+
+def export(folder: Path, out: Path | None = None) -> list[Path]:
+    """Write a study as T4: a results file for each problem, regime and context, and one of metadata.
+
+    Args:
+        folder: of the study.
+        out: the results file, by default ``t4.json`` in the current folder; where there are several, each has its own
+            name, such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it.
+
+    Returns:
+        The files, the metadata last.
+
+    Raises:
+        ResultsError: the folder is no study, or the files cannot be written.
+    """
+    study, target = read_study(folder), out or Path("t4.json")
+    if target.is_dir():
+        inside = target / "t4.json"
+        raise ResultsError(f"--out must be a file but {target} is a folder; name one in it, such as {inside}")
+    parts: dict[tuple[Any, ...], list[Row]] = {}
+    for row in study.stage("sweep"):
+        point = row.point
+        parts.setdefault((point.problem, point.regime, point.context, point.data, point.against), []).append(row)
+    written = []
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for (problem, *rest), rows in parts.items():
+            unusual = [word for word in (problem.dtype, problem.layouts, *rest) if word not in USUAL]
+            path = target if len(parts) == 1 else _named(target, "-".join([str(problem), *unusual]))
+            write_json(path, results(study, rows))
+            written.append(path)
+        path = _named(target, "metadata")
+        write_json(path, metadata(study))
+    except OSError as error:
+        raise ResultsError(f"{target} cannot be written ({error.strerror}); name another file with --out") from None
+    return [*written, path]
+
+
+def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict[str, Any]:
+    figures, times = {**row.figures, "reason": row.reason or None}, {}
+    for name, column in (("time", "time_us"), ("baseline_time", "baseline_us")):
+        if column in figures:
+            figures[name] = _milliseconds(figures[column])
+    if row.samples and row.ok:
+        ours, theirs = zip(*(sample.bare_us for sample in row.samples), strict=True)
+        times = {"runtimes": [*map(_milliseconds, ours)], "benchmark": round(1e3 * seconds * len(ours), 3)}
+        figures["baseline_runtimes"] = [*map(_milliseconds, theirs)]
+    found = {name: figures[name] for name in MEASURED if figures.get(name) is not None}
+    return {
+        "timestamp": begun,
+        "configuration": {} if row.point.config is None else row.point.config.as_dict(),
+        "objectives": objectives,
+        "times": times,
+        "invalidity": INVALIDITY[row.status],
+        "correctness": int(row.ok),
+        "measurements": [{"name": name, "value": of, "unit": UNITS.get(name, "")} for name, of in found.items()],
+    }
+
+
+def _milliseconds(us: float) -> float:
+    return round(us / 1e3, 9)
+
+
+def _pair_seconds(about: Mapping[str, Any], regime: str) -> float:
+    """How long a pair takes by the protocol, both arms."""
+    protocol = about["spec"].get(regime)
+    if protocol is None:
+        raise ResultsError(f"{about['study']}: its provenance lacks spec.{regime}, how long a pair takes; restore it")
+    names = ("rest", "warm", "timed") if regime == "burst" else ("settle", "window")
+    return 2 * sum(protocol[name] for name in names)
+
+
+def _named(target: Path, what: str) -> Path:
+    return target.with_name(f"{target.stem}-{what}{target.suffix or '.json'}")

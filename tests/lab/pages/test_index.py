@@ -1,0 +1,58 @@
+"""The index lists every study, says what each lacks, and is current."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.lab.pages.index import INDEX, index, missing
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.study.reader import read_study
+from tests.tune.tables.making import row, write_study
+
+FINAL = {"spec": {"space": {}, "final": {"best": 2}}, "schema_version": 1}
+
+
+def test_the_recorded_index_is_what_the_results_give():
+    """``make pages`` writes it; a study that was added, changed or deleted since makes this fail."""
+    root = results_root() / "h200"
+    assert (root / INDEX).read_text() == index(root)
+
+
+@pytest.mark.parametrize(
+    ("finals", "lacking"),
+    [(0, "2 of 2 finals"), (1, "1 of 2 finals"), (2, "")],
+)
+def test_a_study_of_version_1_lacks_the_finals_that_were_asked_for(tmp_path, finals, lacking):
+    rows = [
+        row(tile_m=m, stage=stage) for stage, count in (("sweep", 3), ("final", finals)) for m in (64, 128, 256)[:count]
+    ]
+    assert missing(read_study(write_study(tmp_path, *rows, **FINAL))) == lacking
+
+
+def test_finals_that_no_config_could_have_are_not_missed(tmp_path):
+    rows = [row(), row("illegal", "registers: too many", tile_m=320), row(stage="final")]
+    assert missing(read_study(write_study(tmp_path, *rows, **FINAL))) == ""
+
+
+def test_a_study_that_never_ended_lacks_rows(tmp_path):
+    assert missing(read_study(write_study(tmp_path / "open", row()))) == "rows"
+    assert missing(read_study(write_study(tmp_path / "ended", row(), ended=True))) == ""
+
+
+def test_a_line_has_question_best_remark_scope_and_readers(tmp_path):
+    root = tmp_path / "results/h200"
+    write_study(root / "wide", row(speedup=1.2, speedup_low=1.1, speedup_high=1.3), question="How | wide?")
+    write_study(root / "suite", row(stage="compare", speedup=1.5), ended=True)
+    write_study(root / "suite/tune-64x64x64-burst", row(stage="final"), row())
+    (root / "notes.toml").write_text('[wide]\nmissing = "a point"\nremark = "the L2 was warm"\n')
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks/reader.py").write_text('read_study(results / "wide")')
+    lines = index(root).splitlines()
+    wide = next(line for line in lines if line.startswith("| [wide]"))
+    assert "| How \\| wide? | 1.200x [1.100, 1.300] in the sweep, 64x64x64 burst: 256x128x64 |" in wide
+    assert "| unfinished: a point missing; the L2 was warm | burst | isolated | GPU-1 |" in wide
+    assert "| [reader](../../notebooks/reader.ipynb) | 2026-11-23 |" in wide
+    assert any(
+        line.startswith("| [suite](suite) | Which is the fastest? | 1.500x cublas | finished |") for line in lines
+    )
+    assert "## Searches of [suite](suite)" in lines

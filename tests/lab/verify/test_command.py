@@ -1,0 +1,73 @@
+"""``hopper-gemm verify`` says in one line what is wrong with its input, and exits 1 where something failed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+
+from hopper_gemm.cli import app
+from hopper_gemm.lab.protocols.ledger import Ledger
+from hopper_gemm.lab.verify import protocols
+from hopper_gemm.lab.verify.harness import Harness
+from hopper_gemm.tune.measure import device
+
+
+def run(*arguments) -> int:
+    """The command's exit code."""
+    try:
+        return app(["verify", *map(str, arguments)], standalone_mode=False) or 0
+    except typer.Exit as error:
+        return error.exit_code
+
+
+def test_without_a_hopper_gpu_it_says_so(capsys, monkeypatch, tmp_path):
+    def missing(index):
+        raise device.NoHopperError("no NVIDIA GPU here")
+
+    monkeypatch.setattr(device, "find_hopper", missing)
+    assert run("--out", tmp_path) == 3
+    assert capsys.readouterr().err == "hopper-gemm: no NVIDIA GPU here\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--gpus", "0,x"], "--gpus must be indices"), (["--cpu", "--report", "nowhere/page.md"], "make nowhere first")],
+)
+def test_bad_input_is_refused_in_one_line(capsys, tmp_path, arguments, message):
+    assert run("--out", tmp_path, *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("fault", "code"), [("", 0), ("no turn", 1)])
+def test_the_part_without_a_gpu_writes_rows_and_a_page(capsys, monkeypatch, tmp_path, fault, code):
+    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault=fault))]))
+    page = tmp_path / "page.md"
+    (tmp_path / "verify-cpu.csv").write_text("proof,outcome,cases\ndamage,refused,3\n")
+    assert run("--cpu", "--out", tmp_path, "--report", page, "--json") == code
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rows"], told["failed"]) == (1, code)
+    text = page.read_text()
+    assert "| ledger | 1 |" in text
+    assert "1,000 pairs of config and problem" in text, "still to be run"
+    assert "3 damaged results folders" in text
+
+
+def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(capsys, monkeypatch, tmp_path):
+    given = {}
+
+    def fake(self, jobs, seconds):
+        given["jobs"] = list(jobs)
+        self.rows.add(given["jobs"][-1].row("timeout", reason="no answer", board="GPU-a"))
+        self.failed = 1
+
+    monkeypatch.setattr(device, "find_hopper", lambda index: device.GpuId(index, "H", f"GPU-{index}"))
+    monkeypatch.setattr(Harness, "run", fake)
+    assert run("--out", tmp_path, "--pairs", 3, "--gpus", "0,1") == 1
+    assert sum(not job.circumstance for job in given["jobs"]) == 3
+    assert sum(bool(job.circumstance) for job in given["jobs"]) > 150
+    assert "no answer" in (tmp_path / "report.md").read_text()
+    capsys.readouterr()

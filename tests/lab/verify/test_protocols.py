@@ -1,0 +1,27 @@
+"""The protocols' models are verified at larger sizes, and a broken one is a failure with its reason."""
+
+from __future__ import annotations
+
+from hopper_gemm.lab.protocols.ledger import Ledger
+from hopper_gemm.lab.protocols.ring import Protocol
+from hopper_gemm.lab.verify import protocols
+from hopper_gemm.lab.verify.protocols import models, moments, verify_protocols
+from hopper_gemm.lab.verify.rows import read_rows
+
+
+def test_every_protocol_is_among_the_models():
+    names = {name for name, _ in models()}
+    assert names >= {"ring", "ring, pingpong", "multicast", "split-K ledger", "stream-K ledger", "pace"}
+    assert "dynamic scheduler" in names
+
+
+def test_a_model_that_breaks_is_a_failure_and_what_was_done_is_not_done_again(tmp_path, monkeypatch):
+    few = [("ledger", Ledger(2, 2)), ("broken", Ledger(2, 2, fault="no turn")), ("ring", Protocol(1, 0, 2, 1))]
+    monkeypatch.setattr(protocols, "models", lambda: iter(few))
+    assert verify_protocols(tmp_path, 2, lambda _: None) == 1
+    rows = {row.subject["name"]: row for row in read_rows(tmp_path)}
+    assert {name: row.status for name, row in rows.items()} == {"ledger": "ok", "broken": "wrong_result", "ring": "ok"}
+    assert "sums" in rows["broken"].reason
+    assert int(rows["ring"].bits) == moments(few[2][1])
+    assert verify_protocols(tmp_path, 2, lambda _: None) == 0
+    assert len(read_rows(tmp_path)) == 3

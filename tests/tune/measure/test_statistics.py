@@ -1,0 +1,81 @@
+"""An interval that covers the truth, in either context."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopper_gemm.model.point import Sample
+from hopper_gemm.tune.measure.statistics import Ratio, noise_floor, speedup
+
+
+def drifting_pairs(rng, truth: float, count: int, process: int = 0, bias: float = 0.0) -> list[Sample]:
+    """Times under clock drift that both sides share, with noise that they do not."""
+    drift = 1 + 0.015 * np.sin(np.arange(count) / 5)
+    baseline = 100 * truth * drift * (1 + bias) * rng.normal(1, 0.002, count)
+    ours = 100 * drift * rng.normal(1, 0.002, count)
+    return [Sample(process, float(o), float(c)) for o, c in zip(ours, baseline, strict=True)]
+
+
+def half_width(ratio: Ratio) -> float:
+    return max(ratio.median - ratio.low, ratio.high - ratio.median)
+
+
+def test_speedup_is_baseline_time_over_ours_with_the_spacer_off_both():
+    assert Sample(0, 50.0, 100.0).ratio == 2.0
+    assert Sample(0, 54.0, 104.0, 4.0).ratio == 2.0
+    assert speedup([Sample(0, 50.0, 100.0)] * 5) == Ratio(2.0, 2.0, 2.0, 5)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    """95 % nominal; pairing cancels the drift, so at least 85 % of 100 repetitions must cover with 20 pairs each."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for seed in range(100):
+        ratio = speedup(drifting_pairs(rng, 1.01, 20), seed=seed)
+        covered += ratio.low <= 1.01 <= ratio.high
+    assert covered >= 85
+
+
+def isolated_samples(rng, ours: float, baseline: float, spacer: float, count: int) -> list[Sample]:
+    """Launches with a spacer before each, and the spacer alone: 0.2 % of noise on each time, one drift for all."""
+    drift = 1 + 0.015 * np.sin(np.arange(count) / 5)
+    times = [drift * us * rng.normal(1, 0.002, count) for us in (ours + spacer, baseline + spacer, spacer)]
+    return [Sample(0, *map(float, one)) for one in zip(*times, strict=True)]
+
+
+@pytest.mark.parametrize("baseline", [5.0, 5.5])
+def test_the_interval_stays_honest_for_5_us_behind_a_spacer_of_4(baseline):
+    """The noise of all three times is in each ratio of differences; the truth is covered as often as without a spacer,
+    in an interval that is about twice as wide."""
+    rng = np.random.default_rng(4)
+    covered, widths = 0, []
+    for seed in range(100):
+        ratio = speedup(isolated_samples(rng, 5.0, baseline, 4.0, 20), seed=seed)
+        covered += ratio.low <= baseline / 5.0 <= ratio.high
+        widths.append(half_width(ratio))
+    assert covered >= 85
+    bare = half_width(speedup(drifting_pairs(rng, baseline / 5.0, 20)))
+    assert 1.2 * bare < np.median(widths) < 4 * bare
+
+
+def test_processes_that_disagree_widen_the_interval():
+    rng = np.random.default_rng(2)
+    alike = [pair for process in range(3) for pair in drifting_pairs(rng, 1.0, 20, process)]
+    apart = [pair for process in range(3) for pair in drifting_pairs(rng, 1.0, 20, process, bias=0.01 * process)]
+    assert half_width(speedup(apart)) > 3 * half_width(speedup(alike))
+
+
+def test_the_same_pairs_and_seed_give_the_same_interval():
+    pairs = drifting_pairs(np.random.default_rng(3), 1.0, 15)
+    assert speedup(pairs, seed=4) == speedup(pairs, seed=4)
+
+
+def test_no_pairs_are_refused():
+    with pytest.raises(ValueError, match="needs at least one pair but got none"):
+        speedup([])
+
+
+def test_the_noise_floor_is_how_far_the_control_strays():
+    assert noise_floor(Ratio(1.001, 0.998, 1.004, 20)) == pytest.approx(0.004)
+    assert noise_floor(Ratio(0.990, 0.985, 0.995, 20)) == pytest.approx(0.015)

@@ -1,0 +1,41 @@
+"""Matrices hold what they are said to hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hopper_gemm.tune.measure.workload import filled
+
+
+def matrix(data: str, seed: int = 0) -> torch.Tensor:
+    return filled(512, 384, data, torch.Generator().manual_seed(seed))
+
+
+def test_normal_numbers_have_mean_zero_and_deviation_one():
+    found = matrix("normal")
+    assert found.shape == (512, 384)
+    assert abs(float(found.mean())) < 0.02
+    assert float(found.std()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_uniform_numbers_fill_minus_one_to_one():
+    found = matrix("uniform")
+    assert -1 <= float(found.min()) < -0.99
+    assert 0.99 < float(found.max()) < 1
+    assert float(found.std()) == pytest.approx(3**-0.5, abs=0.01)
+
+
+def test_zeros_are_zero():
+    assert not matrix("zeros").any()
+
+
+@pytest.mark.parametrize("data", ["normal", "uniform"])
+def test_a_seed_gives_its_matrix_again(data):
+    assert torch.equal(matrix(data), matrix(data))
+    assert not torch.equal(matrix(data), matrix(data, seed=1))
+
+
+def test_other_data_is_refused_by_name():
+    with pytest.raises(ValueError, match="data must be one of normal, uniform, zeros but got 'ones'"):
+        matrix("ones")

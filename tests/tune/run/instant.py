@@ -1,0 +1,182 @@
+"""Workers without processes: they answer from a formula at once, so that rules of questions are tested in no time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.tune.measure.protocol import Outcome
+from hopper_gemm.tune.run.coordinator import run
+from hopper_gemm.tune.run.executors.replay import Replay, about_record, recorded_points
+from hopper_gemm.tune.run.questions.sweep import Sweep
+from hopper_gemm.tune.run.task import NAMED, Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.spec import SweepSpec, read_spec
+from tests.tune.run import fakes
+
+ABOUT = {"gpu": {"name": "NVIDIA H200"}, "kernel": "fake"}
+
+LADDER = """
+name = "ladder"
+regimes = ["burst", "steady"]
+[[problems]]
+m = 1024
+n = 1024
+k = 1024
+[space]
+tile_m = 64
+tile_n = 128
+k_depth = 4
+[[rungs]]
+name = "base"
+adds = "one load ahead of the math"
+set = { stages = 2 }
+[[rungs]]
+name = "ring"
+adds = "a ring as deep as fits"
+published = "1.3 times as fast"
+set = { stages = "max" }
+[[rungs]]
+name = "tile"
+adds = "a second consumer"
+set = { tile_m = 128 }
+[[rungs]]
+name = "same"
+adds = "nothing"
+[[rungs]]
+name = "deep"
+adds = "more than fits"
+set = { tile_m = 320, k_depth = 16 }
+[[rungs]]
+name = "pair"
+from = "ring"
+adds = "two CTAs that share a tile"
+set = { cluster = "1x2" }
+[final]
+best = 0
+"""
+
+SEARCH = """
+name = "search"
+regimes = ["burst"]
+sampler = "gp"
+[[problems]]
+m = 1024
+n = 1024
+k = 1024
+[space]
+tile_m = [64, 128, 192, 256, 320]
+tile_n = [64, 128, 192]
+k_depth = [2, 4, 16]
+stages = "max"
+stagger = [0, 1]
+cluster = ["1x1", "1x2"]
+[budget]
+trials = 12
+[final]
+best = 2
+"""
+
+
+def spec_of(tmp_path: Path, text: str = fakes.SPEC, *changes: tuple[str, str]) -> SweepSpec:
+    """A spec from its text, with some changes."""
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "spec.toml"
+    path.write_text(text)
+    return read_spec(path)
+
+
+class Instant:
+    """Workers ``w0``, ``w1``, ... with boards ``board-0``, ...
+
+    Args:
+        workers: how many.
+        outcome: of an :class:`Ask`; by default the formula of the fakes.
+        stop_after: raise KeyboardInterrupt after so many answers.
+        gpu: name of the kind.
+        code: of a config; empty for none.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        outcome: Callable[[Ask], Outcome] = fakes.outcome,
+        stop_after: int | None = None,
+        gpu: str = "NVIDIA H200",
+        code: Callable[[Any], str] = lambda config: "",
+    ) -> None:
+        self._events: list[tuple[str, Event]] = [
+            (f"w{i}", Joined({"name": gpu, "uuid": f"board-{i}", "driver": "580"})) for i in range(workers)
+        ]
+        self._outcome, self._stop, self._code = outcome, stop_after, code
+        self._twins: dict[Any, str] = {}
+        self.tasks: list[tuple[str, Task]] = []
+        self.measured: Counter[str] = Counter()
+        """Points of sweeps by the label of their config."""
+        self.finals: list[tuple[int, str]] = []
+        self.closed = False
+        self.awaited = "workers"
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        events, self._events = self._events, []
+        return events
+
+    def send(self, worker: str, number: int, task: Task) -> None:
+        self.tasks.append((worker, task))
+        for index, point in enumerate(task.points):
+            if self._stop is not None and len(self.measured) + len(self.finals) >= self._stop:
+                raise KeyboardInterrupt
+            self._events += [(worker, Begun(number, index)), (worker, self.answer(number, index, task))]
+            if task.stage == "sweep":
+                self.measured[str(point.config)] += 1
+            if task.stage == "final":
+                self.finals.append((task.process, str(point.config)))
+
+    def answer(self, number: int, index: int, task: Task) -> Answer:
+        point = task.points[index]
+        code = self._code(point.config) if point.config is not None else ""
+        figures: dict[str, Any] = {"code": code} if code else {}
+        key = (launch_key(point), code) if code else None
+        twin = task.known.get(code) or self._twins.get(key)
+        if code and twin and task.stage == "sweep":
+            return Answer(number, index, "ok", figures=figures, twin=twin)
+        self._twins.setdefault(key, str(point.config))
+        found = self._outcome(Ask("measure", point, task.protocol, task.process))
+        figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
+        if task.stage in NAMED and found.status == "ok":
+            figures["baseline_kernel"] = "nvjet"
+        return Answer(number, index, found.status, found.reason, {**figures, **found.figures}, found.samples)
+
+    def lose(self, worker: str, for_good: bool = False) -> None:
+        """Let a worker die."""
+        self._events.append((worker, Left("it was lost", for_good)))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def swept(spec: SweepSpec, out: Path, executor: Any = None, **options: Any) -> Any:
+    """Run a sweep on instant workers; they tell what they were asked."""
+    executor = executor or Instant()
+    run(Sweep(spec, out, {**ABOUT, "gpu": {"name": executor_gpu(executor)}}, **options), executor)
+    return executor
+
+
+def executor_gpu(executor: Any) -> str:
+    return next((event.gpu["name"] for _, event in executor._events if isinstance(event, Joined)), "NVIDIA H200")
+
+
+def replayed(spec: SweepSpec, out: Path, recorded: Path) -> None:
+    """Replay a sweep from a folder."""
+    study = read_study(recorded)
+    run(Sweep(spec, out, about_record(study), source="replayed", only=recorded_points(study)), Replay(study))
+
+
+def rows_of(out: Path, *stages: str) -> list[Row]:
+    """Rows of some stages; of the sweep where none is named."""
+    return read_study(out).stage(*(stages or ("sweep",)))

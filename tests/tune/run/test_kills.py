@@ -1,0 +1,96 @@
+"""Whoever is killed: every point has one row in the end, nobody outlives the coordinator, and the terminal stays clean.
+
+The long runs are those of ``make verify-cpu``.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tune.run import fakes
+from tests.tune.run.killing import Range, under_fire
+
+NARROW = fakes.WIDE.replace("swizzle = [2, 4, 8]", "swizzle = 8").replace("[64, 128, 192, 256]", "[64, 128]")
+
+
+@pytest.mark.parametrize(("executor", "seed"), [("local", 1), ("local", 2), ("dask", 3)])
+def test_killed_at_random_the_same_command_goes_on(tmp_path, executor, seed):
+    report = under_fire(tmp_path / "r", executor, 3, 3, seed, NARROW)
+    assert report.rows == report.points == 192
+    assert (report.orphans, report.lines) == ([], [])
+    assert report.crashed <= 1
+    assert report.twice <= 3 * 3 * 4
+
+
+@pytest.fixture
+def place(tmp_path):
+    found = Range(tmp_path / "r", 2, "local", NARROW, seconds=0.2)
+    yield found
+    for one in found.processes:
+        if one.poll() is None:
+            one.kill()
+            one.wait()
+    assert found.gone(20) == []
+
+
+def until_rows(place, coordinator, rows=4):
+    until = time.monotonic() + 120
+    while place.rows() < rows:
+        assert coordinator.poll() is None, place.errors.read_text()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_nobody_outlives_a_killed_coordinator_and_the_same_command_works_at_once(place):
+    """Two GPUs, the parent killed, the same command: both are used again, and there is no traceback."""
+    (place.folder / "log.plan").write_text('{"seconds": 1.0}')  # a busy machine interrupts it before it has ended
+    first = place.start()
+    until_rows(place, first)
+    first.kill()
+    first.wait()
+    second = place.start()
+    second_boards = place.rows()
+    until_rows(place, second, second_boards + 6)
+    log = [line.split() for line in Path(place.log).read_text().splitlines() if line.startswith("measure")]
+    assert {words[2] for words in log[-6:]} == {"GPU-fake-0", "GPU-fake-1"}
+    second.send_signal(signal.SIGINT)
+    assert second.wait(60) == 130
+    assert place.gone() == []
+    text = place.errors.read_text()
+    assert "Traceback" not in text
+    assert "to go; what was measured is in" in text.splitlines()[-1]
+
+
+def test_a_child_that_hangs_does_not_outlive_its_killed_parent(place):
+    (place.folder / "log.plan").write_text('{"all": "hang"}')
+    coordinator = place.start()
+    until = time.monotonic() + 120
+    while "measure" not in (Path(place.log).read_text() if Path(place.log).exists() else ""):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert len(place.alive()) > 3
+    coordinator.kill()
+    coordinator.wait()
+    assert place.gone() == []
+
+
+def test_a_worker_that_keeps_dying_is_left_alone_with_one_line_and_the_others_go_on(place):
+    (place.folder / "log.plan").write_text('{"gpu 1": "unusable"}')
+    coordinator = place.start()
+    assert coordinator.wait(180) == 0, place.errors.read_text()
+    lines = [line for line in place.errors.read_text().splitlines() if "cannot be used" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("GPU 1 (NVIDIA H200) cannot be used: RuntimeError: CUDA error: out of memory")
+    assert place.rows() == 1 + 192 + 1
+
+
+def test_when_no_gpu_can_be_used_that_is_exit_code_3_and_nothing_is_left_behind(place):
+    (place.folder / "log.plan").write_text('{"gpu 0": "unusable", "gpu 1": "unusable"}')
+    coordinator = place.start()
+    assert coordinator.wait(120) == 3
+    assert "cannot be used: RuntimeError: CUDA error: out of memory" in place.errors.read_text().splitlines()[-1]
+    assert not place.out.exists()

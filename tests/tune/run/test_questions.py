@@ -1,0 +1,425 @@
+"""Comparisons, checks, counters, host times and lists: other questions, the same coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hopper_gemm.lab.counters.question import KINDS, Counting, folder_of
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.lookup import Table
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
+from hopper_gemm.tune.measure.protocol import Outcome
+from hopper_gemm.tune.run.coordinator import run
+from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, choose, problems_of
+from hopper_gemm.tune.run.questions.many import Many
+from hopper_gemm.tune.run.questions.sweep import Sweep
+from hopper_gemm.tune.run.questions.tune import Options, question, study_name
+from hopper_gemm.tune.run.task import Answer, Joined
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.schema import COUNTED
+from hopper_gemm.tune.study.space import begun_with, points, space_of
+from tests.tune.run import fakes
+from tests.tune.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, spec_of, swept
+
+CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(1024, 8192, 4096)
+
+
+def entry_of(problem=CUBE, context="isolated", **more):
+    figures = {"speedup": 1.0, "speedup_low": 0.999, "speedup_high": 1.001, "noise": 0.002}
+    counts = {"registers": 168, "wgmma": 8, "instructions": 500, "code": "c0de"}
+    about = {"study": "tune", "gpu": "NVIDIA H200", "context": context, "regime": "burst"}
+    told = {"config": resolve(GemmConfig()), **figures, **counts, **about, **more}
+    return TunedEntry(problem=problem, **told)
+
+
+class Missing(Instant):
+    """Without triton."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._events = [(name, Joined(event.gpu, {"triton": "not installed"})) for name, event in self._events]
+
+
+def compared(out, executor=None, problems=(CUBE, WIDE), **options):
+    executor = executor or Missing()
+    comparison = Comparison("list", "why", problems, out, "NVIDIA H200", **options)
+    run(comparison, executor)
+    return comparison, executor
+
+
+def test_every_problem_meets_every_baseline_in_every_process_after_its_noise_floor(tmp_path):
+    out = tmp_path / "c"
+    seen = []
+    found, asked = compared(
+        out,
+        against=["cublas", "cublaslt", "triton"],
+        processes=2,
+        tables=[Table((entry_of(),))],
+        watch=lambda row, done, total: seen.append((done, total)),
+    )
+    rows = rows_of(out, "compare")
+    keys = Counter((row.point.problem, row.point.against, row.process) for row in rows)
+    assert set(keys.values()) == {1}
+    assert len(keys) == 2 * 2 * 2
+    assert found.missing == {"triton": "not installed"}
+    assert seen[-1] == (8, 8)
+    assert [task.stage for _, task in asked.tasks].count("control") == 2
+    (control,) = {row.figures["speedup_high"] - 1 for row in rows_of(out, "control")}
+    for row in rows:
+        assert row.figures["noise"] == pytest.approx(abs(control), abs=2e-3)
+        assert row.figures["baseline_kernel"] == "nvjet"
+        assert row.samples[0].process == row.process
+        how = "tuned" if row.point.problem == CUBE else "model"
+        assert row.figures["how"] == how
+        assert bool(row.figures.get("tuned_on")) == (how == "tuned")
+    assert {task.child for _, task in asked.tasks if task.process == 1} == {"process 1"}
+    assert read_study(out).provenance["missing"] == {"triton": "not installed"}
+    again = compared(out, against=["cublas", "cublaslt"], processes=2, tables=[Table((entry_of(),))])[1]
+    assert again.tasks == []
+
+
+def test_a_limit_leaves_the_rest_for_later_and_a_vanished_row_is_measured_again(tmp_path):
+    out = tmp_path / "c"
+    compared(out, limit=3)
+    assert len(rows_of(out, "compare")) == 3
+    compared(out)
+    lines = (out / "rows.csv").read_text().splitlines(keepends=True)
+    (out / "rows.csv").write_text("".join(line for line in lines if not (",compare," in line and "8192" in line)))
+    said = []
+    _, asked = compared(out, say=said.append)
+    assert "2 of the 6 rows of the finished study are gone" in said[0]
+    assert [task.points[0].problem for _, task in asked.tasks] == [WIDE]
+    assert len(rows_of(out, "compare")) == 4
+
+
+def test_failures_are_rows_and_an_illegal_config_is_never_sent(tmp_path):
+    def failing(ask):
+        return Outcome("no_baseline", "it cannot") if ask.point.against == "cublaslt" else fakes.outcome(ask)
+
+    compared(tmp_path / "c", Instant(outcome=failing), problems=[CUBE])
+    status = {row.point.against: (row.status, row.reason) for row in rows_of(tmp_path / "c", "compare")}
+    assert status == {"cublas": ("ok", ""), "cublaslt": ("no_baseline", "it cannot")}
+
+
+def test_a_comparison_goes_on_only_with_the_same_gpu_kernel_and_libraries(tmp_path, monkeypatch):
+    out = tmp_path / "c"
+    compared(out, limit=1)
+    with pytest.raises(ResultsError, match="was begun with another GPU"):
+        Comparison("list", "", [CUBE], out, "NVIDIA H100")
+    about = json.loads((out / "provenance.json").read_text())
+    about["versions"]["torch"] = "1.0"
+    (out / "provenance.json").write_text(json.dumps(about))
+    with pytest.raises(ResultsError, match=r"was begun with torch 1\.0, now "):
+        Comparison("list", "", [CUBE], out, "NVIDIA H200")
+
+
+def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks():
+    tuned, chained = entry_of(), entry_of(context="chained", config=resolve(GemmConfig(pdl=True)))
+    asked = [Table((tuned, chained))], CUBE, "burst"
+    assert choose(*asked, "isolated", "tuned").config == tuned.config
+    assert choose(*asked, "chained", "tuned").config == chained.config
+    assert choose(*asked, "isolated", "auto").how == "model"
+    reached = GemmProblem(3000, 5000, 2050)
+    assert (
+        choose([], reached, "burst", "isolated", "tuned").config
+        == choose([], GemmProblem(3000, 5000, 2056), "burst", "isolated", "tuned").config
+    )
+
+
+def test_problems_are_given_one_after_the_other_or_as_a_list():
+    assert problems_of(None, [64, 64, 64, 128, 64, 64], "burst")[2] == (
+        GemmProblem(64, 64, 64),
+        GemmProblem(128, 64, 64),
+    )
+    assert len(problems_of(None, (), "steady")[2]) == 5
+    with pytest.raises(ValueError, match="or as a list with --shapes, not both"):
+        problems_of(Path("x"), [1, 2, 3], "burst")
+
+
+def test_the_host_time_is_one_measurement():
+    executor = Instant()
+    executor.answer = lambda number, index, task: Answer(number, index, "ok", figures={"kernel": 3.0})
+    times = HostTimes()
+    run(times, executor)
+    assert times.times == {"kernel": 3.0}
+    assert [task.kind for _, task in executor.tasks] == ["host"]
+
+
+# --- counters
+
+
+class CountingWorkers(Instant):
+    """Counts; what the plan names fails."""
+
+    failing: tuple[str, ...] = ()
+
+    def answer(self, number, index, task):
+        (kind,) = (name for name, counter in KINDS.items() if counter == task.counter)
+        if kind in self.failing:
+            return Answer(number, index, "crash", "no permission")
+        names = {"profile": {"duration_us": 100.0}, "meter": {"producer_wait_pct": 3.0}}
+        return Answer(number, index, "ok", "", {**names[kind], "code": "c0de", "baseline_kernel": "nvjet"})
+
+
+def counted(target, out, executor=None, **options):
+    question = Counting(target, out, "NVIDIA H200", **options)
+    executor = executor or CountingWorkers()
+    run(question, executor)
+    return question, executor
+
+
+@pytest.fixture
+def target(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text(fakes.SPEC.replace('["burst"]', '["burst", "steady"]'))
+    return path
+
+
+def test_every_legal_config_is_counted_once_by_each_kind_and_cublas_before_them(tmp_path, target):
+    found, asked = counted(target, tmp_path / "c")
+    assert (found.written, found.open) == (6 + 5, 0)
+    profile, meter = (task for _, task in asked.tasks)
+    assert profile.points[0].config is None
+    assert len(set(profile.points[1:])) == 5
+    assert meter.points == profile.points[1:]
+    rows = rows_of(tmp_path / "c", "counters")
+    assert Counter(row.process for row in rows) == {0: 6, 1: 5}
+    assert all(row.figures["code"] == "c0de" and row.gpu == "NVIDIA H200" and row.board for row in rows)
+    assert counted(target, tmp_path / "c")[1].tasks == []
+
+
+def test_a_kind_that_fails_does_not_keep_back_the_other_and_is_tried_again(tmp_path, target):
+    executor = CountingWorkers()
+    executor.failing = ("profile",)
+    found, _ = counted(target, tmp_path / "c", executor)
+    assert (found.written, len(found.failed)) == (5, 6)
+    assert found.failed[0][1] == "crash: no permission"
+    found, _ = counted(target, tmp_path / "c")
+    assert (found.written, found.failed) == (6, [])
+    names = {column.name for column in COUNTED}
+    assert {frozenset(names & set(row.figures)) for row in rows_of(tmp_path / "c", "counters")} == {
+        frozenset({"duration_us"}),
+        frozenset({"producer_wait_pct"}),
+    }
+
+
+def test_a_limit_counts_some_configs_and_cublas_on_their_problems(tmp_path, target):
+    found, asked = counted(target, tmp_path / "c", limit=2, kinds=("profile",))
+    assert found.written == 3
+    assert len(asked.tasks[0][1].points) == 3
+
+
+def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
+    out = tmp_path / "results" / "small"
+    spec = spec_of(tmp_path)
+    swept(spec, out, Instant())
+    kernel = json.loads((out / "provenance.json").read_text())["kernel"]
+    from hopper_gemm.tune.parameters import kernel_digest
+
+    assert folder_of(out, "h200") == out
+    about = json.loads((out / "provenance.json").read_text())
+    (out / "provenance.json").write_text(json.dumps({**about, "kernel": kernel_digest()}))
+    counted(out, out)
+    assert len(rows_of(out, "counters")) == 6 + 5
+    finished = Sweep(spec, out, {**ABOUT, "kernel": kernel_digest()}).finished
+    assert finished, kernel
+
+
+def test_counters_are_not_put_beside_what_they_do_not_belong_to(tmp_path, target):
+    swept(spec_of(tmp_path), tmp_path / "s")
+    with pytest.raises(ResultsError, match="was begun with another question"):
+        Counting(target, tmp_path / "s", "NVIDIA H200")
+
+
+# --- lists
+
+
+PROBLEMS = (CUBE, WIDE, GemmProblem(512, 512, 512))
+
+
+def listed(tmp_path, executor, problems=PROBLEMS, broken=(), done=None, trials=6):
+    out, told, published = tmp_path / "list", [], []
+
+    def make(problem):
+        def opened():
+            if problem in broken:
+                raise ResultsError("was begun with another question")
+            sizes = f"m = {problem.m}\nn = {problem.n}\nk = {problem.k}"
+            changes = ("trials = 12", f"trials = {trials}"), ("m = 1024\nn = 1024\nk = 1024", sizes)
+            return Sweep(spec_of(tmp_path, SEARCH, *changes), out / str(problem), ABOUT)
+
+        return opened
+
+    many = Many(
+        out,
+        [(problem, make(problem)) for problem in problems],
+        done or published.append,
+        lambda problem, reason: told.append((problem, reason)),
+    )
+    run(many, executor)
+    return many, told, published
+
+
+def test_a_list_is_shared_by_workers_and_each_problem_stays_on_one(tmp_path):
+    executor = Instant(workers=2)
+    many, told, published = listed(tmp_path, executor)
+    assert many.failures == {}
+    assert len(many.settled) == len(told) == len(published) == 3
+    homes = {}
+    for worker, task in executor.tasks:
+        homes.setdefault(task.points[0].problem, set()).add(worker)
+    assert [len(of) for of in homes.values()] == [1] * 3
+    assert {name: clock.trials for name, clock in many.clocks.items()} in ({"w0": 12, "w1": 6}, {"w0": 6, "w1": 12})
+    again = Instant(workers=2)
+    assert len(listed(tmp_path, again)[0].settled) == 3
+    assert again.tasks == []
+    more = Instant(workers=2)
+    listed(tmp_path, more, trials=8)
+    assert sum(more.measured.values()) == 3 * 2
+
+
+def test_a_problem_that_fails_spoils_no_other(tmp_path):
+    many, told, _ = listed(tmp_path, Instant(), broken=(WIDE,))
+    assert many.failures == {WIDE: "was begun with another question"}
+    assert (WIDE, "was begun with another question") in told
+    assert len(many.settled) == 2
+
+
+def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
+    executor = Instant(workers=2)
+    send = executor.send
+
+    def losing(worker, number, task):
+        send(worker, number, task)
+        if worker == "w1" and sum(name == "w1" for name, _ in executor.tasks) == 3:
+            executor._events = [event for event in executor._events if event[0] != "w1"]
+            executor.lose("w1", for_good=True)
+
+    executor.send = losing
+    many, _, _ = listed(tmp_path, executor)
+    assert len(many.settled) == 3
+    for problem in (CUBE, WIDE):
+        assert len(rows_of(tmp_path / "list" / str(problem))) == 6
+
+
+# --- tune
+
+
+def test_the_table_takes_a_slower_entry_only_if_both_were_measured_side_by_side(tmp_path):
+    path, other = tmp_path / FILE, resolve(GemmConfig(tile_n=192, stagger=0))
+    old, new = entry_of(speedup=1.04), entry_of(speedup=1.02, study="again", config=other)
+    write_tuned(path, [old])
+    write_tuned(path, [new])
+    assert read_tuned(path) == [old]
+    write_tuned(path, [new], {old.config})
+    assert read_tuned(path) == [new]
+
+
+def test_the_space_of_tune_holds_what_a_search_needs():
+    small, large = GemmProblem(1024, 1024, 1024), GemmProblem(8192, 8192, 8192)
+    spec = question(large, Options(seconds=10))
+    legal = [point for point, why in points(spec).items() if not why]
+    assert len(legal) > 3000
+    configs = {point.config for point in legal}
+    varied = ("pace", "swap_ab", "split_k", "schedule", "multicast")
+    for name, least in zip(varied, (2, 2, 3, 2, 2), strict=True):
+        assert len({getattr(config, name) for config in configs}) >= least, name
+    assert all(config.evict_c for config in configs)
+    assert "pdl" not in question(small, Options()).space
+    assert question(small, Options(context="chained")).space["pdl"] == [False, True]
+    assert question(small, Options(pdl=True)).space["pdl"] == [False, True]
+    assert spec.budget.seconds == 10
+    assert question(small, Options(trials=5)).budget.seconds is None
+
+
+@pytest.mark.parametrize("context", ["isolated", "chained"])
+def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(context):
+    problem, stranger = GemmProblem(2048, 2048, 2048), GemmProblem(2048, 2048, 2049 + 7)
+    entries = [entry for entry in recorded_entries() if entry.problem == problem]
+    spec = question(problem, Options(context=context))
+    first = begun_with(spec)
+    alone = spec.model_copy(update={"space": {}, "grids": [], "keep": 1})
+    legal = {point.config for point in space_of(alone).legal}
+    assert {entry.config for entry in entries if context == "chained" or not entry.config.pdl} <= set(first) & legal
+    assert {config.pdl for config in first} == ({False, True} if context == "chained" else {False})
+    usual = {"raster": "m", "swizzle": 8}
+    assert sum(config.but(**usual) == first[0].but(**usual) for config in legal) >= 10
+    assert pick(entries, problem, context=context).config in begun_with(question(stranger, Options(context=context)))
+    assert not question(problem, Options(context=context, known=False)).known
+
+
+def test_a_tuned_problem_is_named_with_what_is_unusual():
+    assert study_name(CUBE, "burst", "isolated") == "tune-4096x4096x4096-burst"
+    assert study_name(CUBE, "steady", "chained") == "tune-4096x4096x4096-steady-chained"
+    other = GemmProblem(64, 64, 64, "bf16_fp32", "kn")
+    spec = question(other, Options())
+    assert spec.name == study_name(other, "burst", "isolated") == "tune-64x64x64-burst-bf16-fp32-kn"
+
+
+def test_the_folder_of_a_list_stands_for_its_folder_of_the_problem(tmp_path):
+    name = study_name(CUBE, "burst", "isolated")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "provenance.json").write_text("{}")
+    assert question(CUBE, Options(warm_start=(tmp_path,))).warm_start == [str(tmp_path / name)]
+    assert question(WIDE, Options(warm_start=(tmp_path,))).warm_start == []
+    assert question(CUBE, Options(warm_start=(tmp_path / name,))).warm_start == [str(tmp_path / name)]
+
+
+def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_path):
+    from hopper_gemm.tune.tables.pages.publish import publish
+    from hopper_gemm.tune.tables.verdict import verdict
+
+    spec = question(GemmProblem(8192, 8192, 8192), Options(trials=14, finals=3))
+    out = tmp_path / "h200" / "tune"
+    swept(spec, out)
+    assert len(rows_of(out)) == 14
+    publish(out)
+    assert (out / "search.png").stat().st_size > 10_000
+    assert (out.parent / "best_configs.json").is_file()
+    found = verdict(out)
+    assert found.final
+    assert found.runner_up is not None
+    assert found.winner.speedup >= found.runner_up.speedup
+    assert found.winner.config != found.runner_up.config
+
+
+def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
+    from tests.test_cli import run as command
+
+    asked = [
+        "tune",
+        "8192",
+        "8192",
+        "8192",
+        "--context",
+        "chained",
+        "--backend",
+        "replay",
+        "--out",
+        str(tmp_path / "t"),
+    ]
+    done = command(*asked, "--trials", "6")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Replaying tune-8192x8192x8192-burst-chained from recorded measurements of an NVIDIA")
+    for word in ("256x200x64", "=alternate", "cuBLAS, ", "runner-up", "waves", "intensity", "look-ahead", "limit"):
+        assert word in done.stdout
+    again = command(*asked, "--trials", "8", "--json")
+    assert json.loads(again.stdout)["winner"]["speedup"] > 1
+    assert len(rows_of(tmp_path / "t")) == 8
+
+
+def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):
+    """matmul reads the table, and a replay found nothing new."""
+    spec, recorded, out = spec_of(tmp_path), tmp_path / "measured" / "s", tmp_path / "replayed" / "s"
+    swept(spec, recorded)
+    replayed(spec, out, recorded)
+    assert len(rows_of(out, "final")) == len(rows_of(recorded, "final")) > 0
+    assert (recorded.parent / FILE).is_file()
+    assert [path.name for path in out.parent.iterdir()] == [out.name]

@@ -1,0 +1,147 @@
+"""A sampler proposes legal configs only, and none twice."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.parameters import config_of, varied
+from hopper_gemm.tune.search import gp
+from hopper_gemm.tune.search.catalogue import SAMPLERS, make
+from hopper_gemm.tune.search.gaussian import Kernel, Posterior
+from hopper_gemm.tune.search.legal import LegalSpace
+from hopper_gemm.tune.search.objective import Objective
+from hopper_gemm.tune.search.samplers import diverse, predictions
+from hopper_gemm.tune.study.space import points
+from tests.tune.run.instant import SEARCH, spec_of
+
+CUBE = GemmProblem(1024, 1024, 1024)
+
+
+@pytest.fixture
+def space(tmp_path):
+    return LegalSpace([point.config for point, why in points(spec_of(tmp_path, SEARCH)).items() if not why])
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_tries_every_legal_config_once_and_nothing_else(space, name):
+    """Some fail on the way; the failed corner is not proposed for ever."""
+    few = LegalSpace(space.configs[::3])
+    sampler = make(name, few, Objective(), 0, predictions(space.configs, CUBE)[::3])
+    tried = []
+    for _ in range(len(few)):
+        tried.append(sampler.ask())
+        config = few.configs[tried[-1]]
+        sampler.tell(tried[-1], None if config.k_depth == 16 else [float(config.tile_m)])
+    assert sorted(tried) == list(range(len(few)))
+    with pytest.raises(ValueError, match="every legal config was tried"):
+        sampler.ask()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_what_is_being_measured_is_not_proposed_again(space, name):
+    sampler = make(name, space, Objective(), 0, predictions(space.configs, CUBE))
+    assert len({sampler.ask() for _ in range(20)}) == 20
+
+
+def test_a_space_keeps_only_what_tells_configs_apart(space):
+    assert space.names == ("tile_m", "tile_n", "k_depth", "stagger", "cluster_n")
+    assert {space.find(space.parameters(i)) for i in range(len(space))} == set(range(len(space)))
+    assert space.find({**space.parameters(0), "tile_m": "96"}) is None
+    first, *_, last = space.places.tolist()
+    assert (min(first), max(last)) == (0.0, 1.0)
+
+
+def test_the_nearest_free_config_differs_in_as_little_as_can_be(space):
+    wanted = space.parameters(7)
+    free = np.array([i for i in range(len(space)) if i != 7])
+    near = space.parameters(space.nearest(wanted, free))
+    assert sum(near[name] != wanted[name] for name in wanted) == 1
+    assert space.nearest(wanted, np.arange(len(space))) == 7
+
+
+def test_flags_and_words_have_places_and_strangers_lie_between(space):
+    same = {"stages": 4, "consumers": 2, "split": "m", "epi_n": 64, "epi_buffers": 1}
+    ways = [(peek, unroll) for peek in (True, False, "producer") for unroll in (True, False)]
+    words = LegalSpace([config_of({**same, "peek": peek, "unroll": unroll}) for peek, unroll in ways])
+    assert len({tuple(row) for row in words.places.tolist()}) == 6
+    stranger = words.coordinates(varied(words.configs[0], peek="consumer"))
+    assert stranger.shape == words.places[0].shape
+    assert tuple(stranger) not in {tuple(row) for row in words.places.tolist()}
+    assert space.coordinates(replace(space.configs[0], tile_m=384))[0] > 1.0
+
+
+def test_the_kernel_s_own_configs_have_a_place_in_a_space_that_varies_a_parameter_of_the_study():
+    """It stands at its default in them."""
+    tile = resolve(GemmConfig(tile_m=256))
+    space = LegalSpace([varied(tile, skew=skew) for skew in (0, 1, 2)])
+    assert space.like(tile) == 0
+    assert space.coordinates(tile).tolist() == [0.0]
+
+
+def test_what_is_tried_first_are_other_tiles_and_other_techniques_in_turn():
+    configs = [GemmConfig(tile_m=m, tile_n=n) for m in (256, 128) for n in (128, 64)]
+    configs += [replace(config, swap_ab=True) for config in configs] + [GemmConfig(tile_m=64, schedule="pingpong")]
+    predicted = np.log([1.0, 1.1, 1.2, 1.3, 1.05, 1.15, 1.25, 1.35, 2.0])
+    assert diverse(predicted, configs, 4) == [0, 1, 4, 2]
+    assert diverse(predicted[:4], configs[:4], 3) == [0, 1, 2]
+
+
+def test_a_large_space_is_searched_among_candidates(monkeypatch, space):
+    monkeypatch.setattr(gp, "CANDIDATES", 40)
+    monkeypatch.setattr(gp, "OBSERVATIONS", 12)
+    sampler = make("gp", space, Objective(), 0, predictions(space.configs, CUBE))
+    speeds = []
+    for _ in range(25):
+        number = sampler.ask()
+        config = space.configs[number]
+        speeds.append(config.tile_m * config.tile_n / (1 + config.k_depth))
+        sampler.tell(number, [speeds[-1]])
+    assert max(speeds) == max(c.tile_m * c.tile_n / (1 + c.k_depth) for c in space.configs)
+
+
+def test_a_posterior_that_grew_place_by_place_is_that_made_at_once():
+    rng = np.random.default_rng(0)
+    places, known, figures = rng.random((50, 3)), rng.random((12, 3)), rng.normal(size=12)
+    kernel = Kernel(np.array([0, 1, 2]), np.array([0.6, 1.2, 0.3]), 1e-2)
+    grown = Posterior(kernel, places, known[:5])
+    for place in known[5:]:
+        grown.add(place)
+    for one, other in zip(Posterior(kernel, places, known).predict(figures), grown.predict(figures), strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+
+
+def test_a_proposal_among_hundreds_of_results_takes_milliseconds(monkeypatch):
+    """So that one coordinator keeps four GPUs at work."""
+    from tests.tune.search import synthetic
+
+    study = synthetic.study(0)
+    sampler = make("gp", study.space, Objective(), 0, study.predicted)
+    for number in range(300):
+        sampler.know(number, [float(study.speedups[number])])
+    for _ in range(5):  # the first are seeds, and then the length scales are fitted
+        sampler.ask()
+    started = time.process_time()
+    for _ in range(15):
+        sampler.ask()
+    assert (time.process_time() - started) / 15 < 0.05
+
+
+def test_a_front_is_what_nothing_beats_in_both():
+    both = Objective(("speedup", "pj_per_flop"))
+    rows = [
+        {"speedup": 1.0, "pj_per_flop": 1.0},
+        {"speedup": 0.9, "pj_per_flop": 0.9},
+        {"speedup": 0.8, "pj_per_flop": 0.95},
+        {"speedup": 0.7, "pj_per_flop": 0.8},
+        {"speedup": 2.0},
+    ]
+    assert both.best(rows, 8) == [0, 1, 3]
+    assert both.best(rows, 2) == [0, 3]
+    assert Objective().best(rows, 2) == [4, 0]

@@ -1,0 +1,257 @@
+"""A results folder reads whatever its version, and damage is told with its place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from hopper_gemm.tune.study.files import read_json, read_text
+from hopper_gemm.tune.study.pack import pack
+from hopper_gemm.tune.study.reader import frame_of, has_rows, read_provenance, read_rows, read_study
+from hopper_gemm.tune.study.row import SUM, ResultsError
+from hopper_gemm.tune.study.schema import NAMES
+from hopper_gemm.tune.tables.pages.publish import publish
+from tests.conftest import ROOT
+from tests.tune.tables.making import row, write_study
+
+RECORDED = ROOT / "results/h200"
+SEED = RECORDED / "seed-table-first"
+FOLDERS = sorted(path.parent for path in RECORDED.rglob("provenance.json") if has_rows(path.parent))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(RECORDED)))
+def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pairs_where_it_ran(folder):
+    study = read_study(folder)
+    assert study.rows
+    assert max(Counter(row.key for row in study.rows).values()) == 1
+    contexts = {row.point.context for row in study.rows if row.stage != "counters"}  # whose context is of no matter
+    assert contexts == {"chained"} or study.provenance["schema_version"] > 1
+    timed = [row for row in study.rows if row.ok and row.stage in ("sweep", "final", "compare")]
+    assert all(row.figures["speedup"] > 0 for row in timed)
+    kept = [row for row in timed if not row.reason.startswith("same machine code")]
+    assert all(row.samples for row in kept)
+    assert contexts <= set(study.provenance["spec"].get("contexts", contexts))
+    assert all(contexts & set(place.split()) for place in study.provenance.get("noise", {}))
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """The seed table as a folder of now."""
+    study = read_study(SEED)
+    lines = [",".join((*NAMES, SUM)), *(row.line() for row in study.rows)]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "provenance.json").write_text(json.dumps(study.provenance))
+    return tmp_path
+
+
+def test_rows_of_version_1_are_the_same_in_a_file_of_now(recorded):
+    assert read_rows(recorded) == list(read_study(SEED).rows)
+
+
+def test_reading_a_row_takes_less_than_half_a_millisecond(recorded):
+    read_rows(recorded)
+    best = min(_seconds(recorded) for _ in range(5))
+    assert best / 164 < 0.0005
+
+
+def _seconds(folder):
+    started = time.process_time()
+    read_rows(folder)
+    return time.process_time() - started
+
+
+def damaged(folder, change):
+    lines = (folder / "rows.csv").read_text().split("\n")
+    (folder / "rows.csv").write_text("\n".join(change(lines)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: lines[:5] + lines[4:], "line 6: the same row as line 5; delete one of them"),
+        (lambda lines: [*lines[:9], lines[9].replace("burst", "steady"), *lines[10:]], "line 10: the row was changed"),
+        (lambda lines: [*lines[:9], lines[9][:50], *lines[10:]], "line 10: 9 values for "),
+        (lambda lines: [*lines[:9], lines[9] + '"', *lines[10:]], "line 10: "),
+        (lambda lines: lines[1:], "line 1: lacks the column"),
+        (lambda lines: [lines[0] + ",study", *lines[1:]], "line 1: "),
+        (lambda lines: ["", *lines], "line 1: lacks the column m"),
+        (lambda lines: [*lines[:3], "", *lines[3:]], "line 4: 1 values for "),
+        (lambda lines: [*lines[:3], "\0" * 40, *lines[3:]], "line 4: 1 values for "),
+    ],
+    ids=["doubled", "changed", "cut", "quoted", "headless", "doubled column", "empty first", "empty", "zeros"],
+)
+def test_damage_is_refused_with_the_file_and_the_line(recorded, change, message):
+    damaged(recorded, change)
+    with pytest.raises(ResultsError) as caught:
+        read_rows(recorded)
+    assert str(caught.value).startswith(f"{recorded / 'rows.csv'}, ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_torn_last_line_is_passed_over(recorded):
+    whole = (recorded / "rows.csv").read_text()
+    (recorded / "rows.csv").write_text(whole[:-40])
+    assert len(read_rows(recorded)) == 163
+
+
+def test_a_byte_order_mark_is_no_damage_and_a_byte_that_is_no_text_has_its_place(recorded):
+    content = (recorded / "rows.csv").read_bytes()
+    (recorded / "rows.csv").write_bytes(b"\xef\xbb\xbf" + content)
+    assert len(read_rows(recorded)) == 164
+    (recorded / "rows.csv").write_bytes(content[:2000] + b"\x8b" + content[2001:])
+    with pytest.raises(ResultsError, match=r"line \d+, column \d+: byte 0x8b is not UTF-8"):
+        read_rows(recorded)
+
+
+def told(**changed):
+    gpu = {"name": "g", "driver": "580"}
+    return json.dumps({"study": "s", "source": "measured", "created": "", "gpu": gpu, "spec": {}, **changed})
+
+
+RUNG = {"name": "first", "adds": "all", "from": None}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "must hold an object of JSON but holds a list"),
+        ("{", "line 1, column 2: "),
+        ("{}", "the key study is missing"),
+        ('{"study": 7}', "the key source is missing"),
+        (told(study=7), "study must be text but got 7"),
+        (told(rows="tilt"), "rows must be a column of the results but got 'tilt'"),
+        (told(facet_rows="tilt"), "facet_rows must be a column of the results but got 'tilt'"),
+        (told(created="today"), "created must be a time such as 2026-11-23 08:00 UTC but got 'today'"),
+        (told(spec={"data": 3}), "spec.data must be text or a list of texts but got 3"),
+        (told(spec={"objective": []}), "spec.objective must be a list of speedup or pj_per_flop but is a list"),
+        (told(spec={"across": "best"}), "spec.across must be one of each, worst, mean but got 'best'"),
+        (told(spec={"space": {"tilt": [1, 2]}}), "spec.space must be an object of kernel parameters but is a dict"),
+        (told(spec={"burst": {"rest": 1}}), "the key spec.burst.warm is missing"),
+        (told(rungs=[{}]), "the key rungs.0.name is missing"),
+        (
+            told(rungs=[{**RUNG, "config": {"tile_m": "x"}}]),
+            "rungs.0.config must be a config of the kernel (tile",
+        ),
+        (told(protocols=[3]), "protocols.0 must be an object but is a int"),
+        (told(even={"x": "y"}), "even.x must be a list but is a str"),
+        (told(importance={"x": {}}), "the key importance.x.parameters is missing"),
+        (told(skipped={"stages": "many"}), "skipped.stages must be an integer but got 'many'"),
+        (told(versions=["3"]), "versions must be an object but is a list"),
+        (told(gpu=[]), "gpu must be an object but is a list"),
+        (told(gpu={}), "the key gpu.name is missing"),
+        (told(noise={"x": "y"}), "noise.x must be a number"),
+        (told(schema_version=2, finished={}), "the key finished.rows is missing"),
+        ('{"schema_version": 9, "study": "s"}', "schema_version 9 is newer than 2; update hopper-gemm"),
+        ("[" * 100_000, "is no JSON that can be read"),
+    ],
+)
+def test_damaged_provenance_is_told_with_file_and_key(recorded, content, message):
+    (recorded / "provenance.json").write_text(content)
+    with pytest.raises(ResultsError) as caught:
+        read_provenance(recorded)
+    assert str(recorded / "provenance.json") in str(caught.value)
+    assert message in str(caught.value)
+
+
+ENDED = [row(tile_m=m) for m in (64, 128, 256)]
+
+
+def only(folder, kept):
+    """Keep some of the lines of a file of rows."""
+    path = folder / "rows.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
+
+
+@pytest.mark.parametrize("command", [read_study, pack, publish], ids=lambda one: one.__name__)
+def test_a_finished_study_that_lost_rows_is_refused_and_nothing_is_written(tmp_path, command):
+    """Every reader checks what `sweep` checks: how many rows a finished study had, and which."""
+    folder = write_study(tmp_path / "s", *ENDED, ended=True)
+    only(folder, 3)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ResultsError, match=r"1 of the 3 rows of the finished study are gone from .*s/rows\.csv; res"):
+        command(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("rows", [[*ENDED[:2], row(tile_m=320)], [*ENDED, row(tile_m=320)]], ids=["other", "more"])
+def test_a_finished_study_with_other_rows_than_it_ended_with_is_refused(tmp_path, rows):
+    finished = json.loads((write_study(tmp_path, *ENDED, ended=True) / "provenance.json").read_text())["finished"]
+    with pytest.raises(ResultsError, match=r"rows\.csv does not hold the 3 rows with which the study was finished"):
+        read_study(write_study(tmp_path, *rows, finished=finished))
+
+
+def test_packed_rows_are_held_to_the_end_of_their_study_too(tmp_path):
+    folder = write_study(tmp_path, *ENDED, ended=True)
+    pack(folder)
+    assert len(read_study(folder).rows) == 3
+    about = json.loads((folder / "provenance.json").read_text())
+    about["finished"]["digest"] = "0" * 64
+    (folder / "provenance.json").write_text(json.dumps(about))
+    with pytest.raises(ResultsError, match="does not hold the 3 rows"):
+        read_study(folder)
+
+
+def test_an_unfinished_study_reads(tmp_path):
+    """It has no end to be held to."""
+    only(write_study(tmp_path, *ENDED), 3)
+    assert len(read_study(tmp_path).rows) == 2
+
+
+def test_rows_of_another_study_are_refused_with_their_number_and_its_name(tmp_path):
+    write_study(tmp_path, *ENDED, replace(row(tile_m=320), study="ladder"))
+    with pytest.raises(ResultsError, match=r"rows\.csv: 1 of 4 rows are of the study 'ladder', not of 's'; restore"):
+        read_study(tmp_path)
+
+
+def test_what_is_no_study_is_told_with_what_it_lacks(tmp_path):
+    with pytest.raises(ResultsError, match="is not a folder; name a results folder such as"):
+        read_study(tmp_path / "none")
+    with pytest.raises(ResultsError, match=r"holds no rows\.csv; name a results folder"):
+        read_study(tmp_path)
+    assert not has_rows(tmp_path)
+
+
+def test_foreign_samples_of_version_1_are_told_with_file_and_line(tmp_path):
+    folder = tmp_path / "seed"
+    shutil.copytree(SEED, folder)
+    (folder / "samples.csv").unlink(missing_ok=True)
+    (folder / "samples.csv").write_text("time,place\n1,2\n")
+    with pytest.raises(ResultsError, match=r"samples\.csv, line 2: the column .* is missing; restore the file"):
+        read_study(folder)
+
+
+def test_a_packed_folder_gives_the_same_rows_and_frame(recorded):
+    before = read_rows(recorded)
+    sizes = pack(recorded)
+    assert sizes["rows.parquet"][1] < sizes["rows.parquet"][0]
+    assert not (recorded / "rows.csv").exists()
+    assert read_rows(recorded) == before
+    frame = frame_of(before)
+    assert frame["m"].dtype == "Int64"
+    assert set(frame["tile"]) >= {"256x128"}
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["study", "list"])
+def test_rows_that_parquet_would_not_give_back_to_the_letter_stay_csv(tmp_path, several):
+    """A torn last line is no row but is part of the file: pack refuses it, removes nothing and writes nothing."""
+    folders = [
+        write_study(tmp_path / name, *(replace(one, study=name) for one in ENDED), study=name) for name in ("a", "b")
+    ]
+    path = folders[-1] / "rows.csv"
+    path.write_text(path.read_text() + "2026-11-23,")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ResultsError, match=r"b/rows\.csv holds what Parquet would not give back to the letter"):
+        pack(tmp_path if several else folders[-1])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_json_and_text_that_are_not_there_are_named(tmp_path):
+    for read in (read_text, read_json):
+        with pytest.raises(ResultsError, match="does not exist"):
+            read(tmp_path / "none.json")

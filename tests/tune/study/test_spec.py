@@ -1,0 +1,316 @@
+"""A sweep file is checked as a whole: every mistake in one line, all at once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.tune.parameters import FIELDS
+from hopper_gemm.tune.study.reader import read_provenance
+from hopper_gemm.tune.study.space import MOST, count, place_of, points, rungs, space_of
+from hopper_gemm.tune.study.spec import SpecError, checked, read_spec
+from tests.conftest import ROOT
+from tests.tune.run.fakes import SPEC
+from tests.tune.run.instant import LADDER
+
+
+def spec_of(tmp_path, text=SPEC):
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sweeps").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_sweep_of_the_project_is_valid_and_named_as_its_file(path):
+    assert read_spec(path).name == path.stem
+
+
+def test_the_seed_table_asks_the_published_grid_in_both_regimes():
+    found = points(read_spec(ROOT / "sweeps/seed-table.toml"))
+    assert len(found) == 40 * 2 * 2
+    refused = [point for point, why in found.items() if why]
+    assert len(refused) == 4
+    assert {(point.config.tile_m, point.config.k_depth) for point in refused} == {(320, 16)}
+    assert all(point.config.stagger == min(1, point.config.stages - 1) for point, why in found.items() if not why)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "small"', 'name = "Not A Name"', "name: String should match pattern"),
+        ("tile_n = 128", "tile_z = 128", "space: tile_z is not a kernel parameter; choose among tile_m, tile_n"),
+        ("tile_n = 128", "tile_n = []", "space: tile_n must have at least one value but got an empty list"),
+        ("tile_n = 128", 'tile_n = "wide"', "space: tile_n must be an integer from 1 to 1048576 but got 'wide'"),
+        ("tile_n = 128", "tile_n = [128, 1.5]", "space: tile_n must be an integer from 1 to 1048576 but got 1.5"),
+        ("stagger = 1", 'cluster = "2by1"', "space: cluster must be written like \"2x1\" but got '2by1'"),
+        ("m = 1024", "m = 0", "problems.0.m: Input should be greater than or equal to 1, but got 0"),
+        (
+            "[final]",
+            '[table]\nfacet_rows = "colour"\n[final]',
+            "table.facet_rows: must be a column of the results but got 'colour'",
+        ),
+        ("[final]", "[finale]", "finale is not a key of a sweep; remove it or correct its spelling"),
+        ("best = 2", "best = 2\nworst = 1", "final.worst is not a key of a sweep"),
+        ('regimes = ["burst"]', 'regimes = ["warm"]', "regimes.0: Input should be 'burst' or 'steady', but got 'warm'"),
+        ('regimes = ["burst"]', "regimes = [", "is not valid TOML"),
+        ('name = "small"', "", "name is missing"),
+        (
+            'name = "small"',
+            'name = "small"\ndata = ["ones", "zeros"]',
+            "data: must be among normal, uniform, zeros but got 'ones'",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_with_what_came_and_the_mend(tmp_path, old, new, message):
+    path = spec_of(tmp_path, SPEC.replace(old, new, 1))
+    with pytest.raises(SpecError) as caught:
+        read_spec(path)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert str(path) in lines[0]
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+    text = SPEC.replace("tile_n = 128", "tile_z = 128").replace("m = 1024", "m = -1").replace("best = 2", "best = -2")
+    with pytest.raises(SpecError) as caught:
+        read_spec(spec_of(tmp_path, text))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_all_mistakes_of_a_space_are_told_at_once(tmp_path):
+    text = SPEC.replace("tile_n = 128", "tile_z = 128").replace("[4, 16]", '[0, 4, "deep"]')
+    with pytest.raises(SpecError) as caught:
+        read_spec(spec_of(tmp_path, text))
+    assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [
+        f"space: tile_z is not a kernel parameter; choose among {', '.join(FIELDS)}",
+        "space: k_depth must be an integer from 1 to 1048576 but got 0",
+        "space: k_depth must be an integer from 1 to 1048576 but got 'deep'",
+    ]
+
+
+def test_a_grid_needs_a_space(tmp_path):
+    with pytest.raises(SpecError, match=r"space is missing$"):
+        read_spec(spec_of(tmp_path, SPEC[: SPEC.index("[space]")]))
+
+
+@pytest.mark.parametrize("stages", ['[2, 4, "max"]', '["max", 2, 3, 4]'])
+def test_stages_may_be_numbers_and_what_fits_and_a_config_named_twice_is_one(tmp_path, stages):
+    """Three stages fit for 320 x 128 and k_depth 4: the fourth is refused with the number that fits."""
+    text = SPEC.replace("[64, 128, 320]", "320").replace("[4, 16]", "4").replace('"max"', stages, 1)
+    found = points(read_spec(spec_of(tmp_path, text)))
+    assert {point.config.stages for point in found} == {2, 3, 4}
+    assert len(found) == 3
+    (refused,) = [why for why in found.values() if why]
+    assert refused.startswith("stages: stages must be 1 to 3 here but got 4")
+
+
+def test_a_config_may_be_refused_for_one_type_of_output_and_not_for_another(tmp_path):
+    problem = SPEC[SPEC.index("[[problems]]") : SPEC.index("[space]")]
+    text = SPEC.replace(problem, problem + problem.replace("m = 1024", 'dtype = "bf16_fp32"\nm = 1024'))
+    ruled: dict[tuple[str, int], set[str]] = {}
+    spec = read_spec(spec_of(tmp_path, text.replace("tile_n = 128", "tile_n = 128\nepi_n = [8, 16]")))
+    for point, refused in points(spec).items():
+        of = ruled.setdefault((point.problem.dtype, point.config.epi_n), set())
+        of.update(why.split(":")[0] for why in refused.split("; "))
+    assert len(ruled) == 4
+    assert {key for key, rules in ruled.items() if "output" in rules} == {("bf16_fp32", 8)}
+
+
+def test_points_that_a_rule_refuses_are_counted_by_rule(tmp_path):
+    assert space_of(read_spec(spec_of(tmp_path))).refused == {"stages": 1}
+
+
+def test_every_kind_of_data_is_a_study_of_its_own(tmp_path):
+    text = SPEC.replace("[[prob", 'data = ["normal", "zeros", "zeros"]\n[[prob')
+    found = points(read_spec(spec_of(tmp_path, text)))
+    assert len(found) == 2 * 6
+    assert list(dict.fromkeys(map(place_of, found))) == [
+        "1024x1024x1024 burst isolated",
+        "1024x1024x1024 burst isolated zeros",
+    ]
+
+
+def test_the_contexts_are_places_of_their_own_and_isolated_is_the_default(tmp_path):
+    text = SPEC.replace("[[prob", 'contexts = ["isolated", "chained"]\n[[prob')
+    places = list(dict.fromkeys(map(place_of, points(read_spec(spec_of(tmp_path, text))))))
+    assert places == ["1024x1024x1024 burst isolated", "1024x1024x1024 burst chained"]
+    assert read_spec(spec_of(tmp_path)).contexts == ["isolated"]
+
+
+def test_a_rung_is_the_one_it_starts_from_with_what_it_sets(tmp_path):
+    """Cumulative from the space on; a branch leaves the rungs between alone; max is what fits on each rung."""
+    found = {rung.name: rung for rung in rungs(read_spec(spec_of(tmp_path, LADDER)))}
+    shapes = {
+        name: (c.tile_m, c.k_depth, c.stages, c.cluster_n) for name, c in ((n, r.config) for n, r in found.items())
+    }
+    assert shapes == {
+        "base": (64, 4, 2, 1),
+        "ring": (64, 4, 9, 1),
+        "tile": (128, 4, 6, 1),
+        "same": (128, 4, 6, 1),
+        "deep": (320, 16, 0, 1),
+        "pair": (64, 4, 9, 2),
+    }
+    starts = {name: rung.start for name, rung in found.items()}
+    assert starts == {"base": None, "ring": "base", "tile": "ring", "same": "tile", "deep": "same", "pair": "ring"}
+
+
+def test_rungs_with_one_config_share_one_point(tmp_path):
+    found = points(read_spec(spec_of(tmp_path, LADDER)))
+    assert len(found) == 2 * 5
+    assert [why.split(":")[0] for why in found.values() if why] == ["stages"] * 2
+
+
+def test_a_ladder_needs_no_space(tmp_path):
+    text = LADDER[: LADDER.index("[space]")] + LADDER[LADDER.index("[[rungs]]") :]
+    (first, *_) = rungs(read_spec(spec_of(tmp_path, text)))
+    assert first.config == resolve(GemmConfig(stages=2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "same"', 'name = "tile"', "rungs.3.name: must be unique but 'tile' is an earlier rung's too; rename"),
+        (
+            'from = "ring"',
+            'from = "rign"',
+            "rungs.5.from: must name an earlier rung but got 'rign'; choose among base, ring,",
+        ),
+        (
+            'name = "base"',
+            'name = "base"\nfrom = "base"',
+            "rungs.0.from: must name an earlier rung but got 'base'; leave",
+        ),
+        (
+            "tile_m = 64",
+            "tile_m = [64, 128]",
+            "space.tile_m: must be one value beside rungs but got a list; vary it in a",
+        ),
+        ("{ tile_m = 128 }", "{ tile_x = 128 }", "rungs.2.set: tile_x is not a kernel parameter; choose among tile_m"),
+        ('"1x2"', '"1by2"', "rungs.5.set: cluster must be written like \"2x1\" but got '1by2'"),
+        (
+            'name = "ladder"',
+            'name = "ladder"\nskip_illegal = true',
+            "skip_illegal: must be false beside rungs but got true; a ladder shows why",
+        ),
+    ],
+)
+def test_a_mistake_of_a_ladder_is_one_line(tmp_path, old, new, message):
+    with pytest.raises(SpecError) as caught:
+        read_spec(spec_of(tmp_path, LADDER.replace(old, new, 1)))
+    (line,) = str(caught.value).splitlines()
+    assert message in line
+
+
+def test_mistakes_between_rungs_are_told_with_those_within(tmp_path):
+    text = LADDER.replace('from = "ring"', 'from = "rign"').replace("{ tile_m = 128 }", "{ tile = 128 }")
+    text = text.replace('adds = "a ring', 'ads = "a ring').replace("tile_m = 64", "tile_m = [64]")
+    with pytest.raises(SpecError) as caught:
+        read_spec(spec_of(tmp_path, text))
+    where = [line.split(": ")[1].split(" ")[0] for line in str(caught.value).splitlines()]
+    assert sorted(where) == ["rungs.1.adds", "rungs.1.ads", "rungs.2.set", "rungs.5.from", "space.tile_m"]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SpecError, match="does not exist; the sweeps lie in sweeps/"):
+        read_spec(tmp_path / "none.toml")
+
+
+def test_the_grid_is_the_product_in_the_order_of_the_file(tmp_path):
+    found = [
+        (c.tile_m, c.k_depth, c.stages, c.stagger) for c in (p.config for p in points(read_spec(spec_of(tmp_path))))
+    ]
+    assert found == [(64, 4, 9, 1), (64, 16, 2, 1), (128, 4, 6, 1), (128, 16, 1, 0), (320, 4, 3, 1), (320, 16, 0, 0)]
+
+
+def test_a_cluster_sets_both_of_its_fields(tmp_path):
+    spec = read_spec(spec_of(tmp_path, SPEC.replace("stagger = 1", 'stagger = 1\ncluster = ["2x1", "1x2"]')))
+    assert {(config.cluster_m, config.cluster_n) for config in (point.config for point in points(spec))} == {
+        (2, 1),
+        (1, 2),
+    }
+
+
+def test_the_digest_follows_the_question_and_not_the_comments(tmp_path):
+    base = read_spec(spec_of(tmp_path)).digest
+    assert read_spec(spec_of(tmp_path, "# a comment\n" + SPEC)).digest == base
+    assert read_spec(spec_of(tmp_path, SPEC.replace("best = 2", "best = 1"))).digest != base
+    assert read_spec(spec_of(tmp_path, SPEC.replace("tile_n = 128", "tile_n = 128\npdl = false"))).digest != base
+
+
+def test_the_digest_spells_out_how_things_are_measured(tmp_path):
+    """A later version may add keys, but must not measure otherwise under the same question."""
+    base = read_spec(spec_of(tmp_path)).digest
+    assert read_spec(spec_of(tmp_path, SPEC + "[burst]\npairs = 15\n")).digest == base
+    assert read_spec(spec_of(tmp_path, SPEC + "[burst]\npairs = 14\n")).digest != base
+    assert read_spec(spec_of(tmp_path, SPEC + "[budget]\ntrials = 3\n")).digest == base
+
+
+def test_earlier_names_of_parameters_ask_the_same_question(tmp_path):
+    old = 'tile_n = 128\nearly = [true, false]\nzigzag = true\nmulticast = ["rows", "turns"]'
+    new = 'tile_n = 128\npdl = [true, false]\nreverse_k = true\nmulticast = ["split", "alternate"]'
+    first, second = (read_spec(spec_of(tmp_path, SPEC.replace("tile_n = 128", text))) for text in (old, new))
+    assert first.space == second.space
+    assert first.digest == second.digest
+    both = SPEC.replace("tile_n = 128", "tile_n = 128\nearly = true\npdl = false")
+    with pytest.raises(SpecError, match="is an earlier name of pdl, which is given too; leave one of them out"):
+        read_spec(spec_of(tmp_path, both))
+
+
+RECORDED = sorted(path.parent for path in (ROOT / "results/h200").glob("*/provenance.json"))
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda path: path.name)
+def test_a_recorded_study_asked_what_its_sweep_file_asks(folder):
+    """But for three runs of scale.toml, whose race was another."""
+    about = read_provenance(folder)
+    file = ROOT / "sweeps" / f"{about['study']}.toml"
+    if not file.is_file():
+        pytest.skip("asked without a file")
+    same = checked(about["spec"], "recorded").digest == read_spec(file).digest
+    assert same == (folder.name not in ("scale-cold", "scale-two", "scale-warm"))
+
+
+def huge(count):
+    return "[" + ", ".join(str(1 + i) for i in range(count)) + "]"
+
+
+def test_a_huge_grid_is_counted_and_refused_with_its_number(tmp_path):
+    text = SPEC.replace("tile_n = 128", f"tile_n = {huge(200)}\nswizzle = {huge(500)}\nprefetch = {huge(300)}")
+    spec = read_spec(spec_of(tmp_path, text))
+    started = time.monotonic()
+    assert count(spec) == 6 * 200 * 500 * 300
+    with pytest.raises(SpecError, match=f"small has 180,000,000 points and at most {MOST:,} are enumerated"):
+        points(spec)
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tile_n = 128", 'tile = "256x2147483647"', "tile_n must be an integer from 1 to 1048576 but got 2147483647"),
+        ("best = 2", "best = 2\nburst_pairs = 1" + "0" * 400, "final.burst_pairs: "),
+        ("best = 2", "best = 2\nburst_pairs = 1" + "0" * 5000, "cannot be read: "),
+        ("m = 1024", "m = 2147483648", "problems.0.m: Input should be less than 2147483648"),
+        ("tile_n = 128", 'cluster = "' + "9" * 30 + 'x1"', 'must be written like "2x1"'),
+        ("best = 2", "best = 2\nburst_rest = inf", "final.burst_rest: "),
+        ("best = 2", "best = 2\nburst_rest = nan", "final.burst_rest: "),
+    ],
+)
+def test_no_number_of_a_file_is_without_a_bound(tmp_path, old, new, message):
+    with pytest.raises(SpecError) as caught:
+        points(read_spec(spec_of(tmp_path, SPEC.replace(old, new, 1))))
+    (line,) = str(caught.value).splitlines()
+    assert message in line
+    assert len(line) < 400
+
+
+def test_a_byte_that_is_no_text_is_told_with_its_place(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_bytes(b'name = "x"\nquestion = "\x8b"\n')
+    with pytest.raises(SpecError, match="line 2, column 13: byte 0x8b is not UTF-8"):
+        read_spec(path)

@@ -1,0 +1,82 @@
+"""Publishing writes what the rows give, and a reader never finds a part of a file."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+
+import pytest
+
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.pages.publish import publish
+from hopper_gemm.tune.tables.pages.report import report
+from tests.tune.tables.making import row, write_study
+
+
+def again_and_again(folder, until):
+    while time.monotonic() < until:
+        publish(folder)
+
+
+def test_two_publishers_at_once_never_give_a_torn_page_or_picture(tmp_path):
+    """Both write the same folder for some seconds while it is read: every reading is a whole file."""
+    write_study(tmp_path, *(row(tile_m=m, k_depth=k) for m in (64, 128, 256) for k in (2, 4)))
+    publish(tmp_path)
+    page, until = (tmp_path / "table.md").read_text(), time.monotonic() + 6
+    context = multiprocessing.get_context("spawn")
+    publishers = [context.Process(target=again_and_again, args=(tmp_path, until)) for _ in range(2)]
+    for publisher in publishers:
+        publisher.start()
+    readings = 0
+    while any(publisher.is_alive() for publisher in publishers):
+        picture = (tmp_path / "heatmap.png").read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert picture.endswith(b"IEND\xaeB`\x82")
+        assert (tmp_path / "table.md").read_text() == page
+        readings += 1
+    assert [publisher.exitcode for publisher in publishers] == [0, 0]
+    assert readings > 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "heatmap.png",
+        "provenance.json",
+        "rows.csv",
+        "table.md",
+    ]
+
+
+def test_a_folder_gets_the_page_of_each_stage_that_it_holds(tmp_path):
+    folder = write_study(tmp_path, row(), row(stage="compare"))
+    publish(folder, pictures=False)
+    study = read_study(folder)
+    assert (folder / "table.md").read_text() == report(study)
+    assert (folder / "compare.md").read_text() == compare_page(study)
+    assert not list(folder.glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "files"),
+    [
+        (["isolated"], ["heatmap.png"]),
+        (["isolated", "chained"], ["heatmap-64x64x64-burst-chained.png", "heatmap-64x64x64-burst-isolated.png"]),
+    ],
+)
+def test_a_study_with_facets_has_a_picture_for_each_group_that_ran(tmp_path, contexts, files):
+    rows = [row(context=context, tile_m=tile_m, k_depth=4) for context in contexts for tile_m in (64, 128)]
+    rows.append(row("illegal", "registers: too many", sizes=(128, 64, 64), tile_m=320))
+    publish(write_study(tmp_path, *rows, cols="stages", facet_rows="k_depth"))
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == files
+
+
+def test_facets_noted_under_an_earlier_name_are_found(tmp_path):
+    rows = [row(pdl=pdl, tile_m=tile_m) for pdl in (False, True) for tile_m in (64, 128)]
+    publish(write_study(tmp_path, *rows, facet_cols="early"))
+    assert (tmp_path / "heatmap.png").is_file()
+
+
+def test_a_search_has_a_picture_of_its_course(tmp_path):
+    rows = [row(tile_m=m, speedup=s) for m, s in ((64, 0.8), (128, 0.9), (256, 1.0))]
+    spec = {"space": {"tile_m": [64, 128, 256]}, "sampler": "gp"}
+    shares = {"evaluator": "PED-ANOVA", "parameters": {"tile_m": 1.0}}
+    publish(write_study(tmp_path, *rows, spec=spec, importance={"64x64x64 burst isolated": shares}))
+    assert [path.name for path in tmp_path.glob("*.png")] == ["search.png"]

@@ -1,0 +1,95 @@
+"""A study's page says where its figures come from, and never calls a shared first place a winner's."""
+
+from __future__ import annotations
+
+import json
+
+from hopper_gemm.lab.pages.index import index
+from hopper_gemm.model.config import LEGEND, GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.pages.report import report, scope_line
+from tests.tune.tables.making import ABOUT, row, write_study
+
+
+def page(tmp_path, *rows, **about):
+    return report(read_study(write_study(tmp_path / "s", *rows, **about)))
+
+
+def test_a_page_names_regime_context_boards_and_what_a_config_s_label_means(tmp_path):
+    text = page(tmp_path, row(), row(peek=False, board="GPU-2"))
+    assert "Regime: burst; context: isolated; board: GPU-1, GPU-2." in text
+    assert "Measured on an NVIDIA H200, driver 580, 2026-11-23 08:00 UTC." in text
+    assert "## 64 x 64 x 64 bf16, burst, isolated" in text
+    assert f"Configs: {LEGEND}." in text
+
+
+def test_rows_without_a_board_are_said_to_be_of_an_unknown_one(tmp_path):
+    study = read_study(write_study(tmp_path, row(board="unknown")))
+    assert scope_line(study) == "Regime: burst; context: isolated; board: unknown."
+
+
+def test_a_replayed_study_says_that_nothing_was_measured(tmp_path):
+    text = page(tmp_path, row(), source="replayed", replayed_from="results/h200/s")
+    assert "Replayed from recorded measurements of an NVIDIA H200 (results/h200/s); nothing was measured here." in text
+
+
+def test_a_best_that_cannot_be_told_from_others_is_said_not_to_be_alone(tmp_path):
+    rows = [
+        row(speedup=speed, speedup_low=speed - 0.0004, speedup_high=speed + 0.0004, peek=peek)
+        for speed, peek in ((1.0, True), (0.999, False), (0.9, "producer"))
+    ]
+    assert "1 of 2 others cannot be told from it." in page(tmp_path, *rows, noise={"64x64x64 burst isolated": 0.002})
+
+
+def test_finals_of_several_processes_stand_as_one_measurement(tmp_path):
+    finals = [row(stage="final", process=p, pairs=((100.0, 102.0),) * 2) for p in range(3)]
+    text = page(tmp_path, row(), *finals)
+    assert "Measured again, 6 pairs in 3 fresh processes:" in text
+    assert "**1.020x [1.020, 1.020]**" in text
+
+
+def test_configs_that_share_the_first_place_are_listed_under_their_present_labels(tmp_path):
+    """Earlier studies noted them by labels of their time."""
+    now = str(resolve(GemmConfig()))
+    then = now.replace("stagger1", "lag1")
+    text = page(tmp_path, row(), even={"64x64x64 burst isolated": [then, "gone"]})
+    assert f"No unique best: 2 finals are even within the noise: `{now}`; `gone`." in text
+
+
+def test_coverage_counts_what_ran_was_refused_and_was_not_tried(tmp_path):
+    rows = [row(), row("illegal", "registers: too many", tile_m=320, k_depth=4)]
+    text = page(tmp_path, *rows, skipped={"multicast": 3, "split": 2}, points=12)
+    assert "1 ok, 1 illegal; 12 points, 7 of them legal, 5 refused (3 by multicast, 2 by split), 5 not tried." in text
+
+
+def test_a_sweep_for_one_config_shows_how_it_does_on_each_problem(tmp_path):
+    sizes = ((64, 64, 64), (128, 64, 64))
+    rows = [row(sizes=one, tile_m=m, speedup=s) for one, s in zip(sizes, (1.2, 0.9), strict=True) for m in (64, 128)]
+    text = page(tmp_path, *rows, spec={"space": {"tile_m": [64, 128]}, "across": "worst"})
+    assert "## One config for all problems: the best by the worst, search" in text
+    assert "| 1.200x | 0.900x | 0.900x | 1.039x |" in text
+
+
+def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
+    """Name, source, date, GPU and spec are needed; table and seed are not."""
+    folder = write_study(tmp_path, row())
+    about = {name: ABOUT[name] for name in ("schema_version", "study", "source")}
+    (folder / "provenance.json").write_text(
+        json.dumps({**about, "created": "", "gpu": {"name": "NVIDIA H200", "driver": ""}, "spec": {"space": {}}})
+    )
+    text = report(read_study(folder))
+    assert "**Measured on an NVIDIA H200.**" in text
+    assert "| 256 | 1.00x (4) |" in text
+
+
+def test_a_tag_in_provenance_stands_as_text_on_every_page(tmp_path):
+    tag = "<img src=x>"
+    about = {"question": f"Is n < 64? {tag}", "gpu": {"name": tag, "driver": tag}, "skipped": {tag: 1}}
+    study = read_study(write_study(tmp_path / "results/h200/s", row(), row(stage="compare"), **about))
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks/reader.py").write_text("")  # an index with readers shows the questions
+    for text in (report(study), compare_page(study), index(tmp_path / "results/h200")):
+        assert tag not in text
+        assert "Is n < 64? &lt;img src=x>" in text

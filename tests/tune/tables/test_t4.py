@@ -1,0 +1,187 @@
+"""The T4 export follows the published schema and gives every figure of our rows."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.schema import STATUSES
+from hopper_gemm.tune.tables.t4 import INVALIDITY, export
+from tests.conftest import ROOT
+from tests.tune.tables.making import row, write_study
+
+STAGGER = ROOT / "results/h200/stagger"
+
+NUMBER = {"type": "number"}
+RESULTS = {
+    "type": "object",
+    "required": ["schema_version", "results"],
+    "properties": {
+        "schema_version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+        "metadata": {
+            "properties": {
+                "compute_api": {"enum": ["OpenCL", "CUDA", "Vulkan"]},
+                "timeunit": {"enum": ["nanoseconds", "microseconds", "milliseconds", "seconds"]},
+            }
+        },
+        "results": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["timestamp", "configuration", "objectives", "times", "invalidity", "correctness"],
+                "properties": {
+                    "timestamp": {"type": "string"},
+                    "configuration": {"type": "object"},
+                    "objectives": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                    "times": {
+                        "type": "object",
+                        "properties": {
+                            "runtimes": {"type": "array", "items": NUMBER},
+                            "compilation_time": NUMBER,
+                            "framework": NUMBER,
+                            "search_algorithm": NUMBER,
+                            "validation": NUMBER,
+                            "benchmark": NUMBER,
+                        },
+                    },
+                    "invalidity": {"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
+                    "correctness": {"enum": [0, 1]},
+                    "measurements": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["name", "value", "unit"],
+                            "additionalProperties": False,
+                            "properties": {
+                                "name": {"type": "string"},
+                                "value": {"type": ["number", "string", "array"]},
+                                "unit": {"type": "string"},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""What T4 1.0.0 asks of a results file, and more strictly: written anew from kernel_tuner/schema/T4/1.0.0 of
+https://github.com/KernelTuner/kernel_tuner and its successor in AutoTuningAssociation/autotuning_methodology. What is
+only recommended there (timestamp, objectives, units) is required here."""
+
+METADATA = {
+    "type": "object",
+    "required": ["schema_version", "metadata"],
+    "properties": {
+        "schema_version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+        "metadata": {
+            "type": "object",
+            "required": ["hardware", "environment"],
+            "properties": {
+                "zenodo": {"type": "object"},
+                "hardware": {"type": "object", "properties": {"hardware_description": {"type": "array"}}},
+                "environment": {
+                    "type": "object",
+                    "properties": {"device_query": {"type": "object"}, "requirements": {"type": "array"}},
+                },
+            },
+        },
+    },
+}
+
+
+def documents(paths):
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def measured(result):
+    return {one["name"]: one["value"] for one in result["measurements"]}
+
+
+def test_every_file_of_a_recorded_study_follows_the_schema(tmp_path):
+    *files, about = documents(export(STAGGER, tmp_path / "t4.json"))
+    assert [len(one["results"]) for one in files] == [380, 380]
+    for one in files:
+        jsonschema.validate(one, RESULTS)
+    jsonschema.validate(about, METADATA)
+
+
+def test_a_result_says_what_its_row_says(tmp_path):
+    (document,) = documents([export(STAGGER, tmp_path / "t4.json")[0]])
+    rows = [one for one in read_study(STAGGER).stage("sweep") if one.point.problem.k == 8192]
+    assert len(rows) == len(document["results"])
+    for one, result in zip(rows[::20], document["results"][::20], strict=True):
+        config = GemmConfig(**result["configuration"])
+        assert config == resolve(config) == one.point.config
+        found = measured(result)
+        assert found["speedup"] == one.figures["speedup"]
+        assert found["time"] == pytest.approx(one.figures["time_us"] / 1e3)
+        assert result["times"]["runtimes"] == pytest.approx([pair.ours_us / 1e3 for pair in one.samples])
+        assert found["baseline_runtimes"] == pytest.approx([pair.baseline_us / 1e3 for pair in one.samples])
+        assert len(result["times"]["runtimes"]) == one.figures["pairs"]
+
+
+def test_a_document_names_regime_context_baseline_and_boards(tmp_path):
+    folder = write_study(tmp_path / "s", row(), row(context="chained", board="GPU-2"))
+    files = export(folder, tmp_path / "t4.json")
+    assert [file.name for file in files] == [
+        "t4-64x64x64-burst-isolated.json",
+        "t4-64x64x64-burst-chained.json",
+        "t4-metadata.json",
+    ]
+    about = documents(files)[1]["metadata"]
+    assert (about["regime"], about["context"], about["baseline"], about["boards"]) == (
+        "burst",
+        "chained",
+        "cublas",
+        ["GPU-2"],
+    )
+
+
+def test_isolated_runtimes_are_without_the_spacer(tmp_path):
+    one = row(pairs=((14.0, 24.0),))
+    one = type(one)(**{**vars(one), "samples": (one.samples[0]._replace(spacer_us=4.0),)})
+    (document, _) = documents(export(write_study(tmp_path / "s", one), tmp_path / "t4.json"))
+    (result,) = document["results"]
+    assert result["times"]["runtimes"] == [0.01]
+    assert measured(result)["baseline_runtimes"] == [0.02]
+
+
+def test_what_did_not_run_has_a_word_of_the_format_and_no_times(tmp_path):
+    rows = [row(), row("illegal", "stages: exceeds smem", tile_m=320), row("timeout", "killed", tile_m=192)]
+    (document, _) = documents(export(write_study(tmp_path / "s", *rows), tmp_path / "t4.json"))
+    jsonschema.validate(document, RESULTS)
+    bad = [one for one in document["results"] if one["invalidity"] != "correct"]
+    assert sorted(one["invalidity"] for one in bad) == ["constraints", "timeout"]
+    assert all(one["times"] == {} and one["correctness"] == 0 and "time" not in measured(one) for one in bad)
+    assert any("exceeds smem" in measured(one)["reason"] for one in bad)
+
+
+def test_every_status_has_a_word():
+    assert set(INVALIDITY) == set(STATUSES)
+
+
+def test_the_schema_of_this_test_refuses_what_t4_refuses():
+    good = {"timestamp": "", "configuration": {}, "objectives": ["time"], "times": {}, "invalidity": "correct"}
+    with pytest.raises(jsonschema.ValidationError, match="'correctness' is a required property"):
+        jsonschema.validate({"schema_version": "1.0.0", "results": [good]}, RESULTS)
+    with pytest.raises(jsonschema.ValidationError, match="is not one of"):
+        jsonschema.validate(
+            {"schema_version": "1.0.0", "results": [{**good, "correctness": 1, "invalidity": "slow"}]}, RESULTS
+        )
+
+
+def test_a_folder_named_as_the_file_is_refused(tmp_path):
+    with pytest.raises(ResultsError, match=r"--out must be a file but .* is a folder; name one in it"):
+        export(STAGGER, tmp_path)
+
+
+def test_samples_that_were_not_kept_leave_no_runtimes(tmp_path):
+    (document, _) = documents(export(write_study(tmp_path / "s", row()), tmp_path / "t4.json"))
+    jsonschema.validate(document, RESULTS)
+    assert all("runtimes" not in one["times"] for one in document["results"])
