@@ -494,3 +494,14 @@ def test_tables_open_on_a_laptop():
         timeout=60,
     )
     assert "exceeds smem" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pandas", "tune"), ("pyarrow", "tune")])
+def test_a_command_names_the_extra_that_brings_what_it_lacks(package, extra):
+    blocked = f"import sys; sys.modules['{package}'] = None; sys.argv[1:] = ['table', 'results/h200/seed-table']"
+    command = [sys.executable, "-c", f"{blocked}; from hopper_gemm.cli import entry; entry()"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"hopper-gemm: table needs the package {package}, which is not installed; pip install 'hopper-gemm[{extra}]'\n"
+    )

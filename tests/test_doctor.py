@@ -145,7 +145,7 @@ def test_without_what_the_command_itself_needs_it_says_so_in_one_line(package):
     check = f"import sys; sys.modules['{package}'] = None; import hopper_gemm.cli"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"hopper-gemm: the package {package} is not installed; install hopper-gemm again")
+    assert done.stderr.startswith(f"hopper-gemm: the command line needs the package {package}, ")
     assert len(done.stderr.splitlines()) == 1
 
 

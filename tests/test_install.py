@@ -24,7 +24,7 @@ DSL = "nvidia-cutlass-dsl"
 def required() -> dict[str, Requirement]:
     """Every requirement, those of extras included, by name."""
     texts = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
-    return {canonicalize_name(one.name): one for one in map(Requirement, texts)}
+    return {canonicalize_name(one.name): one for one in map(Requirement, texts) if one.name != PROJECT["name"]}
 
 
 def pinned() -> dict[str, str]:

@@ -14,7 +14,8 @@ except ModuleNotFoundError as error:
     if (error.name or "hopper_gemm").startswith("hopper_gemm"):
         raise
     sys.exit(
-        f"hopper-gemm: the package {error.name} is not installed; install hopper-gemm again, with what it requires"
+        f"hopper-gemm: the command line needs the package {error.name}, which is not installed; "
+        "pip install 'hopper-gemm[tune]'"
     )
 
 __all__ = ["app", "entry"]

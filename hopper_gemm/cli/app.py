@@ -17,6 +17,9 @@ from hopper_gemm.tune.measure.device import NoHopperError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
+EXTRAS = {"distributed": "cluster", "cryptography": "cluster", "psycopg": "postgres"}
+"""Extra that brings a package, where it is not ``tune``."""
+
 BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
 
 
@@ -60,6 +63,14 @@ def command(body: Callable[..., None]) -> Callable[..., None]:
             body(*args, **kwargs)
         except NoHopperError as error:
             fail(str(error), NO_GPU)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "hopper_gemm"):
+                raise
+            extra = EXTRAS.get(package, "tune")
+            fail(
+                f"{body.__name__} needs the package {package}, which is not installed; pip install 'hopper-gemm[{extra}]'"
+            )
         except BrokenPipeError:  # click would make it exit code 1
             raise typer.Exit(0) from None
         except OSError as error:

@@ -81,9 +81,15 @@ def package_of(requirement: str) -> str:
 def _requirements() -> tuple[tuple[str, ...] | None, str]:
     try:
         required: Sequence[str] = requires(PROJECT) or ()
-        return tuple(one for one in required if "extra ==" not in one), metadata(PROJECT)["Requires-Python"] or ""
+        return tuple(filter(None, map(_needed, required))), metadata(PROJECT)["Requires-Python"] or ""
     except PackageNotFoundError:
         return None, ""
+
+
+def _needed(requirement: str) -> str:
+    """A requirement of a base install or of the extra ``tune``, without its marker; empty for another extra's."""
+    text, _, marker = requirement.partition(";")
+    return text.strip() if "extra" not in marker or "tune" in marker else ""
 
 
 def _version(name: str) -> str | None:

@@ -2,10 +2,9 @@
 
 Mirrors :class:`hopper_gemm.kernel.sums.workspace.Ledger`, whose module describes the word and its two endings, and the
 order in which ``WorkspaceSum`` (:mod:`hopper_gemm.kernel.sums.reduction`) and ``StreamSum``
-(:mod:`hopper_gemm.lab.ladder.stream`) call it. Each
-step of a part is one access to the word, or the writing of its sums. Any part may begin first, and no more than
-``resident`` are under way at once: the others begin as these end, as where a GPU has fewer SMs to give than a launch has
-CTAs.
+(:mod:`hopper_gemm.lab.ladder.stream`) call it. Each step of a part is one access to the word,
+or the writing of its sums. Any part may begin first, and no more than ``resident`` are under way at once: the others
+begin as these end, as where a GPU has fewer SMs to give than a launch has CTAs.
 """
 
 from __future__ import annotations
