@@ -113,8 +113,9 @@ def test_a_machine_without_any_package_or_driver_is_looked_at_all_the_same(monke
 
 def test_packages_and_ranges_are_those_of_the_projects_own_metadata():
     facts = this_machine()
-    required = [one for one in requires("hopper-gemm") or () if "extra ==" not in one]
-    assert facts.requirements == tuple(required)
+    known = requires("hopper-gemm") or ()
+    required = [one for one in known if "extra ==" not in one or re.search("extra == .tune.", one)]
+    assert facts.requirements == tuple(one.partition(";")[0].strip() for one in required)
     assert facts.requires_python == metadata("hopper-gemm")["Requires-Python"]
     assert [name for name, version in facts.installed.items() if version is None] == []
     assert len(facts.installed) == len(required) > 5

@@ -68,9 +68,8 @@ def command(body: Callable[..., None]) -> Callable[..., None]:
             if package in ("", "hopper_gemm"):
                 raise
             extra = EXTRAS.get(package, "tune")
-            fail(
-                f"{body.__name__} needs the package {package}, which is not installed; pip install 'hopper-gemm[{extra}]'"
-            )
+            lacks = f"{body.__name__} needs the package {package}, which is not installed"
+            fail(f"{lacks}; pip install 'hopper-gemm[{extra}]'")
         except BrokenPipeError:  # click would make it exit code 1
             raise typer.Exit(0) from None
         except OSError as error:
