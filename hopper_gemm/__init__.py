@@ -27,6 +27,10 @@ _SERVED = {
 """Imported when first asked for, since the first two bring torch and the DSL along."""
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("hopper-gemm")

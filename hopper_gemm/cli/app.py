@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+import hopper_gemm
 from hopper_gemm.tune.measure.device import NoHopperError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 EXTRAS = {"distributed": "cluster", "cryptography": "cluster", "psycopg": "postgres"}
 """Extra that brings a package, where it is not ``tune``."""
@@ -36,7 +37,7 @@ def entry() -> None:
             raise
         message = error.format_message()
         asked_nothing = message.startswith("Usage")
-        line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see hopper-gemm --help"
+        line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see {_path_of(error)} --help"
         print(message if asked_nothing else line, file=sys.stderr)
         code = BAD_INPUT
     try:
@@ -91,6 +92,24 @@ def saying(as_json: bool) -> Callable[[str], None]:
     return stderr if as_json else print
 
 
+def _path_of(error: Any) -> str:
+    """The command that an error of the command line is about, with its name."""
+    context = getattr(error, "ctx", None)
+    names = [] if context is None else [one.info_name for one in (context.parent, context) if one and one.info_name]
+    return " ".join(["hopper-gemm", *names[1:]])
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"hopper-gemm {hopper_gemm.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+]
+
+
 @app.callback()
-def main() -> None:
-    """Fast matrix multiplication on NVIDIA Hopper GPUs: sweeps, tables, and what limits a config."""
+def main(version: Version = False) -> None:
+    """Fast matrix multiplication on NVIDIA Hopper GPUs: tune a problem, compare it, read the recorded studies."""

@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 
 @command
 def sweep(
-    spec: Annotated[Path, typer.Argument(help="The question, as TOML; see sweeps/.")],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Question of the sweep, as TOML; see sweeps/.")],
     out: options.StudyOut = None,
     storage: Annotated[str | None, typer.Option(help="Optuna storage, file or URL, that mirrors the trials.")] = None,
     gpus: options.Gpus = "0",
@@ -33,9 +33,14 @@ def sweep(
     backend: options.BackendName = "auto",
     recorded: options.Recorded = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the points and stop.")] = False,
+    verbose: options.Verbose = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure every point of a sweep, or go on where the last run stopped."""
+    """Measure the points of a sweep.
+
+    Every row is written as it comes; the same command goes on where the last run stopped. Without a Hopper GPU the
+    recorded measurements are replayed.
+    """
     from hopper_gemm.cli.running import opened, summary, swept
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
@@ -56,20 +61,23 @@ def sweep(
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    found = swept(asked, source, out, "Measuring", say, **bounds)
+    found = swept(asked, source, out, "Measuring", say, verbose, **bounds)
     print(json.dumps(summary(found)) if as_json else (found / "table.md").read_text())
 
 
 @command
 def tune(
-    m: options.MaybeSize = None,
-    n: options.MaybeSize = None,
-    k: options.MaybeSize = None,
+    m: options.MaybeM = None,
+    n: options.MaybeN = None,
+    k: options.MaybeK = None,
     shapes: options.Shapes = None,
     dtype: options.Dtype = "bf16",
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
-    budget: Annotated[float | None, typer.Option("--budget", "--seconds", min=1, help="Default: 60.")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", "--seconds", min=1, metavar="SECONDS", help="Time to search for. Default: 60."),
+    ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Configs to measure. Default: as time allows.")] = None,
     sampler: Annotated[str, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
     backend: Annotated[
@@ -78,7 +86,9 @@ def tune(
     recorded: Annotated[
         Path | None, typer.Option("--from", help="Study to replay. Default: the recorded one of this problem.")
     ] = None,
-    warm_start: Annotated[list[Path] | None, typer.Option(help="Results folder to begin with; repeat.")] = None,
+    warm_start: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="Results folder to begin with; may be repeated.")
+    ] = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
     cluster: options.Cluster = False,
@@ -86,12 +96,18 @@ def tune(
     known: Annotated[
         bool, typer.Option(help="Begin with the best configs known of the problem and of those near it. Default: yes.")
     ] = True,
-    pdl: Annotated[bool | None, typer.Option(help="Search PDL. Default: chained, short.")] = None,
+    pdl: Annotated[
+        bool | None, typer.Option(help="Search programmatic dependent launch too. Default: for short chained launches.")
+    ] = None,
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
+    verbose: options.Verbose = False,
     as_json: options.Json = False,
 ) -> None:
-    """Find the best config for one problem, or for each of a list (--shapes), and put it into the tuned table. The same
-    command goes on where the last run stopped. --out of a list is the folder of its problems' folders."""
+    """Find the best config of a problem for matmul to run.
+
+    It goes into your tuned table, which matmul reads first. With --shapes every problem of a list is tuned, and --out
+    is the folder of the problems' folders. The same command goes on where the last run stopped.
+    """
     from hopper_gemm.cli.running import swept, tune_list
     from hopper_gemm.tune.run.questions.tune import Options, question, recorded_problem
     from hopper_gemm.tune.run.source import choose
@@ -121,7 +137,7 @@ def tune(
     if problem != asked:
         say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
     source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
-    folder = swept(question(problem, how, source.recorded), source, out, "Tuning", say)
+    folder = swept(question(problem, how, source.recorded), source, out, "Tuning", say, verbose)
     told = verdict(folder)
     print(json.dumps({**asdict(told), "out": str(folder)}) if as_json else "\n".join(told.lines()))
 
@@ -133,9 +149,13 @@ def ladder(
     gpus: options.Gpus = "0",
     backend: options.BackendName = "auto",
     recorded: options.Recorded = None,
+    verbose: options.Verbose = False,
     as_json: options.Json = False,
 ) -> None:
-    """Every design step of the study, one table: how fast, against cuBLAS, and the gain over the step before."""
+    """Measure the kernel one design step at a time.
+
+    The table shows how fast each step is, the speedup over cuBLAS, and the gain over the step that it starts from.
+    """
     from hopper_gemm.cli.running import swept
     from hopper_gemm.tune.run.source import choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
@@ -148,7 +168,7 @@ def ladder(
     if not asked.rungs:
         fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
     source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus))
-    study = read_study(swept(asked, source, out, "Measuring", saying(as_json)))
+    study = read_study(swept(asked, source, out, "Measuring", saying(as_json), verbose))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
     page = f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}"
     print(json.dumps([step.as_dict() for step in steps]) if as_json else page)
@@ -156,7 +176,9 @@ def ladder(
 
 @command
 def compare(
-    sizes: Annotated[list[int] | None, typer.Argument(metavar="M N K", help="Problems, instead of a list.")] = None,
+    sizes: Annotated[
+        list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")
+    ] = None,
     shapes: options.Shapes = None,
     against: Annotated[str, typer.Option(help="cublas, cublaslt, triton, quack, with commas.")] = "cublas,cublaslt",
     regime: options.Regime = "burst",
@@ -171,7 +193,10 @@ def compare(
     shared: options.Shared = False,
     as_json: options.Json = False,
 ) -> None:
-    """Our kernel beside cuBLAS, the best of cuBLASLt and other libraries; goes on where the last run stopped."""
+    """Compare the kernel with cuBLAS and other libraries.
+
+    Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
+    """
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, problems_of, tables_of
     from hopper_gemm.tune.tables.compare import cells, means
@@ -224,7 +249,10 @@ def check(
     shared: options.Shared = False,
     as_json: options.Json = False,
 ) -> None:
-    """Does today's kernel still run the recorded best configs, right and as fast as the binaries kept beside them?"""
+    """Check that the recorded best configs still hold.
+
+    Today's kernel must be right, and as fast as the binaries that are kept with the tuned table.
+    """
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.lab.guard.check import Check, guarded_of
     from hopper_gemm.lab.guard.check import record as keep
@@ -260,8 +288,11 @@ def counters(
     no_meter: Annotated[bool, typer.Option("--no-meter", help="Only what the profiler counts.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Hardware counters of a study's kernels and of cuBLAS: clock, traffic, L2 hits, instructions; and how often our
-    kernel's roles find a stage ready, and how long they wait. Rows go to the study's folder where that takes rows."""
+    """Count what a study's kernels and cuBLAS do on the GPU.
+
+    The profiler counts clock, traffic, L2 hits and instructions; the kernel itself counts how often its roles find a
+    stage ready and how long they wait. Rows go to the study's folder if it takes rows.
+    """
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.lab.counters.profiler import find_profiler
     from hopper_gemm.lab.counters.question import Counting, folder_of
@@ -302,7 +333,10 @@ def trace(
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
 ) -> None:
-    """When the roles of a CTA did what, in SM clocks: a table of moments for each rung."""
+    """Trace when the roles of a CTA do what.
+
+    The result is a table of moments in SM clocks for each rung of a ladder.
+    """
     from hopper_gemm.cli.running import here, name_tenants
     from hopper_gemm.lab.counters.timeline import trace as traced
 
@@ -319,7 +353,10 @@ def worker(
     pem: Annotated[Path, typer.Option(help="File with certificate and key, which the coordinator made.")],
     gpus: options.Gpus = "0",
 ) -> None:
-    """Let GPUs of this host take part in a sweep that runs with --cluster."""
+    """Let the GPUs of this host join a sweep on another host.
+
+    The other host runs sweep --cluster, which prints the address and the key file.
+    """
     from hopper_gemm.cli.running import name_tenants
     from hopper_gemm.tune.run.executors.cluster import serve
     from hopper_gemm.tune.run.task import Rig

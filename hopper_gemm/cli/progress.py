@@ -17,13 +17,21 @@ from hopper_gemm.tune.tables.pivot import interval, words
 Told = tuple[Watcher, Callable[[str], None]]
 
 
-def watching(open_points: int) -> AbstractContextManager[Told]:
+ALARMING = ("wrong_result", "timeout", "crash")
+"""Statuses that are printed whenever they come."""
+
+LINE_SECONDS = 5.0
+"""Time between two lines of progress where stderr is no terminal."""
+
+
+def watching(open_points: int, verbose: bool = False) -> AbstractContextManager[Told]:
     """A watcher for a sweep, and what prints a line beside it, on stderr.
 
     Args:
         open_points: points to be measured now.
+        verbose: print a line for every point.
     """
-    return _bar(open_points) if sys.stderr.isatty() else nullcontext(_lines())
+    return _bar(open_points, verbose) if sys.stderr.isatty() else nullcontext(_lines(verbose))
 
 
 def describe(progress: Progress) -> str:
@@ -41,17 +49,25 @@ def _goal(progress: Progress) -> str:
     return f"{progress.best:.3f}x" if progress.goal == "speedup" else f"{progress.best:.3f} pJ/FLOP"
 
 
-def _lines() -> Told:
+def _lines(verbose: bool) -> Told:
     started = time.monotonic()
+    told = started - LINE_SECONDS
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:7.1f}s {text}", file=sys.stderr, flush=True)
 
-    return lambda progress: say(describe(progress)), say
+    def watch(progress: Progress) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if verbose or now - told >= LINE_SECONDS or progress.row.status in ALARMING:
+            told = now
+            say(describe(progress))
+
+    return watch, say
 
 
 @contextmanager
-def _bar(open_points: int) -> Iterator[Told]:
+def _bar(open_points: int, verbose: bool) -> Iterator[Told]:
     columns = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeRemainingColumn(), "{task.description}")
     with bars.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=open_points)
@@ -61,7 +77,7 @@ def _bar(open_points: int) -> Iterator[Told]:
             bar.update(task, description=f"{best}{place_of(progress.row.point)}")
             if progress.row.stage == "sweep":
                 bar.advance(task)
-            if not progress.row.ok:
+            if verbose or progress.row.status in ALARMING:
                 bar.console.print(describe(progress))
 
         yield watch, bar.console.print

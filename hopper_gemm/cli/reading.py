@@ -43,7 +43,10 @@ def table(
     write: Annotated[bool, typer.Option("--write", help="Also write the folder's pages and pictures anew.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Pivot a study's results, one table for each problem, regime and context."""
+    """Show the table of a recorded study.
+
+    There is one table for each problem, regime and context.
+    """
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.pages.report import source_line
     from hopper_gemm.tune.tables.pivot import escaped, groups, pivot, render, rows_of
@@ -70,18 +73,24 @@ def table(
 
 @command
 def explain(
-    m: options.Size,
-    n: options.Size,
-    k: options.Size,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="As cluster=2x1; may be repeated.")] = None,
+    m: options.M,
+    n: options.N,
+    k: options.K,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
+    ] = None,
     dtype: options.Dtype = "bf16",
     layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
     context: options.Context = "isolated",
     gpu: Annotated[str | None, typer.Option(help="Kind of GPU, such as h200. Default: the one here.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Can a config run a problem, what does it take of an SM, what would the chip allow, and what would matmul run
-    instead. No GPU needed."""
+    """Explain what matmul runs for a problem, and what limits it.
+
+    With --set another config is explained: whether it can run, what it takes of an SM, what the chip allows. No GPU is
+    needed.
+    """
     from hopper_gemm.cli.doctor import kind_here
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.predict import predict
@@ -95,11 +104,12 @@ def explain(
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
-    config = config_of(options.config_values(settings or []))
     asked = GemmProblem(m, n, k, dtype, layouts)
     problem = filled_up(asked)
     kind = kind_here() if gpu is None else slug(gpu)
-    found, served = explained(config, problem), find(tables(kind, stderr), problem, context=context)
+    served = find(tables(kind, stderr), problem, context=context)
+    config = config_of(options.config_values(settings)) if settings else served.config
+    found = explained(config, problem)
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         serves = {"config": served.config.as_dict(), "how": served.how, "gpu": kind, "entry": entry}
@@ -113,7 +123,10 @@ def explain(
     how = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
     if served.entry is not None and served.table is not None:
         how = f"{served.how}: {served.tuned_on}, {shown(served.table)}, measured on an {served.entry.gpu}"
-    print(f"  matmul      {served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; {how}")
+    other = (
+        f"{served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; " if settings else "this; "
+    )
+    print(f"  matmul      {other}{how}")
 
 
 @command
@@ -121,13 +134,18 @@ def simulate(
     results: options.StudyFolder,
     samplers: Annotated[str, typer.Option(help="Names, with commas; gp-blind is gp without the model prior.")] = ALL,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each sampler.")] = 30,
-    trials: Annotated[int | None, typer.Option(min=1, help="Of a run. Default: a quarter of the space.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials of each run. Default: a quarter of the space.")
+    ] = None,
     regime: options.OnlyRegime = None,
     problem: options.OnlyProblem = None,
     out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .png and .json.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""
+    """Let samplers search a recorded study.
+
+    The page says how many trials each sampler needs to find the recorded best. No GPU is needed.
+    """
     from hopper_gemm.lab.simulation.page import publish, simulation_page
     from hopper_gemm.lab.simulation.simulate import recorded_places, summary
     from hopper_gemm.lab.simulation.simulate import simulate as simulated
@@ -151,7 +169,10 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Default: t4.json; several problems have a file each.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """A study in the format of other tuners: T4, the open results format of the autotuning community."""
+    """Write a study in the format of other tuners.
+
+    T4 is the open results format of the autotuning community.
+    """
     from hopper_gemm.tune.study.files import shown
     from hopper_gemm.tune.tables.t4 import export as exported
 
@@ -165,7 +186,10 @@ def export(
 
 @command
 def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
-    """Turn a finished study's CSV files into Parquet, a fifth of the size; every command reads either."""
+    """Pack a finished study's rows into a fifth of their size.
+
+    Rows become Parquet, which every command reads as it reads CSV.
+    """
     from hopper_gemm.tune.study.pack import pack as packed
     from hopper_gemm.tune.study.reader import has_rows
 
@@ -184,7 +208,7 @@ def store(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Where compiled kernels are kept, how many there are, and how large they are."""
+    """Say where compiled kernels are kept, or remove them."""
     from hopper_gemm.compiler.store import KernelStore, default_store
 
     kernels = KernelStore(default_store())
@@ -198,7 +222,7 @@ def store(
 
 @command
 def doctor(as_json: options.Json = False) -> None:
-    """Compare this machine with what the project needs, and say what to do."""
+    """Check this machine and say what to do."""
     from hopper_gemm.cli.doctor import examine
 
     findings = examine()

@@ -79,14 +79,16 @@ def opened(spec: SweepSpec, source: Source, out: Path | None, **options: Any) ->
     return Sweep(spec, out or source.folder(spec), source.about, source=source.word, only=only, **options)
 
 
-def swept(spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Say, **options: Any) -> Path:
+def swept(
+    spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
+) -> Path:
     """Run a sweep under a progress bar, and write its pages; its folder."""
     asked = opened(spec, source, out, **options)
     plan, trials = asked.plan(), options.get("trials")
     say(source.opening(verb, spec.name, asked.out))
     if source.recorded is not None and asked.unrecorded:
         stderr(f"{asked.unrecorded} points are not recorded in {shown(source.recorded.path)} and are left out")
-    with watching(plan.open if trials is None else min(trials, plan.open)) as (watch, line):
+    with watching(plan.open if trials is None else min(trials, plan.open), verbose) as (watch, line):
         asked.watch, asked.say = watch, line
         if not asked.finished:
             answer(asked, source, spec.name, line, asked, seed=spec.seed, fresh=spec.final.fresh)

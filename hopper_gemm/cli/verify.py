@@ -24,7 +24,7 @@ PROOFS = "verify-cpu.csv"
 @command
 def verify(
     pairs: Annotated[int, typer.Option(min=0, help="Drawn pairs of config and problem.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn pairs.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
     gpus: options.Gpus = "0",
     out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = OUT,
@@ -35,8 +35,11 @@ def verify(
     cpu: Annotated[bool, typer.Option("--cpu", help="Only the protocols' models; needs no GPU.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Check the kernel on drawn problems and under load, or its protocols in every order of events. Exit 1: a
-    failure."""
+    """Verify the kernel on drawn problems and under load.
+
+    With --cpu the models of its protocols run in every order of events, which needs no GPU. The exit code is 1 if
+    anything failed.
+    """
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.lab.verify.drawing import pairs as drawn
     from hopper_gemm.lab.verify.harness import Harness, Job, compile_all

@@ -343,6 +343,10 @@ FIELDS = tuple(PARAMETERS)
 
 DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(GemmConfig)}
 
+GemmConfig.__doc__ = f"{GemmConfig.__doc__}\n    Parameters:\n" + "".join(
+    f"        {name} (default {DEFAULTS[name]!r}): {parameter.doc}\n" for name, parameter in PARAMETERS.items()
+)
+
 LAUNCH_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch)
 """Parameters that are arguments of the launch: changing them recompiles nothing."""
 

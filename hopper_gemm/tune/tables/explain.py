@@ -82,11 +82,13 @@ def lines(found: dict[str, Any]) -> list[str]:
     regions = " + ".join(f"{name} {size}" for name, size in found["smem_map"].items())
     reads = f", wgmma reads {back:.4f} B/FLOP back" if back else ""
     useful = f"{found['wave_efficiency']:.1%} of them useful"
+    split = found["registers"] or {}
+    registers = f"{split.get('producer')} for the producer and {split.get('consumer')} for the consumers"
     return [
         f"{title}: legal",
         f"  stages      up to {found['stages_max']} of {found['stage_bytes']} B, swizzle {found['swizzle_bytes']} B",
         f"  smem        {found['smem_bytes']} B = {regions}",
-        f"  registers   {found['accumulators']} accumulators per consumer thread, {found['registers']}, "
+        f"  registers   {found['accumulators']} accumulators per consumer thread; {registers}, "
         f"{found['threads']} threads",
         f"  wgmma       {found['wgmma']} per consumer and stage",
         f"  waves       {found['tiles']} tiles in {found['waves']} waves, {useful}",
