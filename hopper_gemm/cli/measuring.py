@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import hopper_gemm.cli.options as options
-from hopper_gemm.cli.app import CHECK_FAILED, command, fail, saying, stderr
+from hopper_gemm.cli.app import CHECK_FAILED, NO_GPU, command, fail, saying, stderr
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
@@ -244,6 +244,9 @@ def compare(
 @command
 def check(
     record: Annotated[bool, typer.Option("--record", help="Instead keep today's binaries; needs no GPU.")] = False,
+    digests: Annotated[
+        bool, typer.Option("--record-digests", help="Instead note today's machine code; needs no GPU.")
+    ] = False,
     recorded: options.TunedTable = None,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
@@ -251,15 +254,18 @@ def check(
 ) -> None:
     """Check that the recorded best configs still hold.
 
-    Today's kernel must be right, and as fast as the binaries that are kept with the tuned table.
+    Today's kernel must be right, and as fast as the binaries that are kept with the tuned table. Exit code 1: a config
+    has fallen or is unsure; 3: it is unsure because another process uses the GPU.
     """
     from hopper_gemm.cli.running import answer, here
-    from hopper_gemm.lab.guard.check import Check, guarded_of
+    from hopper_gemm.lab.guard.check import Check, guarded_of, record_codes
     from hopper_gemm.lab.guard.check import record as keep
+    from hopper_gemm.tune.run.tenants import busy
 
-    if record:
+    if record or digests:
         for path in [recorded] if recorded else recorded_tables().values():
-            print(f"{len(keep(path))} binaries kept beside {shown(path)}")
+            done = f"{len(keep(path))} binaries kept" if record else f"code of {record_codes(path)} kernels noted"
+            print(f"{done} beside {shown(path)}")
         return
     source = here(gpus, "a check")
     kind = source.gpus[0].name
@@ -267,15 +273,18 @@ def check(
     guarded = [] if table is None else guarded_of(table)
     if not guarded:
         fail(f"no binaries are recorded for {kind}; tune, then run hopper-gemm check --record")
-    question = Check(guarded)
+    boards = {gpu.uuid: gpu for gpu in source.gpus}
+    before = {board: busy(gpu) for board, gpu in boards.items()} if shared else {}
+    question = Check(guarded, lambda board: before.get(board) or busy(boards[board], measuring=True))
     answer(question, source, "check", stderr, shared=shared)
     for one in question.checked:
         if one.warning:
             stderr(f"{one.point.problem} {one.point.context}: {one.warning}")
     told = [f"{one.verdict.status:8} {one.point.problem}: {one.verdict.message}" for one in question.checked]
     print(json.dumps([one.as_dict() for one in question.checked]) if as_json else "\n".join(told))
-    if any(one.verdict.status == "fallen" for one in question.checked):
-        raise typer.Exit(CHECK_FAILED)
+    unheld = [one for one in question.checked if one.verdict.status != "held"]
+    if unheld:
+        raise typer.Exit(NO_GPU if all(one.busy for one in unheld) else CHECK_FAILED)
 
 
 @command

@@ -80,14 +80,14 @@ class LoadedKernel:
         if self._meets:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
-        self.launcher(a, b, out, *self._order, sums, words, readings)
+        self.launcher(a, b, out, *self.order, sums, words, readings)
 
     @cached_property
     def _meets(self) -> bool:
         return self.config.has_workspace
 
     @cached_property
-    def _order(self) -> tuple[int, bool, int, bool]:
+    def order(self) -> tuple[int, bool, int, bool]:
         """Launch arguments that are the same every time: clusters, raster along m, swizzle, serpentine."""
         config = self.config
         return self._clusters, config.raster == "m", config.swizzle, config.serpentine

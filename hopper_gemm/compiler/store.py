@@ -85,13 +85,18 @@ class KernelId:
         """Name of the entry in a store."""
         kernel = {**asdict(self), "builder": self.config.builder}
         sources = source_digest(self.config.builder, self.observer)
-        parts = {"sources": sources, "kernel": kernel, "versions": dict(_versions()), "arch": hopper.ARCH}
+        parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def versions() -> dict[str, str]:
+    """What compiles a kernel, by package."""
+    return dict(_versions())
 
 
 @cache
 def _versions() -> tuple[tuple[str, str], ...]:
-    """What compiled the kernel. Each is read from a file."""
+    """Versions, each read from a file."""
     return tuple((name, version(name)) for name in PACKAGES)
 
 

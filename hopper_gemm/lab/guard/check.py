@@ -1,33 +1,49 @@
 """The guard of the best configs, as a question: does today's kernel run them, right and as fast as the binary that was
 recorded?
 
-A binary and today's kernel are timed in pairs on one board, where the board's own share cancels; equal machine code is
-no regression of ours. The speedup over cuBLAS that the tuned table records, measured elsewhere, is only a warning.
+A binary and today's kernel are timed in pairs on one board, where the board's own share cancels. What has not held is
+timed once more; where another process uses the GPU, times decide nothing. A config that ``matmul`` no longer serves has
+fallen, however fast it is. The speedup over cuBLAS that the tuned table records, measured elsewhere, is only a warning.
+
+Both sides are launched by today's loader, and a launch that became slower slows both. So today's machine code and
+launch arguments are also noted beside the binaries, and compared without a GPU.
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.loader import LoadedKernel, compile_into
+from hopper_gemm.compiler.store import KernelId, KernelStore, default_store, versions
 from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, record_binary, recorded_binaries
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.statistics import Ratio, noise_floor
 from hopper_gemm.tune.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
 from hopper_gemm.tune.run.question import Member, Question, Taken
 from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.shapes import read_shapes
 
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady()}
 
 MORE = 3
-"""How many times the pairs of a check that could not tell are taken in a second one."""
+"""How many times the pairs of a first timing that has not held are taken in a second one."""
+
+CODES = "recorded_code.json"
+"""File of today's machine code, beside a tuned table."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +53,12 @@ class Guarded:
     Args:
         binary: as recorded.
         entry: of the tuned table; None where it has none, such as the seed table's best.
+        unserved: what ``matmul`` runs on the problem where no config guarded for it; else empty.
     """
 
     binary: RecordedBinary
     entry: TunedEntry | None
+    unserved: str = ""
 
     @property
     def point(self) -> Point:
@@ -59,6 +77,7 @@ class Checked:
         verdict: of the pair.
         warning: where the speedup over cuBLAS differs from the record by more than another board explains; else empty.
         figures: of the pair: ratio, its interval, noise floor, pairs of times in microseconds, equal machine code.
+        busy: what else used the GPU where that leaves the verdict open; else empty.
     """
 
     point: Point
@@ -66,25 +85,28 @@ class Checked:
     verdict: Verdict
     warning: str
     figures: dict[str, Any]
+    busy: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         point = self.point
         asked = {"problem": str(point.problem), "regime": point.regime, "context": point.context, "board": self.board}
         told = {"status": self.verdict.status, "message": self.verdict.message, "warning": self.warning}
+        told |= {"busy": self.busy}
         return {**asked, "config": str(point.config), **told, **self.figures}
 
 
 class Check(Question):
     """Times every guarded config beside its binary and beside cuBLAS, on the same board; once more, with more pairs,
-    where the first time could not tell.
+    where the first time has not held.
 
     Args:
         guarded: what is checked.
+        busy: what other processes keep a board busy, by its UUID; empty where none does.
     """
 
-    def __init__(self, guarded: Sequence[Guarded]) -> None:
-        self._guarded = {one.point: one for one in guarded}
+    def __init__(self, guarded: Sequence[Guarded], busy: Callable[[str], str] = lambda board: "") -> None:
+        self._guarded, self._busy = {one.point: one for one in guarded}, busy
         self._left = deque(self._tasks())
         self._found: dict[Point, Taken] = {}
         self.checked: list[Checked] = []
@@ -127,7 +149,8 @@ class Check(Question):
             pairs = [[round(us - (sample.spacer_us or 0), 4) for us in sample[1:3]] for sample in now.samples]
             figures = {"ratio": ratio.median, "low": ratio.low, "high": ratio.high, "noise": noise, "same_code": same}
             figures |= {"time_us": now.figures["time_us"], "pairs": pairs}
-        if verdict.status == "unsure" and not task.process:
+        timed = bool(figures) and verdict.status != "held"
+        if (timed or verdict.status == "unsure") and not task.process:
             assert task.protocol is not None
             longer = replace(task.protocol, pairs=MORE * task.protocol.pairs)
             again = replace(task, points=task.points[:2], protocol=longer, process=1)
@@ -140,7 +163,13 @@ class Check(Question):
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
             component = component_of(float(beside.answer.figures["time_us"]))
             warning = record_verdict(recorded, ratio_of(beside.answer.figures), component)
-        self.checked.append(Checked(point, found[point].member.board, verdict, warning or "", figures))
+        board = found[point].member.board
+        told = self._busy(board) if timed else ""
+        if told:
+            verdict = Verdict("unsure", f"the GPU is busy ({told}); {verdict.message}")
+        if guarded.unserved:
+            verdict, told = Verdict("fallen", f"{guarded.unserved}; {verdict.message}"), ""
+        self.checked.append(Checked(point, board, verdict, warning or "", figures, told))
 
 
 def guarded_of(table: Path) -> list[Guarded]:
@@ -149,9 +178,49 @@ def guarded_of(table: Path) -> list[Guarded]:
     Raises:
         TunedTableError, RecordedBinaryError: a file is damaged.
     """
-    entries = {(entry.problem, entry.config): entry for entry in _best(read_tuned(table))}
+    tuned = read_tuned(table)
+    entries = {(entry.problem, entry.config): entry for entry in _best(tuned)}
     found = recorded_binaries(table.parent / FOLDER)
-    return [Guarded(one, entries.get((one.problem, one.config))) for one in found]
+    configs: dict[GemmProblem, set[GemmConfig]] = {}
+    for one in found:
+        configs.setdefault(one.problem, set()).add(one.config)
+    unserved = dict.fromkeys(configs, "")
+    for problem, guarded in configs.items():
+        pick = find([Table(tuple(tuned), table)], problem)
+        if resolve(pick.config) not in guarded:
+            unserved[problem] = f"matmul runs another config on it ({pick.how}: {pick.config})"
+    return [Guarded(one, entries.get((one.problem, one.config)), unserved[one.problem]) for one in found]
+
+
+def codes(table: Path, store: Path | None = None) -> dict[str, Any]:
+    """Today's machine code and launch arguments of what is guarded beside a tuned table, with the versions of what
+    compiles it. It compiles; no GPU is needed.
+
+    Raises:
+        RecordedBinaryError: a file is damaged.
+    """
+    kernels = KernelStore(store or default_store())
+    found = {one.about.stem: code_of(one, kernels) for one in recorded_binaries(table.parent / FOLDER)}
+    return {"versions": versions(), "kernels": found}
+
+
+def code_of(binary: RecordedBinary, kernels: KernelStore) -> dict[str, Any]:
+    """Today's machine code of a guarded config, and its launch arguments on a GPU with all SMs."""
+    report = compile_into(kernels, KernelId.of(binary.config, binary.problem))
+    clusters = clusters_at_once(binary.config.cluster_size) * binary.config.ctas_per_sm
+    launch = LoadedKernel(binary.config, report, None, clusters).order
+    return {"code": report.code, "launch": list(launch)}
+
+
+def record_codes(table: Path) -> int:
+    """Note today's machine code beside a tuned table, whose recorded binaries stay; how many kernels.
+
+    Raises:
+        RecordedBinaryError: a file is damaged.
+    """
+    found = codes(table)
+    write_whole(table.with_name(CODES), json.dumps(found, indent=1) + "\n")
+    return len(found["kernels"])
 
 
 def record(table: Path) -> list[RecordedBinary]:
@@ -172,6 +241,7 @@ def record(table: Path) -> list[RecordedBinary]:
     names = {path for one in kept for path in (one.object_file, one.about)}
     for path in set(folder.iterdir()) - names:
         path.unlink()
+    record_codes(table)
     return kept
 
 

@@ -15,8 +15,19 @@ from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.rows import FAILED, WENT_WRONG, Row, Rows, latest
+from hopper_gemm.lab.verify.rows import (
+    FAILED,
+    NOT_BUILT,
+    WENT_WRONG,
+    Judgement,
+    Row,
+    Rows,
+    failed_before,
+    judged,
+    verifier_digest,
+)
 from hopper_gemm.lab.verify.shrink import TRIES, shrink
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
 
@@ -25,6 +36,15 @@ START_SECONDS, ANSWER_SECONDS, HUNG_SECONDS = 120.0, 60.0, 8.0
 
 RUNS = 3
 """Launches of a pair that must give the same bits."""
+
+BOARDS = 2
+"""Boards, of those at hand, on which a thing that failed before is verified."""
+
+JUDGES = (
+    "hopper_gemm.tune.measure.correctness",
+    *(f"hopper_gemm.lab.verify.{name}" for name in ("busy", "check", "harness", "load")),
+)
+"""Modules that decide what is right on a GPU."""
 
 SHRINK_SECONDS, ALL_SHRINK_SECONDS = 120.0, 240.0
 """Time for making one failure small; and for all failures of a run, once everything else is done."""
@@ -65,7 +85,41 @@ class Job:
 
     def row(self, status: str = "", **about: Any) -> Row:
         """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
-        return Row(self.kind, self.pair.as_dict(), status, kernel=kernel_digest(), **about)
+        kernel, verifier = sources()
+        return Row(self.kind, self.pair.as_dict(), status, kernel=kernel, verifier=verifier, **about)
+
+
+def sources() -> tuple[str, str]:
+    """Digests of the kernel's sources and of those that judge it, as rows of today have them."""
+    return kernel_digest(), verifier_digest(*JUDGES)
+
+
+def suspects(rows: Iterable[Row], jobs: Iterable[Job]) -> list[Job]:
+    """Jobs on pairs that failed with earlier sources and can run now, where they are not among the jobs.
+
+    Args:
+        rows: of any sources.
+        jobs: already wanted.
+    """
+    known, found = {job.row().thing for job in jobs}, list[Job]()
+    for thing, row in failed_before(rows, {sources()}).items():
+        pair = legal_pair(row) if row.kind == "pair" and thing not in known else None
+        if pair is not None:
+            found.append(Job(pair))
+    return found
+
+
+def legal_pair(row: Row) -> Pair | None:
+    """The pair of a row; None where a rule refuses it, or its config has parameters that are gone."""
+    try:
+        pair = Pair.of(row.subject)
+    except ValueError:
+        return None
+    return pair if is_legal(pair.config, pair.problem) else None
+
+
+Ready = queue.SimpleQueue[tuple[Job, str] | None]
+"""Jobs whose kernels are compiled, with the first one's machine code; None ends it."""
 
 
 class Harness:
@@ -97,51 +151,76 @@ class Harness:
     def run(self, jobs: Iterable[Job], seconds: float | None = None) -> None:
         """Do what has no row yet: kernels compile on all cores while the GPUs check those that are ready.
 
-        In the end, failures are made small, also those of earlier runs, within :data:`ALL_SHRINK_SECONDS`; the rest is
-        left to the next run.
+        What failed before comes first, on :data:`BOARDS` boards where so many are at hand. In the end, failures are
+        made small, also those of earlier runs, within :data:`ALL_SHRINK_SECONDS`; the rest is left to the next run.
 
         Args:
             jobs: in this order.
             seconds: after so long no other job is begun.
         """
-        done, todo = latest(self.rows.rows), list[Job]()
+        done, before = judged(self.rows.rows), failed_before(self.rows.rows, {sources()})
+        first, rest = list[tuple[Job, list[Ready]]](), list[tuple[Job, list[Ready]]]()
+        shared, own = Ready(), [Ready() for _ in self._boards]
         for job in jobs:
-            row = done.get(job.row().key)
-            if row is None:
-                todo.append(job)
-            elif _to_be_shrunk(row):
-                self._to_shrink.put((job, row))
-        self._total, deadline = len(todo), time.monotonic() + (seconds or float("inf"))
-        ready: queue.SimpleQueue[tuple[Job, str] | None] = queue.SimpleQueue()
-        workers = [threading.Thread(target=self._work, args=(board, ready, deadline)) for board in self._boards]
+            found = done.get(job.row().key)
+            if job.row().thing in before:
+                left = self._boards_left(found)
+                first += [(job, [own[number] for number in left])] if left else []
+            elif found is None or not found.rows:
+                rest.append((job, [shared]))
+            if found is not None and found.rows and _to_be_shrunk(found.row):
+                self._to_shrink.put((job, found.row))
+        todo, deadline = [*first, *rest], time.monotonic() + (seconds or float("inf"))
+        self._total = sum(len(ready) for _, ready in todo)
+        workers = [
+            threading.Thread(target=self._work, args=(board, (ready, shared), deadline))
+            for board, ready in zip(self._boards, own, strict=True)
+        ]
         pool = self._pool(self._store)
         for worker in workers:
             worker.start()
         try:
-            pool.submit(kernel for job in todo for kernel in job.kernels)
-            for job in todo:
-                built = [pool.result(kernel) for kernel in job.kernels]
-                bad = next((one for one in built if one.status != "ok"), None)
-                if bad is not None:
-                    self._add(job.row(bad.status, reason=bad.reason))
-                elif built[0].report is not None:
-                    ready.put((job, built[0].report.code))
+            pool.submit(kernel for job, _ in todo for kernel in job.kernels)
+            for number, (job, to) in enumerate(todo):
+                if number == len(first):
+                    _end(own)
+                self._build(pool, job, to)
                 if time.monotonic() > deadline or not any(worker.is_alive() for worker in workers):
                     break
         finally:
-            for _ in workers:
-                ready.put(None)
+            _end([*own, *[shared] * len(workers)])
             pool.close()
             for worker in workers:
                 worker.join()
 
-    def _work(self, board: GpuId, ready: queue.SimpleQueue[tuple[Job, str] | None], deadline: float) -> None:
-        """The life of a GPU's thread."""
+    def _boards_left(self, found: Judgement | None) -> list[int]:
+        """Which of the boards a thing that failed before is still to be verified on, by their place among them."""
+        runs = found.runs if found else []
+        if any(row.status in NOT_BUILT for row in runs):
+            return []
+        seen = {row.board for row in runs}
+        left = [number for number, board in enumerate(self._boards) if board.uuid not in seen]
+        return left[: max(0, min(BOARDS, len(self._boards)) - len(seen))]
+
+    def _build(self, pool: CompilePool, job: Job, to: Sequence[Ready]) -> None:
+        """Wait for a job's kernels; the job is then ready, or is done where one does not compile."""
+        built = [pool.result(kernel) for kernel in job.kernels]
+        bad = next((one for one in built if one.status != "ok"), None)
+        if bad is not None:
+            self._total -= len(to) - 1
+            self._add(job.row(bad.status, reason=bad.reason))
+        elif built[0].report is not None:
+            for ready in to:
+                ready.put((job, built[0].report.code))
+
+    def _work(self, board: GpuId, ready: Sequence[Ready], deadline: float) -> None:
+        """The life of a GPU's thread: what is ready for this board, then what is for any."""
         environment = {"CUDA_VISIBLE_DEVICES": board.uuid}
         children = [Child(self._factory, self._store, environment=environment) for _ in range(2)]
         try:
-            while (found := ready.get()) is not None and time.monotonic() < deadline:
-                self._settle(found[0], found[1], board, children)
+            for jobs in ready:
+                while (found := jobs.get()) is not None and time.monotonic() < deadline:
+                    self._settle(found[0], found[1], board, children)
             stop = time.monotonic() + ALL_SHRINK_SECONDS
             while time.monotonic() + SHRINK_SECONDS <= stop and (failure := self._next_failure()):
                 self._shrink(*failure, children)
@@ -198,6 +277,12 @@ class Harness:
             if time.monotonic() > self._said + 5 or self._done == self._total:
                 self._said = time.monotonic()
                 self._say(f"{self._done} of {self._total} verified, {self.failed} failed")
+
+
+def _end(queues: Iterable[Ready]) -> None:
+    """Tell those that wait for a job that no other comes."""
+    for one in queues:
+        one.put(None)
 
 
 def _to_be_shrunk(row: Row) -> bool:

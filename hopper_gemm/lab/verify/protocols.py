@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hopper_gemm.lab.protocols.pace import Meetings
 from hopper_gemm.lab.protocols.ring import Protocol
 from hopper_gemm.lab.protocols.scheduler import Launch
 from hopper_gemm.lab.protocols.search import Broken
-from hopper_gemm.lab.verify.rows import CPU, FAILED, Row, Rows
+from hopper_gemm.lab.verify.rows import CPU, Row, Rows, failed_before, judged, verifier_digest
 
 Model = Protocol | Pair | Ledger | Meetings | Launch
 
@@ -55,37 +56,34 @@ def moments(model: Model) -> int:
     return explore(model) if isinstance(model, Protocol) else model.run().moments
 
 
-def verify_protocols(folder: Path, processes: int, say: Callable[[str], None] = print) -> int:
-    """Run every model that has no row yet.
+def verify_protocols(folder: Path, processes: int, say: Callable[[str], None] = print) -> None:
+    """Run every model that has no row yet; first those that broke before.
 
     Args:
         folder: of the rows.
         processes: to share the models.
         say: takes a line of progress.
-
-    Returns:
-        How many protocols broke.
     """
-    rows, failed, sources = Rows(folder), 0, digest()
-    done = {row.key for row in rows.rows}
-    todo = [(name, model) for name, model in models() if _row(name, model, sources).key not in done]
+    rows, named = Rows(folder), [(_row(name, model), name, model) for name, model in models()]
+    done = {key for key, found in judged(rows.rows).items() if found.rows}
+    before = failed_before(rows.rows, {row.sources for row, _, _ in named})
+    named = sorted((one for one in named if one[0].key not in done), key=lambda one: one[0].thing not in before)
+    todo = [(name, model) for _, name, model in named]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         asked = {pool.submit(_timed, model): (name, model) for name, model in todo}
         for number, one in enumerate(as_completed(asked), 1):
             name, model = asked[one]
             status, reason, count, seconds = one.result()
-            failed += status in FAILED
-            rows.add(_row(name, model, sources, status, reason=reason, bits=count, seconds=seconds))
+            rows.add(_row(name, model, status, reason=reason, bits=count, seconds=seconds))
             say(f"{number} of {len(todo)}: {name}: {status} {reason or f'{count} moments'}")
-    return failed
 
 
 def wanted() -> list[Row]:
     """A row without a status for every model."""
-    sources = digest()
-    return [_row(name, model, sources) for name, model in models()]
+    return [_row(name, model) for name, model in models()]
 
 
+@cache
 def digest() -> str:
     """A name for the models' sources."""
     found = hashlib.sha256()
@@ -103,5 +101,6 @@ def _timed(model: Model) -> tuple[str, str, str, float]:
     return status, reason, count, round(time.monotonic() - begun, 3)
 
 
-def _row(name: str, model: Model, sources: str, status: str = "", **about: Any) -> Row:
-    return Row("protocol", {"name": name, "model": repr(model)}, status, kernel=sources, board=CPU, **about)
+def _row(name: str, model: Model, status: str = "", **about: Any) -> Row:
+    subject, judge = {"name": name, "model": repr(model)}, verifier_digest(__name__)
+    return Row("protocol", subject, status, kernel=digest(), verifier=judge, board=CPU, **about)

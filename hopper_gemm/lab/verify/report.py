@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hopper_gemm.lab.verify.drawing import STRATA, Pair
+from hopper_gemm.lab.verify.harness import legal_pair
 from hopper_gemm.lab.verify.kinds import CIRCUMSTANCES
-from hopper_gemm.lab.verify.rows import CPU, FAILED, NOT_BUILT, WENT_WRONG, Row, latest
+from hopper_gemm.lab.verify.rows import CPU, FIXED, NOT_BUILT, WENT_WRONG, Judgement, Row, failed_before, judged
 from hopper_gemm.tune.parameters import DEFAULTS, all_values
 
 PAIRS, LOADS, MODELS = "pairs of config and problem", "checks under load", "protocol models"
@@ -23,15 +24,15 @@ def page(rows: Sequence[Row], wanted: Sequence[Row], proofs: Sequence[Mapping[st
         wanted: a row without a status for each thing to verify.
         proofs: lines of the table of damaged and killed runs, by column.
     """
-    sources = {row.kernel for row in wanted}
+    sources = {row.sources for row in wanted}
     keys = {row.key for row in wanted}
-    known = latest(row for row in rows if row.kernel in sources)
-    done = {key: row for key, row in known.items() if key in keys}
-    refused = [row for key, row in known.items() if key not in keys]
+    known = {key: one for key, one in judged(rows).items() if one.rows and one.rows[0].sources in sources}
+    done = {key: one.row for key, one in known.items() if key in keys}
+    refused = [one for one in known.values() if one.failed and not _runs(one.row)]
     parts = {name: [row for row in done.values() if _part(row) == name] for name in (PAIRS, LOADS, MODELS)}
     left = Counter(_part(row) for row in wanted if row.key not in done)
     wants = Counter(map(_part, wanted))
-    kernel = next((row.kernel for row in wanted if row.board != CPU), "none")
+    kernel, verifier = next((row.sources for row in wanted if row.board != CPU), ("none", "none"))
     lines = [
         "# What was verified",
         "",
@@ -39,23 +40,43 @@ def page(rows: Sequence[Row], wanted: Sequence[Row], proofs: Sequence[Mapping[st
         "the protocols, and sweeps that are damaged and killed; it needs no GPU. Both write this page. Whoever changes "
         "the kernel runs them again.",
         "",
-        f"Kernel: `{kernel}` (digest of its sources).",
+        f"Kernel: `{kernel}`, verifier: `{verifier}` (digests of their sources). What failed once counts as failed "
+        "until either changes or `hopper-gemm verify --fixed` names what was fixed; it is then verified first, on two "
+        "boards where two are at hand.",
         "",
         "| what | wanted | done | ok | skipped | not built | wrong, hung or crashed | still to be run |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         *(_counts(name, wants[name], parts[name], left[name]) for name in parts),
         "",
-        *_left(left, len(latest(rows)) - len(known)),
+        *_left(left, len(judged(row for row in rows if row.sources not in sources))),
         *_boards([*parts[PAIRS], *parts[LOADS]]),
         *_elsewhere(row for row in rows if row.key in done and row.board not in ("", CPU)),
-        *_failures("Failures", done.values()),
+        *_failures("Failures", standing(rows, wanted)),
         *_failures("Found, and refused by a rule since", refused),
+        *_suspects(rows, sources, known.values()),
         *_pairs(parts[PAIRS], wants[PAIRS]),
         *_loads(parts[LOADS], [row for row in wanted if _part(row) == LOADS]),
         *_models(parts[MODELS]),
         *_proofs(proofs),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def standing(rows: Iterable[Row], wanted: Iterable[Row]) -> list[Judgement]:
+    """Things that failed with the sources as they are now and that no rule refuses since, wanted or not.
+
+    Args:
+        rows: of any sources.
+        wanted: a row without a status for each thing to verify.
+    """
+    sources = {row.sources for row in wanted}
+    found = judged(row for row in rows if row.sources in sources).values()
+    return [one for one in found if one.failed and _runs(one.row)]
+
+
+def _runs(row: Row) -> bool:
+    """Whether what a row is of can still be run."""
+    return row.board == CPU or legal_pair(row) is not None
 
 
 def _part(row: Row) -> str:
@@ -192,14 +213,29 @@ def _proofs(proofs: Sequence[Mapping[str, str]]) -> list[str]:
     return [*lines, ""]
 
 
-def _failures(title: str, rows: Iterable[Row]) -> list[str]:
+def _failures(title: str, found: Iterable[Judgement]) -> list[str]:
     lines = []
-    for row in rows:
-        if row.status in FAILED:
-            least = f"smallest that fails: `{row.minimal}`" if row.minimal else f"`{row.subject}`"
-            later = ", not made small yet" if row.status in WENT_WRONG and not row.minimal and row.board != CPU else ""
-            lines.append(f"- {row.kind}: {row.status}: {row.reason}; {least}{later}")
+    for one in found:
+        row = one.row
+        least = f"smallest that fails: `{row.minimal}`" if row.minimal else f"`{row.subject}`"
+        later = ", not made small yet" if row.status in WENT_WRONG and not row.minimal and row.board != CPU else ""
+        lines.append(f"- {row.kind}: {row.status}: {row.reason}; {one.tally}; {least}{later}")
     return [f"## {title}", "", *lines, ""] if lines else []
+
+
+def _suspects(rows: Sequence[Row], sources: Collection[tuple[str, str]], known: Iterable[Judgement]) -> list[str]:
+    """What failed before, and what came of it with the sources as they are now."""
+    now = {one.row.thing: one for one in known}
+    fixes = {row.key: row.reason for row in rows if row.status == FIXED}
+    lines = []
+    for thing, row in failed_before(rows, sources).items():
+        told = "to be run" if _runs(row) else "refused by a rule"
+        if thing in now:
+            boards = len({run.board for run in now[thing].runs})
+            told = now[thing].tally if now[thing].failed else f"{now[thing].row.status} on {boards} of the boards"
+        fix = f"; fixed: {fixes[row.key]}" if row.key in fixes else ""
+        lines.append(f"- {row.kind}: {row.status} with `{row.kernel}`: {row.reason}{fix}; now {told}; `{row.subject}`")
+    return ["## Failed before", "", *lines, ""] if lines else []
 
 
 def _table(first: str, names: Sequence[str], rule: str = "---:") -> list[str]:

@@ -3,12 +3,17 @@ stopped."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from hopper_gemm.compiler.store import bare_code
 
 FILE = "rows.jsonl"
 CPU = "cpu"
@@ -22,6 +27,9 @@ NOT_BUILT = ("spilled", "compile_error")
 
 FAILED = (*WENT_WRONG, *NOT_BUILT)
 
+FIXED = "fixed"
+"""Status of a note that names a fix in its reason: of what it stands for, earlier rows no longer count."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -32,9 +40,10 @@ class Row:
             ``"protocol"``.
         subject: the pair as :meth:`hopper_gemm.lab.verify.drawing.Pair.as_dict` gives it; or, without a GPU, at least a
             ``name``.
-        status: ``"ok"``, ``"skipped"`` or one of :data:`FAILED`.
+        status: ``"ok"``, ``"skipped"``, one of :data:`FAILED`, or :data:`FIXED`.
         reason: one line where it is not ok.
         kernel: digest of the sources of the kernel, or of what else was verified.
+        verifier: digest of the sources that judge it; empty in rows of before there was the field.
         code: digest of the machine code.
         bits: digest of the output; of a protocol the number of its moments.
         board: UUID of the GPU, or :data:`CPU`.
@@ -54,11 +63,22 @@ class Row:
     gpu: str = ""
     seconds: float = 0.0
     minimal: dict[str, Any] | None = None
+    verifier: str = ""
+
+    @property
+    def thing(self) -> str:
+        """What is verified, of whatever sources."""
+        return json.dumps([self.kind, self.subject], sort_keys=True)
+
+    @property
+    def sources(self) -> tuple[str, str]:
+        """Digests of what was verified and of what judged it."""
+        return self.kernel, self.verifier
 
     @property
     def key(self) -> str:
-        """What tells one thing to verify from another."""
-        return json.dumps([self.kind, self.subject, self.kernel], sort_keys=True)
+        """The thing together with its sources."""
+        return json.dumps([self.thing, *self.sources])
 
 
 @dataclass(frozen=True)
@@ -101,9 +121,74 @@ def read_rows(folder: Path) -> list[Row]:
     return found
 
 
-def latest(rows: Iterable[Row]) -> dict[str, Row]:
-    """The last row of each thing verified, by key: a failure is written again once its smallest pair is known."""
-    return {row.key: row for row in rows}
+@dataclass(frozen=True)
+class Judgement:
+    """A thing judged on all its runs with the same sources: one failure outweighs any number of right results.
+
+    Args:
+        past: rows up to the last note that names a fix, the note included.
+        rows: those since.
+    """
+
+    past: tuple[Row, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def runs(self) -> list[Row]:
+        """Rows of a run each; a failure that is written again with its smallest pair counts once."""
+        return [row for row in self.rows if row.minimal is None or replace(row, minimal=None) not in self.rows]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a run failed."""
+        return any(row.status in FAILED for row in self.rows)
+
+    @property
+    def row(self) -> Row:
+        """The last failure; the last run where none failed."""
+        return next((row for row in reversed(self.rows) if row.status in FAILED), self.rows[-1])
+
+    @property
+    def tally(self) -> str:
+        """How many runs failed, in words."""
+        return f"failed {sum(row.status in FAILED for row in self.runs)} of {len(self.runs)} runs"
+
+
+def judged(rows: Iterable[Row]) -> dict[str, Judgement]:
+    """What was run since its last fix, by key."""
+    found: dict[str, Judgement] = {}
+    for row in rows:
+        past, since = (found[row.key].past, found[row.key].rows) if row.key in found else ((), ())
+        fixed = row.status == FIXED
+        found[row.key] = Judgement((*past, *since, row), ()) if fixed else Judgement(past, (*since, row))
+    return found
+
+
+def failed_before(rows: Iterable[Row], today: Collection[tuple[str, str]]) -> dict[str, Row]:
+    """Failures with other sources than today's, or before a fix was named: the last of each thing, by thing.
+
+    Args:
+        rows: of any sources.
+        today: sources of which failures stand.
+    """
+    found: dict[str, Row] = {}
+    for one in judged(rows).values():
+        for row in (*one.past, *one.rows):
+            if row.status in FAILED and (row in one.past or row.sources not in today):
+                found[row.thing] = row
+    return found
+
+
+@cache
+def verifier_digest(*modules: str) -> str:
+    """A name for the sources of modules, comments and docstrings aside."""
+    found = hashlib.sha256()
+    for module in modules:
+        spec = find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        found.update(bare_code(Path(spec.origin).read_text()).encode())
+    return found.hexdigest()[:16]
 
 
 class Rows:

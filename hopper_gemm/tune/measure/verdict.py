@@ -151,20 +151,21 @@ def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdi
     """Whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
 
     Fallen is what lies below 1 as a whole by more than half of :data:`FALL`, and by more than the noise; held is what
-    lies above a whole :data:`FALL` below 1. Between these two lie several times what runs on one board scatter.
+    lies above a whole :data:`FALL` below 1. Between these two lie several times what runs on one board scatter. Equal
+    machine code differs by its launch alone, and is held where its median lies above :data:`FALL` below 1.
 
     Args:
         ratio: time of the recorded binary over today's; below 1 today's is slower.
         noise: noise floor of the same run, as a fraction.
-        same_code: whether both have the same machine code, which is never a regression.
+        same_code: whether both have the same machine code.
     """
     interval = f"{ratio.median:.4f}x [{ratio.low:.4f}, {ratio.high:.4f}]"
     figures = f"{interval} of the recorded binary's speed, noise {noise:.2%}"
     if same_code:
-        return Verdict("held", f"the same machine code; {figures}")
+        figures = f"the same machine code; {figures}"
     if ratio.high < 1 - max(FALL / 2, noise):
         return Verdict("fallen", f"slower by {1 - ratio.median:.2%}: {figures}")
-    if ratio.low > 1 - FALL and noise <= FALL / 2:
+    if ratio.median > 1 - FALL if same_code else ratio.low > 1 - FALL and noise <= FALL / 2:
         return Verdict("held", figures)
     return Verdict("unsure", f"{figures}; measure more pairs, on a GPU of its own")
 

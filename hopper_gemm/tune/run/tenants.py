@@ -21,20 +21,26 @@ BUSY_PERCENT = 10
 those of others."""
 
 
-def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep) -> str:
+def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep, measuring: bool = False) -> str:
     """What keeps a GPU busy, in one line: processes that hold a context on it, other than this one and its descendants,
-    or a utilisation of :data:`BUSY_PERCENT` with no process listed. Empty where it is idle or NVML does not tell."""
+    or a utilisation of :data:`BUSY_PERCENT` with no process listed. Empty where it is idle or NVML does not tell.
+
+    Args:
+        gpu: the GPU.
+        sleep: waits between looks, seconds.
+        measuring: whether this process measures on it meanwhile, so that its utilisation tells nothing of others.
+    """
     told = ""
     for look in range(LOOKS):
         if look:
             sleep(LOOK_SECONDS)
-        told = _seen(gpu)
+        told = _seen(gpu, measuring)
         if not told:
             break
     return told
 
 
-def _seen(gpu: GpuId) -> str:
+def _seen(gpu: GpuId, measuring: bool) -> str:
     """One look."""
     _asked(pynvml.nvmlInit)
     handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
@@ -43,7 +49,7 @@ def _seen(gpu: GpuId) -> str:
     listed = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
     others = [process for process in listed if not _ours(process.pid)]
     rates, memory = _asked(pynvml.nvmlDeviceGetUtilizationRates, handle), _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    if not others and (listed or rates is None or rates.gpu < BUSY_PERCENT):
+    if not others and (measuring or listed or rates is None or rates.gpu < BUSY_PERCENT):
         return ""
     who = ", ".join(map(_described, others)) or "a process that NVML does not list"
     held = "" if memory is None else f", {memory.used / 2**30:.1f} GiB held"

@@ -61,8 +61,8 @@ def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(caps
 
     def fake(self, jobs, seconds):
         given["jobs"] = list(jobs)
-        self.rows.add(given["jobs"][-1].row("timeout", reason="no answer", board="GPU-a"))
-        self.failed = 1
+        if not self.rows.rows:
+            self.rows.add(given["jobs"][-1].row("timeout", reason="no answer", board="GPU-a"))
 
     monkeypatch.setattr(device, "find_hopper", lambda index: device.GpuId(index, "H", f"GPU-{index}"))
     monkeypatch.setattr(Harness, "run", fake)
@@ -70,4 +70,19 @@ def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(caps
     assert sum(not job.circumstance for job in given["jobs"]) == 3
     assert sum(bool(job.circumstance) for job in given["jobs"]) > 150
     assert "no answer" in (tmp_path / "report.md").read_text()
-    capsys.readouterr()
+    assert run("--out", tmp_path, "--pairs", 3) == 1, "no run since saw it, and it stands"
+    assert run("--out", tmp_path, "--pairs", 3, "--seed", 2) == 1, "nor is it among what is drawn now"
+    assert run("--out", tmp_path, "--pairs", 3, "--fixed", "commit 123") == 0
+    assert run("--out", tmp_path, "--pairs", 3) == 0
+    assert "commit 123" in (tmp_path / "report.md").read_text()
+    assert run("--out", tmp_path, "--fixed", "commit 123") == 2
+    assert "none stands" in capsys.readouterr().err
+
+
+def test_a_failed_protocol_fails_the_same_command_again(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault="no turn"))]))
+    for _ in range(2):
+        assert run("--cpu", "--out", tmp_path, "--json") == 1
+        assert json.loads(capsys.readouterr().out)["failed"] == 1
+    rows = (tmp_path / "rows.jsonl").read_text()
+    assert len(rows.splitlines()) == 1

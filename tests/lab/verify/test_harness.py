@@ -13,12 +13,13 @@ from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.verify import harness
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.harness import PROCESSES, Harness, Job, verdict
+from hopper_gemm.lab.verify.harness import JUDGES, PROCESSES, Harness, Job, suspects, verdict
 from hopper_gemm.lab.verify.report import page
-from hopper_gemm.lab.verify.rows import Finding, latest, read_rows
+from hopper_gemm.lab.verify.rows import FIXED, Finding, Rows, judged, read_rows, verifier_digest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId
+from hopper_gemm.tune.parameters import kernel_digest
 from tests.lab.verify.fakes import WRONG, Compiled, fake, harmful
 
 FINE = Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))
@@ -34,12 +35,18 @@ def run(folder, jobs, mistake="", boards=BOARDS[:1], log=None, **about):
     return one, said
 
 
+def last(rows):
+    """The row that speaks for each thing."""
+    return [found.row for found in judged(rows).values()]
+
+
 def test_what_is_right_gets_a_row_with_its_board_code_and_bits(tmp_path):
     one, said = run(tmp_path, [FINE, HARMFUL])
     assert [row.status for row in one.rows.rows] == ["ok", "ok"]
     row = one.rows.rows[0]
     assert (row.board, row.gpu, row.code, len(row.bits), row.minimal) == ("GPU-a", "A", "code 64", 16, None)
     assert Pair.of(row.subject) == FINE.pair
+    assert row.sources == (kernel_digest(), verifier_digest(*JUDGES))
     assert said[-1] == "2 of 2 verified, 0 failed"
 
 
@@ -56,7 +63,7 @@ def test_what_is_right_gets_a_row_with_its_board_code_and_bits(tmp_path):
 )
 def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, mistake, status, reason):
     one, said = run(tmp_path, [HARMFUL, FINE], mistake)
-    failed, fine = sorted(latest(one.rows.rows).values(), key=lambda row: row.status == "ok")
+    failed, fine = sorted(last(one.rows.rows), key=lambda row: row.status == "ok")
     assert (failed.status, fine.status, one.failed) == (status, "ok", 1)
     assert reason in failed.reason
     least = Pair.of(failed.minimal)
@@ -72,7 +79,7 @@ def test_a_hang_is_found_within_its_time_and_shrunk(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "HUNG_SECONDS", 0.5)
     monkeypatch.setattr(harness, "SHRINK_SECONDS", 12.0)
     one, _ = run(tmp_path, [HARMFUL, FINE], "hang")
-    failed, fine = latest(one.rows.rows).values()
+    failed, fine = last(one.rows.rows)
     assert (failed.status, fine.status) == ("timeout", "ok")
     assert "no answer within 2 s" in failed.reason
     assert harmful(Pair.of(failed.minimal))
@@ -110,7 +117,7 @@ def test_failures_for_which_no_time_is_left_are_made_small_by_the_next_run(tmp_p
     assert second.failed == 0
     run(tmp_path, [HARMFUL, *others, FINE], "wrong")
     assert begun == [3, 4, 5]
-    assert len(latest(read_rows(tmp_path))) == 4
+    assert len(last(read_rows(tmp_path))) == 4
 
 
 def test_a_run_goes_on_where_its_rows_stop_and_a_failure_is_not_repeated(tmp_path):
@@ -120,6 +127,40 @@ def test_a_run_goes_on_where_its_rows_stop_and_a_failure_is_not_repeated(tmp_pat
     assert len(one.rows.rows) == 2
     assert len(log.read_text().splitlines()) == 2
     assert said[-1] == "1 of 1 verified, 0 failed"
+
+
+def test_what_failed_with_earlier_sources_runs_first_and_on_two_boards(tmp_path):
+    jobs = [Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), seed)) for seed in range(20)]
+    Rows(tmp_path).add(replace(jobs[-1].row("timeout"), kernel="old"))
+    boards = [*BOARDS, GpuId(2, "C", "GPU-c")]
+    one, said = run(tmp_path, jobs, boards=boards)
+    rows = [row for row in one.rows.rows if row.kernel != "old"]
+    assert {row.board for row in rows if row.subject["seed"] == 19} == {"GPU-a", "GPU-b"}
+    assert next(row.subject["seed"] for row in rows if row.board == "GPU-a") == 19
+    assert said[-1] == "21 of 21 verified, 0 failed"
+    again, _ = run(tmp_path, jobs, boards=boards)
+    assert len(again.rows.rows) == len(one.rows.rows)
+
+
+def test_what_is_noted_as_fixed_is_run_again(tmp_path):
+    run(tmp_path, [HARMFUL], "wrong")
+    Rows(tmp_path).add(HARMFUL.row(FIXED, reason="commit 123"))
+    one, _ = run(tmp_path, [HARMFUL])
+    assert [row.status for row in one.rows.rows] == ["wrong_result", "wrong_result", FIXED, "ok"]
+
+
+def test_a_kernel_that_did_not_compile_before_is_compiled_once_for_all_boards(tmp_path):
+    job = Job(Pair(GemmConfig(tile_n=24), GemmProblem(64, 64, 64)))
+    Rows(tmp_path).add(replace(job.row("spilled"), kernel="old"))
+    for _ in range(2):
+        one, _ = run(tmp_path, [job], boards=BOARDS)
+        assert [row.status for row in one.rows.rows] == ["spilled", "spilled"]
+
+
+def test_a_pair_that_failed_before_is_verified_although_it_is_no_longer_drawn_unless_a_rule_refuses_it():
+    refused = Pair(GemmConfig(tile_m=320, tile_n=256), GemmProblem(72, 64, 256))
+    rows = [replace(Job(pair).row("timeout"), kernel="old") for pair in (HARMFUL.pair, FINE.pair, refused)]
+    assert suspects(rows, [FINE]) == [HARMFUL]
 
 
 def test_several_gpus_share_the_jobs(tmp_path):

@@ -6,7 +6,7 @@ from hopper_gemm.lab.protocols.ledger import Ledger
 from hopper_gemm.lab.protocols.ring import Protocol
 from hopper_gemm.lab.verify import protocols
 from hopper_gemm.lab.verify.protocols import models, moments, verify_protocols
-from hopper_gemm.lab.verify.rows import read_rows
+from hopper_gemm.lab.verify.rows import Row, Rows, read_rows
 
 
 def test_every_protocol_is_among_the_models():
@@ -18,10 +18,19 @@ def test_every_protocol_is_among_the_models():
 def test_a_model_that_breaks_is_a_failure_and_what_was_done_is_not_done_again(tmp_path, monkeypatch):
     few = [("ledger", Ledger(2, 2)), ("broken", Ledger(2, 2, fault="no turn")), ("ring", Protocol(1, 0, 2, 1))]
     monkeypatch.setattr(protocols, "models", lambda: iter(few))
-    assert verify_protocols(tmp_path, 2, lambda _: None) == 1
+    verify_protocols(tmp_path, 2, lambda _: None)
     rows = {row.subject["name"]: row for row in read_rows(tmp_path)}
     assert {name: row.status for name, row in rows.items()} == {"ledger": "ok", "broken": "wrong_result", "ring": "ok"}
     assert "sums" in rows["broken"].reason
     assert int(rows["ring"].bits) == moments(few[2][1])
-    assert verify_protocols(tmp_path, 2, lambda _: None) == 0
+    verify_protocols(tmp_path, 2, lambda _: None)
     assert len(read_rows(tmp_path)) == 3
+
+
+def test_a_model_that_broke_with_earlier_sources_runs_first(tmp_path, monkeypatch):
+    few = [("first", Ledger(2, 2)), ("second", Ledger(2, 1)), ("third", Ledger(3, 1))]
+    monkeypatch.setattr(protocols, "models", lambda: iter(few))
+    subject = {"name": "third", "model": repr(few[2][1])}
+    Rows(tmp_path).add(Row("protocol", subject, "wrong_result", kernel="old", board="cpu"))
+    verify_protocols(tmp_path, 1, lambda _: None)
+    assert read_rows(tmp_path)[1].subject == subject

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hopper_gemm.lab.verify.drawing import pairs
-from hopper_gemm.lab.verify.report import page
-from hopper_gemm.lab.verify.rows import Row
+from hopper_gemm.lab.verify.report import page, standing
+from hopper_gemm.lab.verify.rows import FIXED, Row
 
 PAIRS = [Row("pair", pair.as_dict(), "ok", kernel="new", code="c", board="GPU-1", gpu="H") for pair in pairs(1, 8)]
 LOADS = [
@@ -39,7 +39,10 @@ def test_it_names_kernel_boards_and_counts():
     assert "| dynamic | timeout | - |" in text
     assert "Skipped 1: no graphs." in text
     assert "| pace | 1 | 1,234 | 2.0 |" in text
-    assert f"- busy SMs: dynamic: timeout: no answer; smallest that fails: `{PAIRS[1].subject}`" in text
+    assert (
+        f"- busy SMs: dynamic: timeout: no answer; failed 1 of 1 runs; smallest that fails: `{PAIRS[1].subject}`"
+        in text
+    )
     assert "Everything wanted was run." in text
 
 
@@ -56,12 +59,11 @@ def test_only_the_kernel_as_it_is_now_counts_and_a_thing_verified_twice_once():
     text = page([*PAIRS, *PAIRS, *old], WANTED)
     assert "| pairs of config and problem | 8 | 8 | 8 | 0 | 0 | 0 | 0 |" in text
     assert "count for nothing here: 8." in text
-    assert "wrong_result" not in text
     assert "## Failures" not in text
 
 
 def test_a_failure_counts_once_and_shows_the_smallest_as_soon_as_it_is_known():
-    failed = replace(PAIRS[0], status="wrong_result", reason="off")
+    failed = replace(PAIRS[0], status="wrong_result", reason="off", board="GPU-1")
     assert "not made small yet" in page([failed], WANTED)
     text = page([failed, replace(failed, minimal=PAIRS[1].subject)], WANTED)
     assert "| pairs of config and problem | 8 | 1 | 0 | 0 | 0 | 1 | 7 |" in text
@@ -72,10 +74,33 @@ def test_a_failure_counts_once_and_shows_the_smallest_as_soon_as_it_is_known():
 
 
 def test_what_failed_and_is_refused_since_is_told_and_does_not_count():
-    text = page([*PAIRS, replace(PAIRS[0], status="timeout", subject={**PAIRS[0].subject, "seed": -1})], WANTED)
+    refused = {**PAIRS[0].subject, "config": {"tile_m": 320, "tile_n": 256}}
+    rows = [*PAIRS, replace(PAIRS[0], status="timeout", subject=refused)]
+    text = page(rows, WANTED)
     assert "| pairs of config and problem | 8 | 8 | 8 | 0 | 0 | 0 | 0 |" in text
     assert "## Found, and refused by a rule since\n\n- pair: timeout" in text
     assert "## Failures" not in text
+    assert standing(rows, WANTED) == []
+
+
+def test_a_failure_stands_whatever_ran_since_and_although_it_is_not_among_what_is_wanted():
+    failed = replace(PAIRS[0], status="timeout", board="GPU-2")
+    rows = [PAIRS[0], failed, PAIRS[0]]
+    text = page(rows, WANTED)
+    assert "| pairs of config and problem | 8 | 1 | 0 | 0 | 0 | 1 | 7 |" in text
+    assert "failed 1 of 3 runs" in text
+    assert [one.row for one in standing(rows, WANTED[1:])] == [failed]
+    assert "failed 1 of 3 runs" in page(rows, WANTED[1:])
+
+
+def test_what_failed_before_is_told_with_its_fix_and_what_came_of_it_since():
+    old = [replace(row, kernel="old", status="timeout", reason="no answer") for row in PAIRS[:2]]
+    note = replace(PAIRS[2], status=FIXED, reason="commit 123")
+    rows = [*old, PAIRS[0], replace(PAIRS[0], board="GPU-2"), replace(PAIRS[2], status="crash"), note]
+    found = page(rows, WANTED).partition("## Failed before")[2]
+    assert "timeout with `old`: no answer; now ok on 2 of the boards" in found
+    assert "timeout with `old`: no answer; now to be run" in found
+    assert "fixed: commit 123; now to be run" in found
 
 
 def test_what_ran_on_several_boards_is_compared_bit_by_bit():

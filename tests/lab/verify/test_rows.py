@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from hopper_gemm.lab.verify.rows import FILE, Row, Rows, RowsError, read_rows
+from hopper_gemm.lab.verify.rows import (
+    FILE,
+    FIXED,
+    Row,
+    Rows,
+    RowsError,
+    failed_before,
+    judged,
+    read_rows,
+    verifier_digest,
+)
 
 ONE, OTHER = Row("pair", {"seed": 1}, "ok", bits="ab"), Row("pair", {"seed": 2}, "timeout", "no answer", kernel="k")
 
@@ -41,6 +53,43 @@ def test_a_line_that_is_no_row_is_named_and_nothing_is_changed(tmp_path, line):
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_rows_of_another_kernel_are_of_something_else_to_verify():
+def test_rows_of_another_kernel_or_verifier_are_of_something_else_to_verify():
     assert ONE.key != Row("pair", {"seed": 1}, "ok", kernel="other").key
+    assert ONE.key != Row("pair", {"seed": 1}, "ok", verifier="other").key
     assert ONE.key == Row("pair", {"seed": 1}, "wrong_result", board="b", seconds=3.0).key
+
+
+def test_a_thing_is_judged_on_all_its_runs_and_one_failure_outweighs_what_went_right():
+    failed = replace(OTHER, board="GPU-a")
+    (one,) = judged([replace(failed, status="ok"), failed, replace(failed, status="ok", board="GPU-b")]).values()
+    assert (one.failed, one.row, one.tally) == (True, failed, "failed 1 of 3 runs")
+
+
+def test_a_failure_written_again_with_its_smallest_pair_is_one_run():
+    (one,) = judged([OTHER, replace(OTHER, minimal={"seed": 3})]).values()
+    assert (one.tally, one.row.minimal) == ("failed 1 of 1 runs", {"seed": 3})
+    (alone,) = judged([replace(OTHER, minimal={"seed": 3})]).values()
+    assert alone.tally == "failed 1 of 1 runs"
+
+
+def test_after_a_note_that_names_a_fix_a_thing_starts_afresh_and_is_known_to_have_failed():
+    note = replace(OTHER, status=FIXED, reason="commit 123")
+    (noted,) = judged([OTHER, note]).values()
+    assert noted.rows == ()
+    (again,) = judged([OTHER, note, replace(OTHER, status="ok")]).values()
+    assert (again.failed, again.tally) == (False, "failed 0 of 1 runs")
+    assert failed_before([OTHER, note], {OTHER.sources}) == {OTHER.thing: OTHER}
+
+
+def test_failed_before_is_what_failed_with_other_sources():
+    assert failed_before([ONE, OTHER], {("new", "")}) == {OTHER.thing: OTHER}
+    assert failed_before([ONE, OTHER], {OTHER.sources}) == {}
+
+
+def test_the_verifier_s_digest_follows_its_code_and_not_its_comments(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    digests = []
+    for name, text in (("judge_a", "LIMIT = 1\n"), ("judge_b", "LIMIT = 1  # why\n"), ("judge_c", "LIMIT = 2\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+        digests.append(verifier_digest(name))
+    assert digests[0] == digests[1] != digests[2]

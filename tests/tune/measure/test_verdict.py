@@ -82,8 +82,17 @@ def test_held_fallen_and_unsure_are_told_apart_by_the_whole_interval(low, high, 
     assert paired_verdict(Ratio((low + high) / 2, low, high, 15), noise).status == status
 
 
-def test_equal_machine_code_is_never_a_regression():
-    assert paired_verdict(Ratio(0.9, 0.89, 0.91, 15), 0.001, same_code=True).status == "held"
+@pytest.mark.parametrize(
+    ("low", "high", "noise", "status"),
+    [
+        (0.89, 0.91, 0.001, "fallen"),
+        (0.970, 1.010, 0.001, "held"),  # it scatters about 1
+        (0.998, 1.002, 0.020, "held"),
+        (0.80, 0.92, 0.2, "unsure"),
+    ],
+)
+def test_equal_machine_code_has_fallen_only_beyond_the_noise_and_is_held_although_it_scatters(low, high, noise, status):
+    assert paired_verdict(Ratio((low + high) / 2, low, high, 15), noise, same_code=True).status == status
 
 
 def test_verdicts_are_one_line_with_their_figures():

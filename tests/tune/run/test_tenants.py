@@ -26,7 +26,7 @@ BUSY = f"GPU 0 (NVIDIA H200, GPU-a) is busy: process {OTHER} (trainer, 10.0 GiB)
 @pytest.fixture(autouse=True)
 def _all_visible(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(tenants.busy, "__defaults__", (lambda seconds: None,))
+    monkeypatch.setattr(tenants.busy, "__defaults__", (lambda seconds: None, False))
 
 
 @pytest.fixture
@@ -48,6 +48,14 @@ def test_this_process_and_its_descendants_are_no_others(monkeypatch):
         assert f"is busy: process {os.getppid()} (1.0 GiB), 12.0 GiB held" in busy(GPU)
     finally:
         child.communicate(b"\n")
+
+
+def test_while_this_process_measures_utilisation_tells_nothing_of_others(monkeypatch):
+    FakeNvml(monkeypatch, Board("GPU-a", percent=100))
+    assert busy(GPU)
+    assert busy(GPU, measuring=True) == ""
+    FakeNvml(monkeypatch, Board("GPU-a", {OTHER: GIB}, 100))
+    assert busy(GPU, measuring=True)
 
 
 @pytest.mark.parametrize(
