@@ -21,7 +21,7 @@ import pandas as pd
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.lab.pages.index import write_index
-from hopper_gemm.lab.pages.sources import PIPELINING
+from hopper_gemm.lab.pages.sources import PIPELINING, recorded
 from hopper_gemm.lab.pages.sources import beside as cells_beside
 from hopper_gemm.lab.simulation.page import DATA
 from hopper_gemm.lab.simulation.page import publish as publish_simulation
@@ -36,7 +36,7 @@ from hopper_gemm.tune.measure.verdict import Measured, components_of, paired_ver
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.reader import Study, has_rows, read_study
+from hopper_gemm.tune.study.reader import Study, has_rows, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.study.shapes import read_shapes
@@ -47,18 +47,18 @@ from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results/h200"
+RESULTS, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
 PAGES = ("README.md", "docs/*.md")
 
 ISOLATED = (
-    *("suite-isolated", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
-    *("short", "drawn-isolated"),
+    *("suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
+    *("short", "drawn"),
 )
 """Recorded comparisons between other kernels."""
 
 LISTS = (
-    *(*ISOLATED, "suite-chained", "suite-chained-second", "suite-chained-first", "suite", "suite-second"),
-    *("suite-first", "drawn", "suite-auto", "suite-untuned"),
+    *(*ISOLATED, "suite-chained", "suite-chained-second", "suite-chained-first", "suite-third", "suite-second"),
+    *("suite-first", "drawn-chained", "suite-auto", "suite-untuned"),
 )
 """Recorded comparisons, the latest first."""
 
@@ -80,13 +80,15 @@ RUNGS = {
 
 
 def main(folders: list[str]) -> None:
-    """Publish the named results folders, or all of them; then the index and the docs."""
-    for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir()):
+    """Publish the named results folders, or all that are not archived; then the indices and the docs. The many
+    searches of a list get no page."""
+    for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir() and "tune-" not in path.name):
         if (not folders or str(folder.relative_to(ROOT)) in folders) and has_rows(folder):
-            publish(folder, pictures=folder.parent == RESULTS)  # the many searches of a list get none
+            publish(folder, pictures=folder.parent == RESULTS)
             if (folder / DATA).is_file():
                 publish_simulation(folder, folder.name)
-    write_index(RESULTS)
+    for root in (RESULTS, ARCHIVE):
+        write_index(root)
     for path in pages():
         write_whole(path, filled(path.read_text()))
 
@@ -107,8 +109,8 @@ def filled(text: str) -> str:
 
 @cache
 def study(name: str) -> Study:
-    """A recorded study, read once."""
-    return read_study(RESULTS / name)
+    """A recorded study, archived or not, read once."""
+    return recorded(name)
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -255,7 +257,7 @@ def components() -> str:
     measured = []
     for name in (*ISOLATED, "short-again"):
         rows = study(name).stage("compare")
-        for folder in sorted((RESULTS / name).glob("tune-*")):
+        for folder in sorted(study(name).path.glob("tune-*")):
             rows = [*rows, *read_study(folder).stage("final")]
         for row in rows:
             if row.ok and row.point.config is not None and row.point.against == "cublas" and "code" in row.figures:
@@ -271,8 +273,7 @@ def components() -> str:
 
 def with_boards() -> list[Path]:
     """Folders whose rows name their board, those of the searches beside a comparison included."""
-    about = (folder / "provenance.json" for folder in sorted(RESULTS.iterdir()))
-    named = [path.parent for path in about if path.exists() and "boards" in json.loads(path.read_text())]
+    named = [folder for folder in recorded_folders() if "boards" in read_provenance(folder)]
     return [folder for one in named for folder in (one, *sorted(one.glob("tune-*"))) if has_rows(folder)]
 
 
@@ -307,14 +308,14 @@ def guard() -> str:
 
 def suite() -> str:
     """The suite between other kernels, problem by problem, with what a later and an earlier run found."""
-    rows, runs = [], {name: over(f"suite-isolated{name}") for name in ("", "-again", "-second")}
-    for problem, found in runs[""].items():
+    rows, runs = [], {name: over(name) for name in ("suite", "suite-isolated-again", "suite-isolated-second")}
+    for problem, found in runs["suite"].items():
         ours = found["cublas"]
         assert ours.point.config is not None
         shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
         others = (
             ", ".join(f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs[name][problem].items()))
-            for name in ("-again", "-second")
+            for name in ("suite-isolated-again", "suite-isolated-second")
         )
         figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, *others
         rows.append((problem, *figures, f"`{short_label(ours.point.config)}`"))
@@ -337,7 +338,7 @@ def left() -> str:
     """Problems of the suite that miss the aim: what the tensor cores of the fullest SM, or else memory, take at least,
     and what is left of the launch."""
     rows = []
-    for problem, found in over("suite-isolated").items():
+    for problem, found in over("suite").items():
         row, least = found["cublas"], min(one.figures["speedup"] for one in found.values())
         config, us = row.point.config, row.figures["time_us"]
         assert config is not None
@@ -354,9 +355,7 @@ def left() -> str:
 
 def reached() -> tuple[float, float, int]:
     """The drawn problems that TMA reaches, isolated: geometric mean, least, how many."""
-    rows = [
-        row for row in study("drawn-isolated").stage("compare") if filled_up(row.point.problem) == row.point.problem
-    ]
+    rows = [row for row in study("drawn").stage("compare") if filled_up(row.point.problem) == row.point.problem]
     speedups = [float(row.figures["speedup"]) for row in rows if row.ok]
     return geometric_mean(speedups), min(speedups), len(speedups)
 
@@ -364,21 +363,21 @@ def reached() -> tuple[float, float, int]:
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
     rows = []
-    for context, bold in (("isolated", "**"), ("chained", "")):
-        found = over(f"suite-{context}").values()
+    for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
+        found = over(name).values()
         ours = [float(of["cublas"].figures["speedup"]) for of in found]
         faster = [min(float(row.figures["speedup"]) for row in of.values()) for of in found]
         figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
         rows.append((f"[suite](docs/suite.md): {len(ours)} problems, tuned", context, *figures))
     told = {
         "short": ("[short](docs/suite.md): 24 problems of 2 to 12 us, tuned for 4 s each", "isolated"),
-        "drawn-isolated": ("[drawn](docs/suite.md): 20 problems by a seed, 7 of them copied first", "isolated"),
+        "drawn": ("[drawn](docs/suite.md): 20 problems by a seed, 7 of them copied first", "isolated"),
         "suite-auto": ("[suite, untuned](docs/suite.md): what the model picks (earlier kernel)", "chained"),
     }
     for name, (what, context) in told.items():
         (mean,) = (one for one in means(compared(study(name).stage("compare"))) if one.against == "cublas")
         rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", ""))
-        if name == "drawn-isolated":
+        if name == "drawn":
             mean_of, least, count = reached()
             rows.append((f"of these the {count} that TMA reaches", context, f"{mean_of:.3f}x, least {least:.3f}x", ""))
     (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if row.point.config is not None)
@@ -466,7 +465,8 @@ def lists() -> str:
     for name in LISTS:
         for mean in means(compared(study(name).stage("compare"))):
             over = f"{mean.problems} of {mean.asked}" if mean.problems != mean.asked else str(mean.problems)
-            link = f"[{name}](../results/h200/{name}/compare.md)"
+            folder = study(name).path.relative_to(ROOT)
+            link = f"[{name}](../{folder if (ROOT / folder).is_relative_to(ARCHIVE) else folder / 'compare.md'})"
             figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
             rows.append((link, mean.against, mean.context, over, *figures))
     names = ("list", "baseline", "context", "problems", "geometric mean", "least", "behind")
@@ -539,7 +539,7 @@ def split() -> str:
 
 def of_sources(name: str) -> str:
     """A table of the executed notebook of the sources, which names it in a comment ahead of it."""
-    notebook = json.loads((ROOT / "notebooks/sources.ipynb").read_text())
+    notebook = json.loads((ROOT / "notebooks/8_sources.ipynb").read_text())
     shown = [one["data"] for cell in notebook["cells"] for one in cell.get("outputs", []) if "data" in one]
     texts = ("".join(one["text/markdown"]) for one in shown if "text/markdown" in one)
     return next(text for text in texts if text.startswith(f"<!-- {name} -->")).partition("\n")[2].strip()

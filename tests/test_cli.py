@@ -23,6 +23,7 @@ from tests.tune.run.instant import LADDER, swept
 from tests.tune.tables.making import row, write_study
 
 RECORDED = "results/h200/seed-table"
+WALL, OPTIONS = (f"results/archive/h200/2026-11-21-{name}" for name in ("wall", "options"))
 SEED = "sweeps/seed-table.toml"
 SUITE = "sweeps/shapes/suite.toml"
 
@@ -60,7 +61,10 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["sweep", SEED, "--gpus", "all"], "indices with commas, each once, such as 0,1, but got 'all'"),
         (["sweep", SEED, "--storage", "redis://h"], "--storage must be a path, sqlite:///FILE, or"),
         (["sweep", SEED, "--backend", "replay", "--from", "sweeps"], "sweeps holds no rows.csv; name a results folder"),
-        (["sweep", SEED, "--backend", "replay", "--from", "results/h200/wall"], "is recorded in results/h200/wall"),
+        (
+            ["sweep", SEED, "--backend", "replay", "--from", "results/archive/h200/2026-11-21-wall"],
+            "is recorded in results/archive/h200/2026-11-21-wall",
+        ),
         (["sweep", SEED, "--backend", "replay", "--out", "README.md"], "is a file; name a folder with --out"),
         (["sweep", SEED, "--backend", "replay", "--out", "/proc/here"], "/proc/here cannot be made"),
         (["sweep", SEED, "--backend", "replay", "--out", RECORDED], "takes no more rows; name another folder"),
@@ -158,7 +162,7 @@ def no_gpu():
 def test_a_foreign_folder_is_one_line_and_never_a_path_out_of_it(tmp_path, name, content, message):
     folder = tmp_path / "results" / "study"
     folder.mkdir(parents=True)
-    for path in (ROOT / "results/h200/seed-table-first").iterdir():
+    for path in (ROOT / WALL).iterdir():
         if path.suffix in (".csv", ".json"):
             (folder / path.name).write_bytes(path.read_bytes())
     (folder / name).write_bytes(content)
@@ -250,7 +254,7 @@ def test_a_replayed_sweep_says_so_first_and_reproduces_the_recorded_table(tmp_pa
 
 
 def test_json_leaves_stdout_to_the_data(tmp_path):
-    done = run("sweep", "sweeps/options.toml", "--backend", "replay", "--out", str(tmp_path / "o"), "--json")
+    done = run("sweep", "sweeps/archive/options.toml", "--backend", "replay", "--out", str(tmp_path / "o"), "--json")
     found = json.loads(done.stdout)
     assert found["source"] == "replayed"
     assert found["status"] == {"ok": 48}
@@ -267,10 +271,19 @@ def test_a_replay_goes_on_in_its_folder_and_one_of_another_question_stands_besid
     for name in ("results", "sweeps", "hopper_gemm"):
         (tmp_path / name).symlink_to(ROOT / name) if name != "results" else (tmp_path / name).mkdir()
     spec = tmp_path / "options.toml"
-    text = (ROOT / "sweeps/options.toml").read_text()
+    text = (ROOT / "sweeps/archive/options.toml").read_text()
     spec.write_text(text)
     out = tmp_path / "out"
-    asked = ["sweep", str(spec), "--backend", "replay", "--from", str(ROOT / "results/h200/options"), "--out", str(out)]
+    asked = [
+        "sweep",
+        str(spec),
+        "--backend",
+        "replay",
+        "--from",
+        OPTIONS,
+        "--out",
+        str(out),
+    ]
     assert run(*asked).returncode == 0
     before = (out / "rows.csv").read_bytes()
     assert run(*asked).returncode == 0

@@ -17,7 +17,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from tests.conftest import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*/README.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md")])
 MODULES = sorted((ROOT / "hopper_gemm").rglob("*.py"))
 LONGEST_README = 170
 VAGUE = ("Of", "As", "By", "To")

@@ -7,11 +7,12 @@ from functools import cache
 import pandas as pd
 import pytest
 
+from hopper_gemm.lab.pages.index import DATED
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import read_tuned
 from hopper_gemm.tune.parameters import all_values
-from hopper_gemm.tune.study.reader import has_rows, read_study
+from hopper_gemm.tune.study.reader import has_rows, read_provenance, read_study
 from hopper_gemm.tune.study.schema import COUNTED, FIGURES
 from hopper_gemm.tune.study.space import points
 from hopper_gemm.tune.study.spec import checked, read_spec
@@ -20,14 +21,20 @@ from hopper_gemm.tune.tables.pages.report import report
 from hopper_gemm.tune.tables.pivot import rows_of
 from tests.conftest import ROOT
 
-H200 = ROOT / "results/h200"
-FOLDERS = sorted(path for path in H200.rglob("*") if path.is_dir() and has_rows(path))
+H200, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
+FOLDERS = sorted(path for root in (H200, ARCHIVE) for path in root.rglob("*") if path.is_dir() and has_rows(path))
 SWEEPS = [path for path in FOLDERS if (path / "provenance.json").is_file()]
-LISTS = [path for path in SWEEPS if any(path.glob("tune-*")) or (path / "compare.md").is_file()]
-GRIDS = [path for path in SWEEPS if not path.name.startswith("tune-") and path not in LISTS]
-SEARCHES = [path for path in SWEEPS if path.parent.name.startswith("suite") and path.name.startswith("tune-")]
+GRIDS = [
+    path
+    for path in SWEEPS
+    if "tune-" not in path.name and not any(path.glob("tune-*")) and read_provenance(path)["spec"].get("space")
+]
+SEARCHES = [path for path in SWEEPS if "suite" in path.parent.name and path.name.startswith("tune-")]
 SINGLE = [path for path in FOLDERS if path.name.startswith("tune-")]
-"""Searches of single problems; every fifth of their pages is made anew."""
+"""Searches of single problems."""
+
+PAGED = [path for path in FOLDERS if path.is_relative_to(H200) and path not in SINGLE]
+"""Studies with pages."""
 
 ROWS = 15_628
 """Rows that were recorded before the schema changed; all of them still read."""
@@ -36,14 +43,14 @@ BEFORE_PREFETCH = {"early-long"}
 """Recorded while a prefetch into the L2 was legal with PDL alone."""
 
 UNFINISHED = {"early", "steady-e", "seed-table-stagger-0-steady", "ladder-again"}
-"""Cut off before their last points; results/h200/notes.toml says how many each lacks."""
+"""Cut off before their last points; results/archive/h200/notes.toml says how many each lacks."""
 
 
 recorded = cache(read_study)
 
 
 def name(path) -> str:
-    return str(path.relative_to(H200))
+    return str(path.relative_to(ROOT / "results"))
 
 
 def test_every_recorded_folder_still_reads_and_none_lost_a_row():
@@ -58,16 +65,18 @@ def test_every_recorded_folder_still_reads_and_none_lost_a_row():
 @pytest.mark.parametrize("folder", GRIDS, ids=name)
 def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder):
     study = recorded(folder)
-    file = ROOT / "sweeps" / f"{study.provenance['study']}.toml"
-    spec = read_spec(file) if file.is_file() else checked(study.provenance["spec"], folder.name)
+    files = {path.stem: path for path in (ROOT / "sweeps").rglob("*.toml") if path.parent.name != "shapes"}
+    file = files.get(study.provenance["study"])
+    spec = read_spec(file) if file else checked(study.provenance["spec"], folder.name)
     listed = [point for point, refused in points(spec).items() if not (refused and spec.skip_illegal)]
     asked = {(point.problem, point.data, point.regime, point.config) for point in listed}
-    if folder.name in BEFORE_PREFETCH:
+    plain = DATED.sub("", folder.name)
+    if plain in BEFORE_PREFETCH:
         asked = {one for one in asked if one[-1].pdl or not all_values(one[-1])["prefetch"]}
     rows = study.stage("sweep")
     found = {(row.point.problem, row.point.data, row.point.regime, row.point.config) for row in rows}
     assert len(found) == len(rows)
-    assert found <= asked if spec.sampled or folder.name in UNFINISHED else found == asked
+    assert found <= asked if spec.sampled or plain in UNFINISHED else found == asked
     for row in rows:
         needed = {"speedup", "time_us", "sm_mhz", "tensor_active", "rel_err"}
         needed |= {"watts", "pj_per_flop"} if row.point.regime == "steady" else set()
@@ -100,7 +109,7 @@ def test_figures_of_a_row_agree_with_each_other(folder):
     assert frame[[column.name for column in COUNTED]].isna().all(axis=None)
 
 
-@pytest.mark.parametrize("folder", [*sorted(set(FOLDERS) - set(SINGLE)), *SINGLE[::5]], ids=name)
+@pytest.mark.parametrize("folder", PAGED, ids=name)
 def test_the_pages_are_what_the_rows_give(folder):
     study = recorded(folder)
     made = {}
@@ -109,6 +118,12 @@ def test_the_pages_are_what_the_rows_give(folder):
     if study.stage("compare"):
         made["compare.md"] = compare_page(study)
     assert {page: (folder / page).read_text() for page in made} == made, "run make pages"
+
+
+def test_an_archived_folder_holds_no_page_and_no_picture():
+    """``hopper-gemm table DIR --write`` makes them again from the rows."""
+    made = [path for path in ARCHIVE.rglob("*") if path.suffix in (".md", ".png")]
+    assert made == [ARCHIVE / "README.md"]
 
 
 def test_pairs_of_a_row_give_its_speedup():

@@ -338,7 +338,7 @@ def counters(
 
 @command
 def trace(
-    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/timeline.toml.")] = None,
+    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: archive/timeline.toml.")] = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
 ) -> None:
@@ -350,7 +350,7 @@ def trace(
     from hopper_gemm.lab.counters.timeline import trace as traced
 
     source = here(gpus, "a trace")
-    file = spec or ladder_file().with_name("timeline.toml")
+    file = spec or ladder_file().with_name("archive") / "timeline.toml"
     folder = out or local_root() / slug(source.gpus[0].name) / file.stem
     name_tenants(source.gpus, stderr)
     print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")

@@ -18,7 +18,7 @@ from hopper_gemm.tune.study.files import write_whole
 OUT = Path("results/verification")
 
 PROOFS = "verify-cpu.csv"
-"""Table of damaged and killed runs; the page beside it sums it up."""
+"""Table of damaged and killed runs; it lies beside the rows."""
 
 
 @command
@@ -83,7 +83,7 @@ def verify(
         from hopper_gemm.lab.verify.load import answering
 
         Harness(out, kept, boards, answering, say).run(jobs, seconds)
-    found, proofs = read_rows(out), path.with_name(PROOFS)
+    found, proofs = read_rows(out), out / PROOFS
     failures = standing(found, wanted)
     told = list(csv.DictReader(proofs.read_text().splitlines())) if proofs.exists() else []
     write_whole(path, page(found, wanted, told))

@@ -37,7 +37,7 @@ APART = {128: (64, 128, 192, 256), 256: (64, 128)}
 
 LONG, PACE = 1e-3, 8
 """Producers of launches of so many seconds or more meet every so many stages. Around 8192^3 that saved 0.3
-to 0.6 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/locality)."""
+to 0.6 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
 
 ROUNDS = 150e-6
 """Launches of so many seconds or more hand their tiles out one by one (the dynamic scheduler), so that an SM that is

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
@@ -15,8 +16,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import varied
-from hopper_gemm.tune.study.reader import read_rows, read_study
-from tests.conftest import ROOT
+from hopper_gemm.tune.study.reader import read_study
 
 CUBE = GemmProblem(8192, 8192, 8192)
 BEST = GemmConfig(tile_m=256, tile_n=128, k_depth=4, cluster_n=2)
@@ -49,7 +49,7 @@ RANKED = [
 def bursts(study: str, problem: GemmProblem) -> pd.DataFrame:
     """What was recorded beside what the model says, microseconds; without the launches that were too large."""
     found = []
-    for row in read_rows(ROOT / "results/h200" / study):
+    for row in recorded(study).rows:
         config, about = row.point.config, (row.status, row.stage, row.point.problem, row.point.regime)
         if about == ("ok", "sweep", problem, "burst") and config and config.cluster_m * config.cluster_n < 4:
             found.append((predict(config, problem).seconds * 1e6, float(row.figures["time_us"])))
@@ -83,7 +83,7 @@ def test_its_errors_are_those_that_it_states(left_out):
 def test_isolated_searches_are_predicted_as_well_as_it_states():
     """These were recorded after the fit, on boards that it had not seen."""
     off = []
-    for folder in sorted((ROOT / "results/h200/suite-isolated-again").glob("tune-*")):
+    for folder in sorted(recorded("suite-isolated-again").path.glob("tune-*")):
         rows = [row for row in read_study(folder).stage("sweep") if row.ok]
         best = min(row.figures["time_us"] for row in rows)
         near = [row for row in rows if row.figures["time_us"] < best / 0.85]

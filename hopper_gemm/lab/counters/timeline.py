@@ -43,7 +43,7 @@ def trace(
     """
     spec = read_spec(target)
     if not spec.rungs:
-        raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/timeline.toml")
+        raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/archive/timeline.toml")
     names = {rung.config: rung.name for rung in rungs(spec)}
     child = Child(factory, None, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
     file = io.StringIO()

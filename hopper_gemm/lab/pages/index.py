@@ -1,10 +1,10 @@
-"""The index of recorded results: every study with its question, its best, what it lacks, and who reads it."""
+"""The index of recorded results: every study with its question, its best, and what it lacks."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,47 +20,58 @@ from hopper_gemm.tune.tables.pages.report import scope
 from hopper_gemm.tune.tables.pivot import escaped, interval, markdown, one_line
 
 INDEX, NOTES = "README.md", "notes.toml"
-"""The index; and remarks on studies that their rows do not show, such as what was cut off, by study."""
-
-SEARCH = "tune-"
-"""What the name of a search of one problem begins with."""
+"""The index; and remarks on studies that their rows do not show, such as what was cut off, by study and in the order of
+the index."""
 
 TITLE = """# Results
 
-{folders} results folders with {rows} rows, {searches} of them searches of single problems. This page is made from their
-provenance by `make pages`. Each folder holds its rows (as CSV, or as Parquet once it is finished), `provenance.json`
-(GPU, driver, versions, commit, digest of the kernel's sources, protocol, seed, noise floor), a page and pictures. What
-the columns mean: [schema](../../hopper_gemm/tune/study/schema.py). The searches of a list share the files
-`studies-*.parquet` of its folder. [best_configs.json](best_configs.json) is the tuned table that `matmul` and `check`
-read.
+One line a study. A folder holds its rows, `provenance.json` (GPU, driver, versions, commit, digest of the kernel's
+sources, protocol, seed, noise floor), a page and pictures; what the columns mean:
+[docs/results](../../docs/results.md). Superseded studies and those of one question:
+[archive](../archive/{name}/README.md). [best_configs.json](best_configs.json) is the tuned table that `matmul` and
+`check` read. `make pages` writes this page.
 
 Best: the greatest speedup over torch.mm among the finals, or, where there are none, in the sweep; for a comparison the
-geometric mean over its problems. Studies recorded before rows named their board say `unknown`."""
+geometric mean over its problems."""
+
+ARCHIVED = """# Archived results
+
+Superseded studies and those of one question: rows and `provenance.json` alone. `hopper-gemm table DIR --write` makes a
+folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`. The studies to
+read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
+
+Best: as there; earlier kernels, mostly chained, on boards that rows do not name."""
+
+DATED = re.compile(r"^\d{4}-\d\d-\d\d-")
+"""What the name of an archived folder begins with."""
 
 
 def index(root: Path) -> str:
-    """The Markdown index of one GPU's results.
+    """The Markdown index of one GPU's results; searches of a list's problems stand in their list's page.
 
     Args:
-        root: a folder of results folders, such as ``results/h200``; notebooks are looked for in the checkout around it.
+        root: a folder of results folders, such as ``results/h200``, or their archive, ``results/archive/h200``.
 
     Raises:
         ResultsError: a folder in it is damaged; the message says where.
     """
-    folders = [folder for folder in sorted(root.rglob("*")) if folder.is_dir() and has_rows(folder)]
-    studies = [read_study(folder) for folder in folders]
     notes = tomllib.loads((root / NOTES).read_text()) if (root / NOTES).is_file() else {}
-    readers = {path.stem: path.read_text() for path in sorted(root.parents[1].glob("notebooks/*.py"))}
-    rows = sum(len(study.rows) for study in studies)
-    single = [study for study in studies if study.path.name.startswith(SEARCH)]
-    lines = [TITLE.format(folders=len(studies), rows=f"{rows:,}", searches=len(single)), ""]
-    lines += [_table(root, [study for study in studies if study not in single], notes, readers), ""]
-    for folder in dict.fromkeys(study.path.parent for study in single):
-        part = [study for study in single if study.path.parent == folder]
-        path = folder.relative_to(root)
-        of = "" if folder == root else f" of [{path}]({path})"
-        lines += [f"## Searches{of}", "", _table(root, part, notes, {}), ""]
-    return "\n".join(lines)
+    folders = [path for path in (*root.glob("*"), *root.glob("*/*")) if path.is_dir() and not _search(path)]
+    names = {str(path.relative_to(root)): path for path in sorted(folders) if has_rows(path)}
+    archived = root.parent.name == "archive"
+    order = {} if archived else {name: place for place, name in enumerate(notes)}
+    studies = {name: read_study(names[name]) for name in sorted(names, key=lambda name: order.get(name, len(order)))}
+    title = ARCHIVED if archived else TITLE
+    return f"{title.format(name=root.name)}\n\n{_table(studies, notes)}\n"
+
+
+def _search(folder: Path) -> bool:
+    return folder.name.startswith("tune-")
+
+
+def _key(name: str) -> str:
+    """Name of a study's remarks."""
+    return DATED.sub("", name)
 
 
 def write_index(root: Path) -> None:
@@ -92,34 +103,32 @@ def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:
     return found
 
 
-def _table(root: Path, studies: Iterable[Study], notes: dict[str, Any], readers: dict[str, str]) -> str:
-    known = ("study", "question", "best", "status", "regime", "context", "board", "notebook", "date")
-    columns = [name for name in known if readers or name not in ("question", "notebook")]
-    rows = []
-    for study in studies:
-        path, about = study.path.relative_to(root), escaped(study.provenance)
-        pages = [name for name in (TABLE, COMPARISON) if (study.path / name).is_file()]
-        named = f"[{study.path.name}]({'/'.join([str(path), *pages[:1]])})"
-        note = notes.get(str(path), {})
+def _table(studies: Mapping[str, Study], notes: Mapping[str, Any]) -> str:
+    columns, rows = ["study", "question", "best", "status", "regime", "context", "date"], []
+    for name, study in studies.items():
+        about, note = escaped(study.provenance), notes.get(_key(name), {})
+        pages = [page for page in (COMPARISON, TABLE) if (study.path / page).is_file()]
         lacks = note.get("missing") or missing(study)
         status = f"unfinished: {lacks} missing" if lacks else "finished"
         remark = f"; {note['remark']}" if "remark" in note else ""
-        users = [f"[{name}](../../notebooks/{name}.ipynb)" for name, text in readers.items() if _reads(text, path)]
-        line = {"study": named, "question": about.get("question", ""), "best": _best(study), "status": status + remark}
-        line |= {**scope(study), "notebook": ", ".join(users), "date": about.get("created", "").split(" ")[0]}
+        line = {
+            "study": f"[{_key(name)}]({'/'.join([name, *pages[:1]])})",
+            "question": note.get("question") or about.get("question", ""),
+            "best": _best(study),
+            "status": status + remark,
+            "date": about.get("created", "").split(" ")[0],
+            **scope(study),
+        }
         rows.append([one_line(line[name]) for name in columns])
     return markdown(columns, rows)
-
-
-def _reads(text: str, path: Path) -> bool:
-    """Whether a notebook's source names the folder."""
-    return re.search(rf"""["'/ ]{re.escape(str(path))}["'/]""", text) is not None
 
 
 def _best(study: Study) -> str:
     compared = means(cells(study.stage("compare")))
     if compared:
-        return ", ".join(f"{one.speedup:.3f}x {one.against}" for one in compared)
+        several = len({one.context for one in compared}) > 1
+        said = (f"{one.speedup:.3f}x {one.against}{f' {one.context}' if several else ''}" for one in compared)
+        return ", ".join(said)
     for stage, where in (("final", ""), ("sweep", " in the sweep")):
         ran = [row for row in pooled(study.stage(stage)) if row.ok and row.point.config is not None]
         if ran:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import FIELDS
-from hopper_gemm.tune.study.reader import Study, has_rows, read_study
+from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
+from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pivot import EXCEEDS, GROUP
 
 PIPELINING = """\
@@ -91,10 +91,16 @@ def unique_panels(tiles: Sequence[tuple[int, int]], at_once: int) -> list[tuple[
     return [(len({m for m, _ in wave}), len({n for _, n in wave})) for wave in waves]
 
 
-def recorded(name: str, root: Path | None = None) -> Study | None:
-    """A recorded study; None where there is none yet."""
-    folder = (root or results_root() / "h200") / name
-    return read_study(folder) if has_rows(folder) else None
+def recorded(name: str) -> Study:
+    """A recorded study by its name, archived or not.
+
+    Raises:
+        ResultsError: there is none.
+    """
+    folders = recorded_folders(name)
+    if not folders:
+        raise ResultsError(f"no recorded study {name} lies under {results_root()}; the index of results names them")
+    return read_study(folders[0])
 
 
 def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:

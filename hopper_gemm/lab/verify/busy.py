@@ -58,8 +58,8 @@ def held(sms: int) -> Iterator[None]:
 
     The holders poll a flag in device memory. Polling pinned host memory slows every other kernel: on an NVIDIA H200
     with 16 SMs held, torch.mm at 8192x8192x8192 took 8.7 ms, and 1.9 ms with the flag in device memory; the kernel with
-    the dynamic scheduler 6.1 and 1.6 ms (docs/busy-sms.csv). The host reads and writes the flags by copies on
-    a stream of its own: a copy needs no SM, and waits for no launch of the caller's.
+    the dynamic scheduler 6.1 and 1.6 ms (results/measurements/busy-sms.csv). The host reads and writes the flags by
+    copies on a stream of its own: a copy needs no SM, and waits for no launch of the caller's.
 
     Args:
         sms: how many; 0 holds none.

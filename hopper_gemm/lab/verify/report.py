@@ -199,7 +199,7 @@ def _proofs(proofs: Sequence[Mapping[str, str]]) -> list[str]:
         "",
         f"{outcomes.total():,} damaged results folders, each then given to the same command again: "
         f"{', '.join(f'{count:,} {outcome}' for outcome, count in sorted(outcomes.items()))} (same rows: as of an "
-        "undisturbed run; refused: the message names the place). Every line: [verify-cpu.csv](verify-cpu.csv).",
+        "undisturbed run; refused: the message names the place). Every line: `verify-cpu.csv`, beside the rows.",
         "",
         "Sweeps on faked GPUs whose processes were killed at random until the same command had finished them:",
         "",

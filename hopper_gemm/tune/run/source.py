@@ -16,8 +16,7 @@ from hopper_gemm.tune.run.executors.replay import Replay, about_record
 from hopper_gemm.tune.run.task import Job, Rig
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.folder import StudyFolder, identity_of
-from hopper_gemm.tune.study.provenance import PROVENANCE
-from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import SweepSpec
 
@@ -154,8 +153,7 @@ def recorded_study(name: str, missing: str) -> Path:
     Raises:
         NotRecordedError: there is none.
     """
-    paths = sorted(results_root().glob(f"*/{name}/{PROVENANCE}"))
-    found = [path.parent for path in paths if path.parents[1].name != "local"]
+    found = recorded_folders(name)
     if not found:
         why = f"{missing}, and " if missing else ""
         raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; name one with --from")

@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study import version1
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import BEFORE, PROVENANCE, checked
@@ -99,6 +100,20 @@ def lost_rows(folder: Path, about: Mapping[str, Any], rows: Sequence[Row], diges
 def has_rows(folder: Path) -> bool:
     """Whether a folder holds rows of any version."""
     return any(there(folder / name) for name in (ROWS, *version1.FILES))
+
+
+def recorded_folders(name: str = "*") -> list[Path]:
+    """Folders of the recorded studies of a name, the archived ones last; without the searches of a list.
+
+    Args:
+        name: of the folder, for an archived one without its date; a glob pattern.
+    """
+    root = results_root()
+    patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}")
+    found = dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern)))
+    named = [(path, path.relative_to(root).parts) for path in found if path.is_dir()]
+    searches = [path for path, parts in named if len(parts) > 2 and path.name.startswith("tune-")]
+    return [path for path, parts in named if parts[0] != "local" and path not in searches and has_rows(path)]
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

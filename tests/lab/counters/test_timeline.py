@@ -16,7 +16,7 @@ from hopper_gemm.tune.study.row import ResultsError
 from tests.conftest import ROOT
 
 GPU = GpuId(0, "NVIDIA H200", "GPU-0")
-TIMELINE = ROOT / "sweeps/timeline.toml"
+TIMELINE = ROOT / "sweeps/archive/timeline.toml"
 
 
 def tracing(store: Path | None, seed: int):
@@ -62,4 +62,4 @@ def test_nothing_is_written_where_nothing_could_be_traced(tmp_path):
 
 def test_a_sweep_without_rungs_is_refused_with_what_to_name(tmp_path):
     with pytest.raises(ResultsError, match=r"has no .*timeline.toml"):
-        trace(ROOT / "sweeps/joint.toml", tmp_path, GPU, factory=tracing)
+        trace(ROOT / "sweeps/archive/joint.toml", tmp_path, GPU, factory=tracing)

@@ -9,6 +9,7 @@ import pytest
 
 from hopper_gemm.lab.ladder import config as module
 from hopper_gemm.lab.ladder.config import DEFAULTS, LADDER_FIELDS, LadderConfig
+from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.lab.verify.drawing import legal_configs, values_of
 from hopper_gemm.model import config as plain
 from hopper_gemm.model.config import LABELLED, LARGEST, LEGEND, GemmConfig
@@ -26,8 +27,6 @@ from hopper_gemm.tune.parameters import (
     config_of,
     varied,
 )
-from hopper_gemm.tune.study.reader import read_study
-from tests.conftest import ROOT
 
 
 def test_the_examples_hold():
@@ -126,7 +125,7 @@ def test_two_ways_to_launch_one_kernel_are_compiled_once():
 
 @pytest.mark.parametrize("study", ["ladder", "ring"])
 def test_a_recorded_row_has_the_narrowest_config_that_has_its_values(study):
-    rows = read_study(ROOT / "results/h200" / study).rows
+    rows = recorded(study).rows
     configs = {row.point.config for row in rows if row.point.config is not None}
     assert {type(config) for config in configs} == {GemmConfig, LadderConfig}
     assert all(config == config_of(all_values(config)) for config in configs)

@@ -14,10 +14,11 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.tune.study.reader import frame_of, read_study
+from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pivot import rows_of
 from hopper_gemm.tune.tables.plots import patch, timeline
 from tests.conftest import ROOT
-from tests.tune.tables.making import row, write_study
+from tests.tune.tables.making import row
 
 
 def test_the_published_table_has_the_cells_that_the_rules_allow_with_their_stages():
@@ -76,10 +77,9 @@ def test_the_rasterisation_example_needs_eight_panels_instead_of_ten():
     assert sums == {1: [10] * 4, 4: [8] * 4}
 
 
-def test_a_study_that_is_not_recorded_is_none(tmp_path):
-    assert recorded("nothing", tmp_path) is None
-    write_study(tmp_path / "something", row())
-    assert recorded("something", tmp_path).path == tmp_path / "something"
+def test_a_study_that_is_not_recorded_is_refused_by_its_name():
+    with pytest.raises(ResultsError, match="no recorded study nothing lies under "):
+        recorded("nothing")
 
 
 def moments(stagger: int) -> pd.DataFrame:

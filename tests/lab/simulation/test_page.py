@@ -10,7 +10,7 @@ from hopper_gemm.model.tuned import results_root
 
 def test_a_simulation_recorded_earlier_is_published_in_the_words_of_now(tmp_path):
     """Records of version 1 name problems and games; the page says places, with their context, and runs."""
-    recorded = json.loads((results_root() / "h200/split-k/simulation.json").read_text())
+    recorded = json.loads((results_root() / "archive/h200/2026-11-21-split-k/simulation.json").read_text())
     assert "games" in recorded[0]
     publish(tmp_path / "s", "split-k", recorded)
     page = (tmp_path / "s/simulation.md").read_text()

@@ -45,7 +45,8 @@ def test_bad_input_is_refused_in_one_line(capsys, tmp_path, arguments, message):
 @pytest.mark.parametrize(("fault", "code"), [("", 0), ("no turn", 1)])
 def test_the_part_without_a_gpu_writes_rows_and_a_page(capsys, monkeypatch, tmp_path, fault, code):
     monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault=fault))]))
-    page = tmp_path / "page.md"
+    page = tmp_path / "docs/page.md"
+    page.parent.mkdir()
     (tmp_path / "verify-cpu.csv").write_text("proof,outcome,cases\ndamage,refused,3\n")
     assert run("--cpu", "--out", tmp_path, "--report", page, "--json") == code
     told = json.loads(capsys.readouterr().out)

@@ -1,6 +1,6 @@
 """The long proofs that need no GPU: 100 damaged folders, and 50 kills under each executor. ``make verify-cpu``.
 
-Writes its rows to docs/verify-cpu.csv; a run under fire that fails ends with what went wrong.
+Writes its rows to results/verification/verify-cpu.csv; a run under fire that fails ends with what went wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.tune.run.damage import Ground
 from tests.tune.run.killing import as_row, under_fire
 
-OUT = ROOT / "docs" / "verify-cpu.csv"
+OUT = ROOT / "results/verification/verify-cpu.csv"
 CASES, KILLS, WORKERS = 100, 50, 8
 
 

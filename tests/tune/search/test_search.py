@@ -167,7 +167,7 @@ def test_a_config_that_serves_all_is_judged_by_its_worst_problem_or_their_mean()
     ("more", "text"),
     [
         ({"sampler": "exhaustive"}, "across: is for a search; take sampler gp, or leave it out"),
-        ({"warm_start": ["results/h200/options"]}, "earlier rows are of one; leave out warm_start"),
+        ({"warm_start": ["results/archive/h200/2026-11-21-options"]}, "earlier rows are of one; leave out warm_start"),
         ({"objective": ["pj_per_flop"], "regimes": ["steady"]}, "is for speedups; leave out objective, or across"),
     ],
 )

@@ -19,7 +19,7 @@ from hopper_gemm.tune.study.reader import read_rows, read_study
 from hopper_gemm.tune.study.row import ResultsError
 from tests.conftest import ROOT
 
-ROWS = read_study(ROOT / "results/h200/data").rows
+ROWS = read_study(ROOT / "results/archive/h200/2026-11-21-data").rows
 ABOUT = fresh(
     "data", "", "measured", spec={}, spec_digest="q", gpu={"name": "NVIDIA H200", "driver": "580"}, kernel="k"
 )
@@ -173,7 +173,7 @@ def test_a_point_never_gets_a_second_row(tmp_path):
 
 def test_folders_of_version_1_and_packed_ones_take_no_rows(tmp_path):
     with pytest.raises(ResultsError, match="was recorded by an earlier version and takes no more rows; name another"):
-        StudyFolder(ROOT / "results/h200/data")
+        StudyFolder(ROOT / "results/archive/h200/2026-11-21-data")
     from hopper_gemm.tune.study.pack import pack
 
     made(tmp_path / "s")

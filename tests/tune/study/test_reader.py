@@ -12,19 +12,20 @@ import pytest
 
 from hopper_gemm.tune.study.files import read_json, read_text
 from hopper_gemm.tune.study.pack import pack
-from hopper_gemm.tune.study.reader import frame_of, has_rows, read_provenance, read_rows, read_study
+from hopper_gemm.tune.study.reader import frame_of, has_rows, read_provenance, read_rows, read_study, recorded_folders
 from hopper_gemm.tune.study.row import SUM, ResultsError
 from hopper_gemm.tune.study.schema import NAMES
 from hopper_gemm.tune.tables.pages.publish import publish
 from tests.conftest import ROOT
 from tests.tune.tables.making import row, write_study
 
-RECORDED = ROOT / "results/h200"
-SEED = RECORDED / "seed-table-first"
-FOLDERS = sorted(path.parent for path in RECORDED.rglob("provenance.json") if has_rows(path.parent))
+RESULTS = ROOT / "results"
+SEED = RESULTS / "archive/h200/2026-11-21-seed-table-first"
+RECORDED = sorted(path.parent for root in ("h200", "archive") for path in (RESULTS / root).rglob("provenance.json"))
+FOLDERS = [path for path in RECORDED if has_rows(path)]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(RECORDED)))
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(RESULTS)))
 def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pairs_where_it_ran(folder):
     study = read_study(folder)
     assert study.rows
@@ -37,6 +38,21 @@ def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pa
     assert all(row.samples for row in kept)
     assert contexts <= set(study.provenance["spec"].get("contexts", contexts))
     assert all(contexts & set(place.split()) for place in study.provenance.get("noise", {}))
+
+
+def test_a_recorded_study_is_found_by_its_name_alone_or_in_a_group_or_archived(tmp_path, monkeypatch):
+    """The archived one comes last; what was measured here and the searches of a list are none."""
+    monkeypatch.setattr("hopper_gemm.tune.study.reader.results_root", lambda: tmp_path)
+    kept = "h200/wide", "h200/group/deep", "archive/h200/2026-11-21-wide", "archive/h200/2026-11-22-old"
+    for name in (*kept, "local/h200/wide", "h200/wide/tune-64x64x64-burst", "archive/h200/2026-11-22-very-old"):
+        write_study(tmp_path / name, row())
+    found = {name: [str(path.relative_to(tmp_path)) for path in recorded_folders(name)] for name in ("wide", "deep")}
+    assert found == {"wide": [kept[0], kept[2]], "deep": [kept[1]]}
+    assert [path.name for path in recorded_folders("old")] == ["2026-11-22-old"]
+    assert {str(path.relative_to(tmp_path)) for path in recorded_folders()} == {
+        *kept,
+        "archive/h200/2026-11-22-very-old",
+    }
 
 
 @pytest.fixture

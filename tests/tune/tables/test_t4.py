@@ -16,7 +16,7 @@ from hopper_gemm.tune.tables.t4 import INVALIDITY, export
 from tests.conftest import ROOT
 from tests.tune.tables.making import row, write_study
 
-STAGGER = ROOT / "results/h200/stagger"
+STAGGER = ROOT / "results/archive/h200/2026-11-21-stagger"
 
 NUMBER = {"type": "number"}
 RESULTS = {

@@ -14,10 +14,10 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, results_root, without_pdl
+from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, without_pdl
 from hopper_gemm.tune.study.files import here_or_recorded, shown
 from hopper_gemm.tune.study.provenance import PROVENANCE
-from hopper_gemm.tune.study.reader import Study, has_rows, read_study
+from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import SweepSpec, checked
 
@@ -46,7 +46,8 @@ PAIRS = 7
 
 REST = 0.01
 """Seconds of idleness before a timing of the search; its finals rest as long as any. At 8192^3 the ratios of tiles that
-come near cuBLAS moved by 0.1 % between 10, 20 and 40 ms, by up to 0.25 % from 5 ms on (docs/rest.csv)."""
+come near cuBLAS moved by 0.1 % between 10, 20 and 40 ms, by up to 0.25 % from 5 ms on
+(results/measurements/rest.csv)."""
 
 SEEDS = 12
 """Tried first: half of them the most promising tiles, half the most promising techniques."""
@@ -147,7 +148,7 @@ def recorded_problem(problem: GemmProblem, options: Options) -> Path:
         ResultsError: there is none.
     """
     counted, wanted = [], (problem, options.regime, options.context, "normal")
-    for folder in sorted(path.parent for path in results_root().glob(f"*/*/{PROVENANCE}") if has_rows(path.parent)):
+    for folder in recorded_folders():
         study = read_study(folder)
         points = [row.point for row in study.stage("sweep")]
         rows = sum((point.problem, point.regime, point.context, point.data) == wanted for point in points)
