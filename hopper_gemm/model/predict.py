@@ -20,7 +20,7 @@ Neighbours (docs/neighbours.md): sixteen single CTAs that follow one another in 
 eighth cluster. What they ask for twice is counted once, as far as ``shared`` says: of sixteen tiles in a square four
 panels of A and four of B, in a row one of A and sixteen of B. Rows off the L2's lines cost the same, shared or not.
 
-The constants were fitted by a random descent to all recorded bursts of ``results/h200`` (9,250 isolated, 16,770
+The constants were fitted by a random descent to all recorded bursts of ``results`` (9,250 isolated, 16,770
 chained; without copied operands, rotate_k, interleave_k, spills and loads by threads): to the logarithm of the time,
 to what the first choice loses, and to how many configs of tune's space that nobody measured are expected ahead of the
 best known. Isolated, recent and good ones count most. Errors of the logarithm, %, root mean square:
