@@ -17,6 +17,7 @@ class Ahead:
         from tests.gpu.conftest import kernels_of, pairs_of
         pairs = [pair for item in session.items for pair in pairs_of(item)]
         refused = [str(pair) for pair in pairs if reasons(pair.config, pair.problem)]
+        refused += [str(kernel.config) for kernel in kernels_of(session.items) if reasons(kernel.config)]
         print(f"{len(pairs)} pairs, {len(kernels_of(session.items))} kernels, refused: {refused}")
 
 sys.exit(pytest.main(["-q", "--collect-only", "-m", "gpu", "tests/gpu"], plugins=[Ahead()]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.tune.measure.baselines import BASELINES, Recorded
+from hopper_gemm.lab.guard.baseline import Recorded
+from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.run.questions import compare
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.tables.compare import AGAINST, by_baseline, cells, compare_page, geometric_mean, means

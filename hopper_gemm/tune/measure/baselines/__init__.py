@@ -12,14 +12,21 @@ from hopper_gemm.tune.registry import BASELINES as ADDED
 from hopper_gemm.tune.registry import load
 
 
-def _added() -> list[Baseline]:
-    """The baselines that packages above this one add."""
-    load()
-    places = [where.split(":") for where in ADDED.values()]
-    return [getattr(import_module(module), name)() for module, name in places]
+class Baselines(dict[str, Baseline]):
+    """Baselines by name; one that a package above this one adds is imported when it is first asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        load()
+        return super().__contains__(name) or name in ADDED
+
+    def __missing__(self, name: str) -> Baseline:
+        load()
+        module, _, kind = ADDED[name].partition(":")
+        self[name] = getattr(import_module(module), kind)()
+        return self[name]
 
 
-BASELINES: dict[str, Baseline] = {one.name: one for one in (Cublas(), CublasLt(), Triton(), Quack(), *_added())}
+BASELINES = Baselines({one.name: one for one in (Cublas(), CublasLt(), Triton(), Quack())})
 """Baselines by name, in the order of a table's columns."""
 
 
