@@ -42,8 +42,9 @@ from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.compare import cells as compared
 from hopper_gemm.tune.tables.compare import geometric_mean, means
+from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import Result, ladder
-from hopper_gemm.tune.tables.pages.publish import publish
+from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
 
 ROOT = Path(__file__).parents[1]
@@ -87,8 +88,15 @@ def main(folders: list[str]) -> None:
             if (folder / DATA).is_file():
                 publish_simulation(folder, folder.name)
     write_index(RESULTS)
+    draw_suite()
     for path in pages():
         write_whole(path, filled(path.read_text()))
+
+
+def draw_suite() -> None:
+    """Draw the suite between other kernels."""
+    isolated = study("suite-isolated")
+    forest(compared(isolated.stage("compare")), ROOT / "docs/suite.svg", comparison_title(isolated))
 
 
 def pages() -> list[Path]:

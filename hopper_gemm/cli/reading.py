@@ -124,7 +124,7 @@ def simulate(
     trials: Annotated[int | None, typer.Option(min=1, help="Of a run. Default: a quarter of the space.")] = None,
     regime: options.OnlyRegime = None,
     problem: options.OnlyProblem = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .png and .json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .svg and .json.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Let samplers search a recorded study: how many trials does each need for its best? No GPU needed."""

@@ -20,5 +20,5 @@ def test_a_simulation_recorded_earlier_is_published_in_the_words_of_now(tmp_path
         in page
     )
     assert "game" not in page
-    assert (tmp_path / "s/simulation.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "s/simulation.svg").read_bytes()[:5] == b"<?xml"
     assert json.loads((tmp_path / "s/simulation.json").read_text()) == recorded
