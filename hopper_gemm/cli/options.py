@@ -20,19 +20,6 @@ K = Annotated[int, typer.Argument(metavar="K", help="Columns of A, rows of B.")]
 MaybeM = Annotated[int | None, typer.Argument(metavar="[M]", help="Rows of A and C.")]
 MaybeN = Annotated[int | None, typer.Argument(metavar="[N]", help="Columns of B and C.")]
 MaybeK = Annotated[int | None, typer.Argument(metavar="[K]", help="Columns of A, rows of B.")]
-PDL = "Search programmatic dependent launch too. Default: for short chained launches."
-Pdl = Annotated[bool | None, typer.Option(help=PDL)]
-Budget = Annotated[
-    float | None,
-    typer.Option("--budget", "--seconds", min=1, metavar="SECONDS", help="Time to search for. Default: 60."),
-]
-WarmStart = Annotated[
-    list[Path] | None, typer.Option(metavar="DIR", help="Results folder to begin with; may be repeated.")
-]
-Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
-SET = "Parameter of the config, as cluster=2x1; may be repeated."
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET)]
-Runs = Annotated[int | None, typer.Option(min=1, help="Trials of each run. Default: a quarter of the space.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every point.")]
 Dtype = Annotated[str, typer.Option(help=f"{TYPES}; a list says so itself.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]

@@ -90,7 +90,7 @@ class KernelId:
 
 
 def versions() -> dict[str, str]:
-    """What compiles a kernel, by package."""
+    """Versions of the packages that compile a kernel, by name."""
     return dict(_versions())
 
 

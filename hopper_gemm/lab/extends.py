@@ -1,4 +1,4 @@
-"""What the lab adds to the autotuner: parameters of the design study, and recorded binaries as a baseline."""
+"""Extensions of the autotuner: parameters of the design study, and recorded binaries as a baseline."""
 
 import hopper_gemm.lab.ladder.config  # noqa: F401  (it adds its rules, and so its kind of config)
 from hopper_gemm.tune.registry import add_baseline

@@ -52,7 +52,7 @@ def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]
 
 
 KINDS = {"profile": Counter(profile), "meter": Counter(meter, METER)}
-"""What counts, by name; its place is the number of the rows' process."""
+"""Counters by name; the place of a counter is the process number of its rows."""
 
 
 class Counting(Recording):

@@ -43,7 +43,7 @@ read first: [results/{name}](../../{name}/README.md). `make pages` writes this p
 Best: as there; earlier kernels, mostly chained, on boards that rows do not name."""
 
 DATED = re.compile(r"^\d{4}-\d\d-\d\d-")
-"""What the name of an archived folder begins with."""
+"""Prefix of the name of an archived folder: its date."""
 
 
 def index(root: Path) -> str:
@@ -80,8 +80,10 @@ def write_index(root: Path) -> None:
 
 
 def missing(study: Study) -> str:
-    """What a study's rows lack by its provenance: finals that were asked for, or, of a run that never ended, some of
-    its rows. A study that ended lacks none: else it is not read at all."""
+    """Return the rows that a study lacks by its provenance, in words; empty for a study that ended.
+
+    A study lacks finals that were asked for, or, if its run never ended, some of its rows.
+    """
     about = study.provenance
     if "rows" in (about.get("finished") or {}):
         return ""

@@ -75,7 +75,7 @@ def standing(rows: Iterable[Row], wanted: Iterable[Row]) -> list[Judgement]:
 
 
 def _runs(row: Row) -> bool:
-    """Whether what a row is of can still be run."""
+    """Return True if the subject of a row can still be run."""
     return row.board == CPU or legal_pair(row) is not None
 
 
@@ -224,7 +224,7 @@ def _failures(title: str, found: Iterable[Judgement]) -> list[str]:
 
 
 def _suspects(rows: Sequence[Row], sources: Collection[tuple[str, str]], known: Iterable[Judgement]) -> list[str]:
-    """What failed before, and what came of it with the sources as they are now."""
+    """Lines on earlier failures, each with the result for today's sources."""
     now = {one.row.thing: one for one in known}
     fixes = {row.key: row.reason for row in rows if row.status == FIXED}
     lines = []

@@ -1,4 +1,4 @@
-"""What was verified, one row a line: appended and written through as each ends, so that a run goes on where it
+"""Rows of verification, one a line: each is appended and synced as its check ends, so that a run goes on where it
 stopped."""
 
 from __future__ import annotations
