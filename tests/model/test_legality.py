@@ -68,6 +68,10 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"loads": "mixed"}, None),
         ({"loads": "mixed", "cluster_m": 2}, "loads"),
         ({"loads": "mixed", "tile_m": 320}, None),
+        ({"loads": "mixed", "tile_m": 192, "tile_n": 256, "consumers": 2, "split": "n", "epi_n": 64}, "registers"),
+        ({"loads": "mixed", "tile_m": 192, "tile_n": 256, "consumers": 2, "split": "n", "epi_n": 32}, None),
+        ({"loads": "cp_async", "tile_m": 320, "tile_n": 48, "consumers": 3, "stages": 1, "stagger": 0}, "loads"),
+        ({"loads": "cp_async", "tile_m": 320, "tile_n": 48, "consumers": 3, "stages": 2}, None),
         ({"tile_m": 320, "consumers": 1, "split": "m"}, "registers"),
         ({"tile_m": 192, "consumers": 2, "split": "m"}, "split"),
         ({"tile_n": 144, "consumers": 2, "split": "n", "tile_m": 64}, None),
@@ -98,7 +102,7 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"split_k": 34, "reduction": "workspace", "cluster_m": 2, "cluster_n": 2}, "split_k"),
         ({"split_k": 65, "reduction": "workspace"}, "split_k"),
         ({"split_k": 4, "reduction": "workspace", "loads": "cp_async"}, "split_k"),
-        ({"split_k": 4, "reduction": "workspace", "tile_n": 144}, None),
+        ({"split_k": 4, "reduction": "workspace", "tile_n": 128}, None),
         ({"split_k": 4, "reduction": "workspace", "tile_n": 160}, "split_k"),
         ({"reduction": "workspace"}, "reduction"),
         ({"tile_m": 128, "tile_n": 64, "ctas_per_sm": 2}, None),
@@ -227,6 +231,32 @@ def test_an_fp32_output_in_a_workspace_has_registers_for_so_many_parts(change, d
     config = GemmConfig(**({"tile_m": 128, "tile_n": 224, "reduction": "workspace"} | change))
     found = reasons(config, GemmProblem(512, 512, 4096, dtype))
     assert [reason.rule for reason in found] == ([] if legal else ["workspace"])
+
+
+@pytest.mark.parametrize(
+    ("change", "legal"),
+    [
+        ({"tile_m": 192, "tile_n": 176, "consumers": 2, "split": "n"}, False),
+        ({"tile_m": 192, "tile_n": 160, "consumers": 2, "split": "n"}, True),
+        ({"tile_m": 128, "tile_n": 144, "consumers": 2, "split": "n"}, True),
+        ({"tile_m": 256, "tile_n": 144, "consumers": 2, "split": "m"}, False),
+        ({"tile_m": 320, "tile_n": 96, "consumers": 2, "split": "n"}, False),
+        ({"tile_m": 320, "tile_n": 64, "consumers": 2, "split": "n"}, True),
+        ({"tile_m": 192, "tile_n": 192, "consumers": 3, "split": "m"}, False),
+        ({"tile_m": 192, "tile_n": 176, "consumers": 3, "split": "m"}, True),
+        ({"tile_m": 320, "tile_n": 96, "consumers": 3, "split": "n"}, False),
+        ({"tile_m": 128, "tile_n": 144, "consumers": 1, "split": "m"}, True),
+        ({"tile_m": 192, "tile_n": 144, "consumers": 1, "split": "m", "reduction": "cluster"}, False),
+        ({"tile_m": 192, "tile_n": 128, "consumers": 1, "split": "m", "reduction": "cluster"}, True),
+        ({"tile_m": 128, "tile_n": 208, "consumers": 1, "split": "m", "reduction": "cluster"}, True),
+        ({"tile_m": 192, "tile_n": 224, "consumers": 2, "split": "n", "reduction": "cluster"}, False),
+        ({"tile_m": 256, "tile_n": 192, "consumers": 2, "split": "m", "reduction": "cluster"}, True),
+        ({"tile_m": 384, "tile_n": 128, "consumers": 3, "split": "m", "reduction": "cluster"}, False),
+    ],
+)
+def test_parts_of_k_are_refused_where_their_accumulators_spilled(change, legal):
+    config = GemmConfig(**({"split_k": 2, "reduction": "workspace", "k_depth": 2} | change))
+    assert rules_of(config) == ([] if legal else ["split_k"])
 
 
 def test_c_is_staged_only_in_slots_that_its_tile_fills():

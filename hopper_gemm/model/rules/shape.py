@@ -59,6 +59,14 @@ def _registers(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
             "consumers leave; take a smaller tile or more consumers"
         )
 
+    producer, crowded = (
+        footprint.registers.producer,
+        config.loads == "mixed" or (config.stream_k and config.split == "m"),
+    )
+    if crowded and config.consumers == 2 and producer == 24 and footprint.share_m == 3 * hopper.WGMMA_M:
+        what = "stream_k" if config.stream_k else f'loads "{config.loads}"'
+        yield f"{what} beside {footprint.accumulators} accumulators spills with chunks of 64 columns; take epi_n 32"
+
 
 def _wgmma_n(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
     most = WGMMA_N_MOST.get(int(config.consumers), hopper.WGMMA_N_MAX)
