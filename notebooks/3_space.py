@@ -27,7 +27,6 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.lab.simulation.page import upgrade_v1
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.tables.pages.report import source_line
@@ -136,7 +135,7 @@ for cube, part in rows.groupby("cube"):
 # medians, bands the middle nine tenths.
 
 # %%
-runs = pd.DataFrame(upgrade_v1(json.loads((study.path / "simulation.json").read_text())))
+runs = pd.DataFrame(json.loads((study.path / "simulation.json").read_text()))
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
 for axis, (place, part) in zip(axes, runs.groupby("place"), strict=True):
     for run in part.itertuples():

@@ -17,6 +17,8 @@ from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import as_text, header, summed
+from hopper_gemm.tune.study.schema import NAMES
 from hopper_gemm.tune.study.spec import read_spec
 from tests.conftest import ROOT
 from tests.tune.run.instant import LADDER, swept
@@ -59,7 +61,6 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["sweep", "results"], "results cannot be read (Is a directory)"),
         (["sweep", SEED, "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["sweep", SEED, "--gpus", "all"], "indices with commas, each once, such as 0,1, but got 'all'"),
-        (["sweep", SEED, "--storage", "redis://h"], "--storage must be a path, sqlite:///FILE, or"),
         (["sweep", SEED, "--backend", "replay", "--from", "sweeps"], "sweeps holds no rows.csv; name a results folder"),
         (
             ["sweep", SEED, "--backend", "replay", "--from", "results/archive/h200/2026-11-21-wall"],
@@ -140,34 +141,30 @@ def no_gpu():
         return
 
 
+def foreign(**changed):
+    """A file of one row with values that no row has, and the right sum."""
+    texts = {name: as_text(value) for name, value in {**row().as_dict(), **changed}.items()}
+    return f"{header()}\n{summed([texts.get(name, '') for name in NAMES], NAMES)}\n".encode()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("provenance.json", b"[]", "must hold an object of JSON but holds a list"),
-        ("provenance.json", b"{}", "the key study is missing"),
-        ("trials.csv", b"\xff\xfe\x00", "line 1, column 1: byte 0xff is not UTF-8"),
-        ("trials.csv", b"study,m,n\n1,2,3\n", "line 1: lacks the column k"),
+        ("provenance.json", b"{}", "the key schema_version is missing"),
+        ("rows.csv", b"\xff\xfe\x00", "line 1, column 1: byte 0xff is not UTF-8"),
+        ("rows.csv", b"study,stage,m,n\n1,2,3,4\n", "line 1: lacks the column"),
+        ("rows.csv", foreign(m="inf"), "line 2: m must be an integer but got 'inf'"),
         (
-            "trials.csv",
-            b"m,n,k,dtype,layouts,status\ninf,1,1,bf16,kk,ok\n",
-            "line 2: m must be an integer but got 'inf'",
-        ),
-        (
-            "trials.csv",
-            b"m,n,k,dtype,layouts,regime,status\n8,8,8,bf16,kk,x/../../../escaped,ok\n",
+            "rows.csv",
+            foreign(regime="x/../../../escaped"),
             "line 2: regime must be one of burst, steady but got 'x/../../../escaped'",
         ),
     ],
 )
 def test_a_foreign_folder_is_one_line_and_never_a_path_out_of_it(tmp_path, name, content, message):
-    folder = tmp_path / "results" / "study"
-    folder.mkdir(parents=True)
-    for path in (ROOT / WALL).iterdir():
-        if path.suffix in (".csv", ".json"):
-            (folder / path.name).write_bytes(path.read_bytes())
+    folder = write_study(tmp_path / "results" / "study", row())
     (folder / name).write_bytes(content)
-    for path in folder.glob("samples.*"):
-        path.unlink()
     before = set(tmp_path.rglob("*"))
     for command in (["table", str(folder), "--write"], ["export", str(folder)], ["simulate", str(folder)]):
         done = run(*command)
@@ -371,6 +368,34 @@ def test_table_prints_each_form(form):
     assert "exceeds smem" in done.stdout
 
 
+COMPARED = [
+    row(stage="compare", sizes=(m, 64, 64), against=against, speedup=speedup, speedup_low=speedup, speedup_high=speedup)
+    for m, against, speedup in ((64, "cublas", 1.0), (256, "cublas", 1.44), (64, "cublaslt", 0.5))
+]
+
+
+@pytest.mark.parametrize("form", ["md", "csv", "html"])
+def test_table_of_a_comparison_is_the_comparison_in_each_form(tmp_path, form):
+    """The headline, a geometric mean over the problems, is one command away."""
+    done = run("table", str(write_study(tmp_path, *COMPARED, ended=True)), "--format", form)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1.440x [1.440, 1.440]" in done.stdout
+    (mean,) = [line for line in done.stdout.split("</tr>" if form == "html" else "\n") if "geometric mean" in line]
+    assert "1.200x" in mean
+    assert "0.500x" in mean
+
+
+def test_table_of_a_comparison_as_json_has_numbers_and_takes_one_problem(tmp_path):
+    folder = str(write_study(tmp_path, *COMPARED, ended=True))
+    found = json.loads(run("table", folder, "--json", "--problem", "256x64x64").stdout)
+    assert [one["speedup"] for one in found["cells"]] == [1.44]
+    assert [(one["against"], one["speedup"]) for one in found["means"]] == [("cublas", pytest.approx(1.44))]
+    assert (
+        "has no such problem, regime and context; it has 64x64x64" in run("table", folder, "--problem", "1x1x1").stderr
+    )
+    assert "leave out --rows, --cols and --value" in run("table", folder, "--rows", "stages").stderr
+
+
 @pytest.mark.parametrize("form", ["md", "html"])
 def test_table_shows_a_tag_in_provenance_as_text(tmp_path, form):
     write_study(tmp_path, row(), gpu={"name": "<b>", "driver": "580"})
@@ -387,6 +412,26 @@ def test_a_finished_study_that_lost_rows_is_refused_by_every_command_that_reads_
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("hopper-gemm: 1 of the 2 rows of the finished study are gone from ")
     assert {one.name for one in tmp_path.rglob("*")} == {"s", "rows.csv", "provenance.json"}
+
+
+@pytest.mark.parametrize("command", [["table"], ["export"], ["simulate"], ["pack"], ["sweep"]], ids=lambda one: one[0])
+def test_column_names_that_were_swapped_are_refused_by_every_command_that_reads_rows(tmp_path, command):
+    """Else a figure would be shown under another's name."""
+    folder = write_study(tmp_path / "s", row(tile_m=64), row(tile_m=128))
+    path = folder / "rows.csv"
+    names, rest = path.read_text().split("\n", 1)
+    swapped = names.replace(",speedup,", ",,").replace(",tflops,", ",speedup,").replace(",,", ",tflops,")
+    path.write_text(f"{swapped}\n{rest}")
+    if command == ["sweep"]:
+        command = ["sweep", str(ROOT / SEED), "--backend", "replay", "--out", str(tmp_path / "new"), "--from"]
+    refused(run(*command, str(folder), cwd=tmp_path), folder)
+    assert {one.name for one in tmp_path.rglob("*")} == {"s", "rows.csv", "provenance.json"}
+
+
+def refused(done, folder):
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hopper-gemm: {folder / 'rows.csv'}, line 1: ")
 
 
 def test_table_says_what_an_unfinished_study_lacks(tmp_path):

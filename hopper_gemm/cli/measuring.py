@@ -25,7 +25,6 @@ LOOPBACK = "127.0.0.1"
 def sweep(
     spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Question of the sweep, as TOML; see sweeps/.")],
     out: options.StudyOut = None,
-    storage: Annotated[str | None, typer.Option(help="Optuna storage, file or URL, that mirrors the trials.")] = None,
     gpus: options.Gpus = "0",
     cluster: options.Cluster = False,
     host: options.Host = LOOPBACK,
@@ -46,7 +45,6 @@ def sweep(
     from hopper_gemm.tune.study.spec import read_spec
 
     say, asked = saying(as_json), read_spec(spec)
-    bounds = {"trials": trials, "storage": storage}
     try:
         listen = options.listening(cluster, host)
         source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus), listen)
@@ -55,13 +53,13 @@ def sweep(
             raise
         source = Source()
     if dry_run:
-        plan = opened(asked, source, out, **bounds).plan()
+        plan = opened(asked, source, out, trials=trials).plan()
         for line in plan.lines():
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    found = swept(asked, source, out, "Measuring", say, verbose, **bounds)
+    found = swept(asked, source, out, "Measuring", say, verbose, trials=trials)
     print(json.dumps(summary(found)) if as_json else (found / "table.md").read_text())
 
 

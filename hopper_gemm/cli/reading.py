@@ -45,7 +45,7 @@ def table(
 ) -> None:
     """Show the table of a recorded study.
 
-    There is one table for each problem, regime and context.
+    There is one table for each problem, regime and context; of a comparison one for each regime.
     """
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.pages.report import source_line
@@ -55,6 +55,11 @@ def table(
     if write:
         publish(results)
     asked = {"problem": problem, "regime": regime, "context": context}
+    if study.stage("compare") and not study.stage("sweep"):
+        if (rows, cols, value) != ("tile_m", "k_depth", "speedup"):
+            fail(f"{results} is a comparison, with a table of its own; leave out --rows, --cols and --value")
+        _comparison(study, asked, form, as_json)
+        return
     parts, tables = groups(rows_of(study, "sweep")), {}
     for group, part in parts:
         if all(word in (None, str(getattr(group, name))) for name, word in asked.items()):
@@ -68,6 +73,31 @@ def table(
         return
     corner = f"{rows} \\ {cols}"
     pages = [f"{name}: {value}\n\n{render(one, form, corner)}" for name, one in tables.items()]
+    print("\n".join([f"{source if form == 'csv' else escaped(source)}\n", *pages]))
+
+
+def _comparison(study: Study, asked: dict[str, str | None], form: str, as_json: bool) -> None:
+    """Print the table of each regime of a comparison, and its geometric means."""
+    from hopper_gemm.tune.tables.compare import cells, comparison, means
+    from hopper_gemm.tune.tables.pages.report import source_line
+    from hopper_gemm.tune.tables.pivot import escaped
+
+    every = cells(study.stage("compare"))
+    records = [one for one in every if all(word in (None, one[name].split()[0]) for name, word in asked.items())]
+    if not records:
+        known = ", ".join(dict.fromkeys(f"{one['problem']} {one['regime']} {one['context']}" for one in every))
+        fail(f"{study.path} has no such problem, regime and context; it has {known}")
+    source = source_line(study.provenance)
+    if as_json:
+        for one in every:
+            one.pop("samples")
+        print(json.dumps({"source": source, "cells": records, "means": [asdict(one) for one in means(records)]}))
+        return
+    pages = []
+    for regime in dict.fromkeys(one["regime"] for one in records):
+        part = [one for one in records if one["regime"] == regime]
+        told = "" if form == "csv" else "".join(f"- {mean}\n" for mean in means(part))
+        pages.append(f"{regime}: speedup over each baseline\n\n{comparison(part, form)}{told and chr(10)}{told}")
     print("\n".join([f"{source if form == 'csv' else escaped(source)}\n", *pages]))
 
 
@@ -167,19 +197,28 @@ def export(
     results: options.StudyFolder,
     form: Annotated[str, typer.Option("--format", help="t4: Kernel Tuner's results format.")] = "t4",
     out: Annotated[Path | None, typer.Option(help="Default: t4.json; several problems have a file each.")] = None,
+    optuna: Annotated[Path | None, typer.Option(help="Write this Optuna journal file instead of T4.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a study in the format of other tuners.
 
-    T4 is the open results format of the autotuning community.
+    T4 is the open results format of the autotuning community; --optuna writes an Optuna journal instead.
     """
     from hopper_gemm.tune.study.files import shown
     from hopper_gemm.tune.tables.t4 import export as exported
 
     if form != "t4":
         fail(f"--format must be t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR --format csv")
-    read_told(results)
-    written = exported(results, out)
+    study = read_told(results)
+    if optuna is None:
+        written = exported(results, out)
+    else:
+        from hopper_gemm.tune.search.journal import write_journal
+
+        if out is not None:
+            fail("--out and --optuna name a file each; leave one of them out")
+        write_journal(study, optuna)
+        written = [optuna]
     told = "\n".join(f"Written to {shown(path)}" for path in written)
     print(json.dumps({"files": [str(path) for path in written]}) if as_json else told)
 

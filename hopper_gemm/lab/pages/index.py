@@ -85,15 +85,15 @@ def missing(study: Study) -> str:
     A study lacks finals that were asked for, or, if its run never ended, some of its rows.
     """
     about = study.provenance
-    if "rows" in (about.get("finished") or {}):
-        return ""
+    if about.get("finished"):
+        return ""  # a run that ended says so
     asked = about.get("spec", {}).get("final", {}).get("best", 0)
     ran, had = (_by_place(study.stage(stage)) for stage in ("sweep", "final"))
     wanted = {place: min(asked, len(configs)) for place, configs in ran.items()}
     lacking = sum(max(0, count - len(had.get(place, ()))) for place, count in wanted.items())
     if lacking:
         return f"{lacking} of {sum(wanted.values())} finals"
-    return "rows" if about.get("schema_version", 1) > 1 else ""  # a run that ended says so
+    return "rows"
 
 
 def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:

@@ -21,15 +21,8 @@ SHARE = 0.05
 BLIND = "-blind"
 """Suffix of a sampler's name where it runs without the model prior."""
 
-
 DEFAULT = "gp"
 """The sampler that a search uses where none is named."""
-
-
-def upgrade_v1(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Recorded simulations with the keys of now; those that name no context searched chained studies."""
-    renamed = [{"place": f"{run['problem']} chained", "runs": run["games"], **run} for run in runs if "problem" in run]
-    return renamed or [dict(run) for run in runs]
 
 
 def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = None) -> None:
@@ -44,7 +37,7 @@ def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = 
     if runs is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / DATA, list(runs))
-    kept = upgrade_v1(read_json(folder / DATA))
+    kept = read_json(folder / DATA)
     write_whole(folder / PAGE, simulation_page(kept))
     regret_curves(kept, folder / PICTURE, f"{name}: best so far, behind the recorded best")
 

@@ -13,11 +13,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.tune.study.files import FileLock, read_text, sync_folder, write_json
+from hopper_gemm.tune.study.files import FileLock, sync_folder, write_json
 from hopper_gemm.tune.study.provenance import PROVENANCE
-from hopper_gemm.tune.study.reader import ROWS, digest_of, has_rows, lost_rows, packed, read_provenance, rows_and_digest
-from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, as_text
-from hopper_gemm.tune.study.schema import BY_NAME, NAMES
+from hopper_gemm.tune.study.reader import (
+    ROWS,
+    column_names,
+    digest_of,
+    lost_rows,
+    packed,
+    read_provenance,
+    rows_and_digest,
+    whole_lines,
+)
+from hopper_gemm.tune.study.row import ResultsError, Row, RowKey, header
+from hopper_gemm.tune.study.schema import NAMES
 
 LOCK = ".lock"
 ELSEWHERE = "name another folder with --out"
@@ -44,9 +53,8 @@ class StudyFolder:
             raise ResultsError(f"{path} is a file; name a folder with --out")
         if not path.is_dir():
             return
-        if packed(path / ROWS).is_file() or (has_rows(path) and not (path / ROWS).is_file()):
-            what = "is packed" if packed(path / ROWS).is_file() else "was recorded by an earlier version"
-            raise ResultsError(f"{path} {what} and takes no more rows; {ELSEWHERE}")
+        if packed(path).is_file():
+            raise ResultsError(f"{path} is packed and takes no more rows; {ELSEWHERE}")
         self._refuse_in_use(FileLock(path / LOCK).taken())
         self._read()
 
@@ -109,19 +117,18 @@ class StudyFolder:
         """
         if not rows:
             return
-        path, names = self.path / ROWS, self._names
+        path = self.path / ROWS
+        if self._names != NAMES:
+            raise ResultsError(f"{path} was begun with the columns of another version; {ELSEWHERE}")
         for row in rows:
             if row.key in self.rows:
                 raise ResultsError(f"{path}: {row.stage} {row.point} has a row already; report this as a fault")
             self.rows[row.key] = row
-            lost = {name: value for name, value in row.as_dict().items() if name not in names}
-            if any(as_text(value) != as_text(BY_NAME[name].before) for name, value in lost.items()):
-                raise ResultsError(f"{path} was begun with the columns of another version; {ELSEWHERE}")
-        text = "".join(row.line(names) + "\n" for row in rows)
+        text = "".join(row.line() + "\n" for row in rows)
         try:
             with path.open("a", encoding="utf-8", newline="") as file:
                 new = not file.tell()
-                file.write((",".join((*names, SUM)) + "\n" if new else "") + text)
+                file.write((header() + "\n" if new else "") + text)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -143,7 +150,7 @@ class StudyFolder:
             about: other keys to change.
         """
         path = self.path / ROWS
-        lines = read_text(path).split("\n")[:-1] if path.is_file() else []
+        lines = whole_lines(self.path)[1] if path.is_file() else []
         rows = {"rows": len(self.rows), "digest": digest_of(lines)}
         self.note(**{**about, "finished": {**finished, **rows}})
 
@@ -170,10 +177,9 @@ class StudyFolder:
                 )
             return
         self.about = read_provenance(path)
-        rows, digest = rows_and_digest(path)
+        rows, digest = rows_and_digest(path) if there else ([], digest_of([]))
         self.rows = {row.key: row for row in rows}
-        first = read_text(path / ROWS).partition("\n")[0] if self.rows else ""
-        self._names = tuple(first.split(",")[:-1]) or NAMES
+        self._names = column_names(*whole_lines(path)) if there else NAMES
         self.remark = lost_rows(path, self.about, rows, digest)
 
     def _cut(self) -> None:

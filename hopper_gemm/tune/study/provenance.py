@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.tune.parameters import config_of
-from hopper_gemm.tune.study import version1
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.schema import ALIASES, NAMES, PAIRS, SCHEMA_VERSION
+from hopper_gemm.tune.study.schema import NAMES, PAIRS, SCHEMA_VERSION
 
 PROVENANCE = "provenance.json"
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
@@ -60,8 +59,7 @@ def _moment(value: Any) -> str:
 
 
 def _column(value: Any) -> str:
-    known = isinstance(value, str) and ALIASES.get(value, value) in (*NAMES, *PAIRS)
-    return "" if known else "a column of the results"
+    return "" if value in (*NAMES, *PAIRS) else "a column of the results"
 
 
 def _maybe_column(value: Any) -> str:
@@ -131,28 +129,24 @@ SHAPE = Object(
         ],
         "finished": Object({"rows": INTEGER, "digest": TEXT, "places": Object({...: INTEGER})}, ("rows", "digest")),
     },
-    ("study", "source", "created", "gpu", "spec"),
+    ("schema_version", "study", "source", "created", "gpu", "spec"),
 )
 """What readers take from the file; keys that no reader takes may hold anything."""
 
-BEFORE = Object({name: SHAPE.keys[name] for name in SHAPE.keys if name not in ("spec", "finished")}, ("gpu",))
-"""The same of the files that version 1 had instead for comparisons and counters."""
 
-
-def checked(about: dict[str, Any], path: Path, shape: Object = SHAPE) -> dict[str, Any]:
-    """The content of a provenance file, in the terms of now.
+def checked(about: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content of a provenance file.
 
     Raises:
         ResultsError: a key is missing or its value is none that a reader could use; the message names it.
     """
-    version = about.get("schema_version", 1)
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise ResultsError(f"{path}: schema_version {version} is newer than {SCHEMA_VERSION}; update hopper-gemm")
-    if version == 1 and isinstance(about.get("finished"), dict):  # there it noted the budget that was used up
-        about = {name: value for name, value in about.items() if name != "finished"}
-    for mistake in _mistakes(about, shape, ""):
+    version = about.get("schema_version")
+    if isinstance(version, int) and version != SCHEMA_VERSION:
+        fix = "update hopper-gemm" if version > SCHEMA_VERSION else "read it with the release that wrote it"
+        raise ResultsError(f"{path}: schema_version must be {SCHEMA_VERSION} but got {version}; {fix}")
+    for mistake in _mistakes(about, SHAPE, ""):
         raise ResultsError(f"{path}: {mistake}; restore the file")
-    return version1.in_terms_of_now(about) if version == 1 else about
+    return about
 
 
 def _mistakes(value: Any, shape: Any, place: str) -> Iterator[str]:

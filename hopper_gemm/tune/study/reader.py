@@ -1,29 +1,28 @@
-"""Reading a results folder: its rows, whatever version of the schema they were recorded in, and its provenance.
+"""Reading a results folder: its rows and its provenance.
 
-A damaged file is refused with the place: the file, and the line of a text file. A torn last line, which a kill leaves
-of an append, is no damage: it is passed over, and what it stood for is measured again.
+A damaged file is refused with the place: the file, and the line of the rows. A torn last line, which a kill leaves of
+an append, is no damage: it is passed over, and what it stood for is measured again. Every row is checked against the
+sum that was written with it, which covers the column names too: names that were swapped, renamed or left out are told
+as line 1. Rows packed into Parquet are the same lines in columns, and are checked alike; Parquet itself checks nothing.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.tune.study import version1
 from hopper_gemm.tune.study.files import read_object, read_text
-from hopper_gemm.tune.study.provenance import BEFORE, PROVENANCE, checked
-from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser, as_text, summed
-from hopper_gemm.tune.study.schema import ALIASES, BY_NAME, NAMES, PAIRS
+from hopper_gemm.tune.study.provenance import PROVENANCE, checked
+from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser, as_text, joined, values_of
+from hopper_gemm.tune.study.schema import BY_NAME, NAMES, PAIRS, REQUIRED
 
 ROWS = "rows.csv"
-SHARED = "studies-"
-"""What the names of files that the studies of a list share begin with."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +74,14 @@ def lost_rows(folder: Path, about: Mapping[str, Any], rows: Sequence[Row], diges
     Raises:
         ResultsError: a row is of another study, or rows were added or exchanged since the study was finished.
     """
-    path, version = folder / ROWS, about.get("schema_version", 1)
-    known = (about.get("study"), *([""] if version == 1 else []))  # some files of version 1 have no such column
-    foreign = [] if "study" not in about else [row.study for row in rows if row.study not in known]
+    path = folder / ROWS
+    foreign = [row.study for row in rows if row.study != about["study"]]
     if foreign:
         raise ResultsError(
             f"{path}: {len(foreign)} of {len(rows)} rows are of the study {foreign[0][:40]!r}, not of "
             f"{about['study']!r}; restore it, or delete them"
         )
-    said = about.get("finished") if version > 1 else None
+    said = about.get("finished")
     if said is None:
         return ""
     lost = said["rows"] - len(rows)
@@ -98,8 +96,13 @@ def lost_rows(folder: Path, about: Mapping[str, Any], rows: Sequence[Row], diges
 
 
 def has_rows(folder: Path) -> bool:
-    """Whether a folder holds rows of any version."""
-    return any(there(folder / name) for name in (ROWS, *version1.FILES))
+    """Whether a folder holds rows, packed or not."""
+    return (folder / ROWS).is_file() or packed(folder).is_file()
+
+
+def packed(folder: Path) -> Path:
+    """Where a folder's rows lie once they are packed."""
+    return (folder / ROWS).with_suffix(".parquet")
 
 
 def recorded_folders(name: str = "*") -> list[Path]:
@@ -117,7 +120,7 @@ def recorded_folders(name: str = "*") -> list[Path]:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Where a study's figures come from; of version 1 in the terms of now.
+    """Where a study's figures come from.
 
     Raises:
         ResultsError: no such file, or a key is missing or of the wrong type.
@@ -125,14 +128,11 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     path = folder / PROVENANCE
     if path.is_file():
         return checked(read_object(path), path)
-    for name in version1.ABOUT:
-        if (folder / name).is_file():
-            return checked(read_object(folder / name), folder / name, BEFORE)
     raise ResultsError(f"{path} does not exist; restore it, or name another results folder")
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows of a folder, those of version 1 as rows of now.
+    """The rows of a folder.
 
     Raises:
         ResultsError: a file is damaged, or holds a row twice.
@@ -141,32 +141,29 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def rows_and_digest(folder: Path) -> tuple[list[Row], str]:
-    """The rows of a folder as :func:`read_rows` gives them, and the :func:`digest_of` their file, packed or not.
+    """The rows of a folder as :func:`read_rows` gives them, and the :func:`digest_of` their lines, packed or not.
 
     Raises:
         ResultsError: a file is damaged, or holds a row twice.
     """
-    path = folder / ROWS
-    if not there(path):
-        files = {name: records(folder / name) for name in version1.READ if there(folder / name)}
-        return version1.read_rows(files, folder), digest_of([])
-    found: dict[RowKey, str] = {}
+    path, lines = whole_lines(folder)
+    names = column_names(path, lines)
+    found: dict[RowKey, int] = {}
     rows: list[Row] = []
-    lines = records(path)
-    names = next(lines, ("", []))[1]
-    texts = [",".join(names)] if names else []
     parser = RowParser(names)
-    for place, values in lines:
-        texts.append(summed(values[:-1]))
+    for number, line in enumerate(lines[1:], 2):
         try:
-            row = parser.row(values)
+            row = parser.row(values_of(line, names))
         except ValueError as error:
-            raise ResultsError(f"{path}, {place}: {error}; {_FIX}") from None
-        first = found.setdefault(row.key, place)
-        if first is not place:
-            raise ResultsError(f"{path}, {place}: the same row as {first}; delete one of them")
+            place = f"line {number}: {error}; restore the file, or delete this row to measure it again"
+            if not any(_agrees(one, names) for one in lines[1:]):
+                place = "line 1: no row was written under these column names; restore the file"
+            raise ResultsError(f"{path}, {place}") from None
+        first = found.setdefault(row.key, number)
+        if first != number:
+            raise ResultsError(f"{path}, line {number}: the same row as line {first}; delete one of them")
         rows.append(row)
-    return rows, digest_of(texts)
+    return rows, digest_of(lines)
 
 
 def digest_of(lines: Iterable[str]) -> str:
@@ -174,85 +171,21 @@ def digest_of(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-_FIX = "restore the file, or delete this row to measure it again"
-
-
-def records(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The place and the values of each line of a file, or of the Parquet that it was packed into; the names first.
+def whole_lines(folder: Path) -> tuple[Path, list[str]]:
+    """The file of a folder's rows, and its lines, the column names first; packed ones as they were before.
 
     Raises:
-        ResultsError: the file is damaged; with the line.
+        ResultsError: it is no text or no Parquet.
     """
+    path = folder / ROWS
     if path.is_file():
-        yield from _lines(path)
-        return
-    whole = packed(path).is_file()
-    found = read_parquet(packed(path) if whole else shared(path), None if whole else path.parent.name)
-    names = list(found)
-    yield "row 0", _checked_names(packed(path), "row 0", names)
-    columns = [[as_text(value) for value in values] for values in found.values()]
-    for number, values in enumerate(zip(*columns, strict=True), 1):
-        place, line = f"row {number}", list(values)
-        if names[-1] == SUM and summed(line[:-1])[-8:] != line[-1]:
-            raise ResultsError(f"{packed(path)}, {place}: the row was changed since it was written; restore the file")
-        yield place, line
+        text = read_text(path)
+        return path, text[: text.rfind("\n") + 1].split("\n")[:-1]
+    return packed(folder), parquet_lines(packed(folder))
 
 
-def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The lines of a text file. Each is one row: no value holds a line break."""
-    text = read_text(path)
-    lines = text[: text.rfind("\n") + 1].split("\n")[:-1]
-    if not lines:
-        return
-    names = _checked_names(path, "line 1", lines[0].split(","))
-    yield "line 1", names
-    with_sums = names[-1] == SUM
-    for number, line in enumerate(lines[1:], 2):
-        try:
-            values = next(csv.reader([line], strict=True)) if '"' in line else line.split(",")
-        except (csv.Error, StopIteration) as error:
-            raise ResultsError(f"{path}, line {number}: {error}; {_FIX}") from None
-        if len(values) != len(names):
-            raise ResultsError(f"{path}, line {number}: {len(values)} values for {len(names)} columns; {_FIX}")
-        if with_sums and summed(values[:-1]) != line:
-            raise ResultsError(f"{path}, line {number}: the row was changed since it was written; {_FIX}")
-        yield f"line {number}", values
-
-
-def _checked_names(path: Path, place: str, names: list[str]) -> list[str]:
-    if path.stem not in {Path(name).stem for name in (ROWS, *version1.FILES)}:
-        return names
-    known = [ALIASES.get(name, name) for name in names]
-    now = path.stem == Path(ROWS).stem
-    missing = [name for name in ("m", "n", "k", *([SUM] if now else [])) if name not in known]
-    strange = [name for name in known if now and name not in (*NAMES, SUM)]
-    if missing or strange or len(set(known)) < len(known):
-        what = f"names the unknown column {strange[0][:40]!r}" if strange else "names a column twice"
-        what = f"lacks the column {missing[0]}" if missing else what
-        raise ResultsError(f"{path}, {place}: {what}; it is no file of rows, restore it")
-    return names
-
-
-def packed(path: Path) -> Path:
-    """Where a file's Parquet lies once it is packed."""
-    return path.with_suffix(".parquet")
-
-
-def shared(path: Path) -> Path:
-    """Where a file's rows lie once the studies of a list are packed together: in a Parquet beside their folders, whose
-    column ``study`` names the folder."""
-    return path.parent.parent / f"{SHARED}{path.stem}.parquet"
-
-
-def there(path: Path) -> bool:
-    """Whether a file is there, or its Parquet, or its part of a shared Parquet."""
-    if path.is_file() or packed(path).is_file():
-        return True
-    return shared(path).is_file() and bool(read_parquet(shared(path), path.parent.name)["study"])
-
-
-def read_parquet(path: Path | BytesIO, study: str | None = None) -> dict[str, list[Any]]:
-    """The columns of a packed file; of a shared one the rows of one study.
+def parquet_lines(path: Path | BytesIO) -> list[str]:
+    """The lines that were packed into a Parquet file.
 
     Raises:
         ResultsError: it is not Parquet.
@@ -260,11 +193,35 @@ def read_parquet(path: Path | BytesIO, study: str | None = None) -> dict[str, li
     from pyarrow import parquet
 
     try:
-        table = parquet.read_table(path, filters=None if study is None else [("study", "==", study)])
-        return {name: table.column(name).to_pylist() for name in table.column_names}
+        table = parquet.ParquetFile(path).read()
+        columns = [[as_text(value) for value in column.to_pylist()] for column in table.columns]
+        return [joined(values) for values in (table.column_names, *zip(*columns, strict=True))]
     except (OSError, ValueError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise ResultsError(f"{path} is not a Parquet file ({why}); restore it, or run the sweep again") from None
+
+
+def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:
+    """The columns that a file's first line names, its sum taken off; those of now where it has no line.
+
+    Raises:
+        ResultsError: it names an unknown column, one twice, or not all of :data:`REQUIRED`.
+    """
+    *names, last = lines[0].split(",") if lines else (*NAMES, SUM)
+    missing = [name for name in REQUIRED if name not in names] or [SUM] * (last != SUM)
+    strange = [name for name in names if name not in NAMES]
+    if not (missing or strange or len(set(names)) < len(names)):
+        return tuple(names)
+    what = f"names the unknown column {strange[0][:40]!r}" if strange else "names a column twice"
+    what = f"lacks the column {missing[0]}" if missing else what
+    raise ResultsError(f"{path}, line 1: {what}; it is no file of rows, restore it")
+
+
+def _agrees(line: str, names: Sequence[str]) -> bool:
+    """Whether a line was written under these column names, and is whole."""
+    with suppress(ValueError):
+        return bool(values_of(line, names))
+    return False
 
 
 def frame_of(rows: Sequence[Row]) -> Any:

@@ -7,19 +7,21 @@ import io
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, WIDEST, all_values
-from hopper_gemm.tune.study.schema import ALIASES, BY_NAME, CARRIED, FIGURES, NAMES, STAGES, STATUSES
+from hopper_gemm.tune.parameters import FIELDS, WIDEST, all_values
+from hopper_gemm.tune.study.schema import BY_NAME, CARRIED, FIGURES, NAMES, REQUIRED, STAGES, STATUSES
 
 FLAGS = {"true": True, "false": False}
 
 SUM = "crc"
-"""Last column of a file: CRC-32 of the line before it. A line that was changed or torn is told from a whole one."""
+"""Last column of a file: CRC-32 of the line of column names, a line break and the row's values. A row that was changed
+or torn, or that stands under other names than it was written under, is told from a whole one."""
 
 PROBLEM, WAY = ("m", "n", "k", "dtype", "layouts"), ("regime", "context", "against", "data")
 """Columns of a point: its problem, and how that is measured, in the order of the point's fields."""
@@ -93,7 +95,7 @@ class Row:
             names: the file's columns but the last, :data:`SUM`.
         """
         values = self.as_dict()
-        return summed([as_text(values.get(name)) for name in names])
+        return summed([as_text(values.get(name)) for name in names], names)
 
 
 class RowKey(NamedTuple):
@@ -115,11 +117,11 @@ class RowParser:
     """Turns the lines of one file into rows. Points that recur are made once.
 
     Args:
-        names: the columns, present names or earlier ones; those that the schema does not know are passed over.
+        names: the columns. A parameter without a column stands at its default.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._place = {now: i for i, name in enumerate(names) if (now := ALIASES.get(name, name)) in BY_NAME}
+        self._names = tuple(names)
         self._known: dict[tuple[Any, ...], Any] = {}
 
     def row(self, values: Sequence[str]) -> Row:
@@ -128,24 +130,23 @@ class RowParser:
         Raises:
             ValueError: a value is not of its column's kind, or a status, stage or point that nobody knows.
         """
-        given = {name: text for name, i in self._place.items() if (text := values[i])}
-        texts = {**_BEFORE, **given}
+        texts = dict.fromkeys(REQUIRED, "") | dict(zip(self._names, values, strict=True))
         for name, known in (("status", STATUSES), ("stage", STAGES)):
             if texts[name] not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)} but got {texts[name][:40]!r}")
         if missing := [name for name in PROBLEM if not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
         problem = self._made(GemmProblem, PROBLEM, texts)
-        config = self._made(_config, FIELDS, texts) if "tile_m" in given else None
+        config = self._made(_config, FIELDS, texts) if texts.get("tile_m") else None
         point = Point(problem, config, *[texts[name] for name in WAY])
-        figures = {name: _CONVERT[name](given[name]) for name in CARRIED if name in given}
+        figures = {name: _CONVERT[name](text) for name in CARRIED if (text := texts.get(name))}
         samples, process = samples_of(texts["samples"]), _CONVERT["process"](texts["process"])
         origin = {name: texts[name] for name in ORIGIN}
         return Row(point, texts["status"], texts["reason"], figures, samples, texts["stage"], process, **origin)
 
     def _made(self, kind: Callable[..., Any], names: Iterable[str], texts: Mapping[str, str]) -> Any:
         """A config or a problem; one that is there already where the texts recur."""
-        found = tuple([texts[name] for name in names])
+        found = tuple([texts.get(name) for name in names])
         if (kind, found) not in self._known:
             given = {name: _CONVERT[name](text) for name, text in zip(names, found, strict=True) if text}
             self._known[kind, found] = kind(**given)
@@ -158,8 +159,7 @@ def _config(**values: Any) -> GemmConfig:
 
 def _converter(name: str, kind: str) -> Callable[[str], Any]:
     if kind in ("text", "flag"):
-        words = {**(FLAGS if kind == "flag" else {}), **(PARAMETERS[name].renamed if name in PARAMETERS else {})}
-        return lambda text: words.get(text, text)
+        return lambda text: FLAGS.get(text, text) if kind == "flag" else text
 
     def number(text: str) -> float | int:
         try:
@@ -188,18 +188,56 @@ def as_text(value: Any) -> str:
     return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
 
 
-_BEFORE = {name: as_text(column.before) for name, column in BY_NAME.items()}
-"""What a column without a value stands for."""
+def header(names: Iterable[str] = NAMES) -> str:
+    """The first line of a file with these columns, without a line break."""
+    return ",".join((*names, SUM))
 
 
-def summed(texts: Sequence[str]) -> str:
-    """Values as a line of CSV, with its check sum behind them and without a line break."""
+@lru_cache(8)
+def _start(names: tuple[str, ...]) -> int:
+    return zlib.crc32(f"{header(names)}\n".encode())
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Values as a line of CSV without a line break."""
     line = ",".join(texts)
     if '"' in line or line.count(",") >= len(texts):
         file = io.StringIO()
         csv.writer(file, lineterminator="").writerow(texts)
         line = file.getvalue()
-    return f"{line},{zlib.crc32(line.encode()):08x}"
+    return line
+
+
+def summed(texts: Sequence[str], names: Sequence[str]) -> str:
+    """Values as a line of CSV, with its check sum behind them and without a line break.
+
+    Args:
+        texts: the values.
+        names: their columns.
+    """
+    line = joined(texts)
+    return f"{line},{zlib.crc32(line.encode(), _start(tuple(names))):08x}"
+
+
+def values_of(line: str, names: Sequence[str]) -> list[str]:
+    """The values of a line, its check sum taken off.
+
+    Args:
+        line: as :func:`summed` gives it.
+        names: columns of the values.
+
+    Raises:
+        ValueError: it has more values or fewer, or was changed, or was written under other names.
+    """
+    try:
+        *values, _ = next(csv.reader([line], strict=True)) if '"' in line else line.split(",")
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    if len(values) != len(names):
+        raise ValueError(f"{len(values) + 1} values for {len(names) + 1} columns")
+    if summed(values, names) != line:
+        raise ValueError("the row was changed since it was written")
+    return values
 
 
 def samples_text(samples: tuple[Sample, ...]) -> str:

@@ -1,8 +1,8 @@
 """The columns of a row: names, kinds, units, meaning. One schema for every question, versioned and open.
 
 A row holds one answer: a :class:`hopper_gemm.model.point.Point`, the stage that asked, what came of it, its figures and
-its samples. Figures stand only where ``status`` is ``ok``. A file may leave out columns that none of its rows uses;
-:attr:`Column.before` says what held in rows that were recorded before there was a column.
+its samples. Figures stand only where ``status`` is ``ok``. A file may leave out figures that none of its rows has, and
+parameters that stand at their default in all of them; columns of later schemas can so be added without a new version.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hopper_gemm.model.footprint import resolve
-from hopper_gemm.tune.parameters import BEFORE, FIELDS, PARAMETERS, WIDEST
+from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, WIDEST
 
-SCHEMA_VERSION = 2
-"""1: ``trials.csv``, ``final.csv``, ``samples.csv``, ``compare.csv`` and ``counters.csv`` apart, all chained. 2: one
-``rows.csv``, with stage, context, board and samples in the row."""
+SCHEMA_VERSION = 3
+"""Version of the files of a results folder; no other is read."""
 
 STATUSES = {
     "ok": "measured",
@@ -50,15 +49,11 @@ class Column:
         name: as in the file's first line.
         kind: of its values; a flag is true or false, or a word that refines true.
         doc: meaning and unit.
-        before: what holds in rows recorded without the column; None where it is then missing.
-        aliases: earlier names.
     """
 
     name: str
     kind: Kind
     doc: str
-    before: Any = None
-    aliases: tuple[str, ...] = ()
 
 
 _RESOLVED: dict[str, Any] = resolve(WIDEST()).as_dict()
@@ -68,30 +63,28 @@ _RESOLVED: dict[str, Any] = resolve(WIDEST()).as_dict()
 def _parameter(name: str) -> Column:
     value = _RESOLVED[name]
     kind: Kind = "flag" if isinstance(value, bool) else "integer" if isinstance(value, int) else "text"
-    before = BEFORE[name]
-    resolved = before if PARAMETERS[name].mistake(before) is None and before not in ("max", "auto", "wide") else None
-    return Column(name, kind, f"{PARAMETERS[name].doc}; resolved", resolved, PARAMETERS[name].aliases)
+    return Column(name, kind, f"{PARAMETERS[name].doc}; resolved")
 
 
 IDENTITY = (
     Column("study", "text", "name of the study"),
-    Column("stage", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STAGES.items()), "sweep"),
+    Column("stage", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STAGES.items())),
     Column("m", "integer", "rows of A and C"),
     Column("n", "integer", "columns of B and C"),
     Column("k", "integer", "depth of the product"),
     Column("dtype", "text", "bf16 or fp16, of operands and output; bf16_fp32 or fp16_fp32: operands, then output"),
     Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
-    Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros", "normal"),
-    Column("regime", "text", "burst or steady", "burst"),
-    Column("context", "text", "isolated: another kernel between any two launches; chained: back to back", "chained"),
-    Column("against", "text", "the baseline", "cublas"),
-    Column("process", "integer", "number of the fresh process that measured it", 0),
+    Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
+    Column("regime", "text", "burst or steady"),
+    Column("context", "text", "isolated: another kernel between any two launches; chained: back to back"),
+    Column("against", "text", "the baseline"),
+    Column("process", "integer", "number of the fresh process that measured it"),
     *(_parameter(name) for name in FIELDS),
 )
 
 OUTCOME = (
-    Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items()), "ok"),
-    Column("reason", "text", "why the status is not ok; else a remark", "", ("note",)),
+    Column("status", "text", "; ".join(f"{name}: {meaning}" for name, meaning in STATUSES.items())),
+    Column("reason", "text", "why the status is not ok; else a remark"),
 )
 
 TIMED = (
@@ -102,18 +95,18 @@ TIMED = (
     Column("processes", "integer", "fresh processes that took them"),
     Column("noise", "number", "noise floor: the baseline against itself, as a fraction"),
     Column("time_us", "number", "our median time of a launch, microseconds; isolated: the spacer taken off"),
-    Column("baseline_us", "number", "the baseline's, likewise", None, ("cublas_us", "theirs_us")),
+    Column("baseline_us", "number", "the baseline's, likewise"),
     Column("spacer_us", "number", "isolated: median time of the kernel between two launches, microseconds"),
     Column("tflops", "number", "our rate, 10^12 FLOP/s"),
     Column("sm_mhz", "number", "mean SM clock while ours ran, from cycle counters"),
-    Column("baseline_sm_mhz", "number", "the same for the baseline", None, ("cublas_sm_mhz", "theirs_sm_mhz")),
+    Column("baseline_sm_mhz", "number", "the same for the baseline"),
     Column("watts", "number", "mean power while ours ran; empty in a burst, shorter than a step of the counter"),
-    Column("baseline_watts", "number", "the same for the baseline", None, ("cublas_watts", "theirs_watts")),
+    Column("baseline_watts", "number", "the same for the baseline"),
     Column("pj_per_flop", "number", "our energy per operation, picojoules"),
-    Column("baseline_pj_per_flop", "number", "the baseline's", None, ("cublas_pj_per_flop", "theirs_pj_per_flop")),
+    Column("baseline_pj_per_flop", "number", "the baseline's"),
     Column("tensor_active", "number", "percent of the tensor cores' peak at sm_mhz"),
     Column("rel_err", "number", "relative Frobenius error of our product against fp32"),
-    Column("baseline_rel_err", "number", "of the baseline's", None, ("theirs_rel_err",)),
+    Column("baseline_rel_err", "number", "of the baseline's"),
 )
 """What a timing gives."""
 
@@ -138,28 +131,25 @@ COUNTED = (
 """What the profiler and the kernel's own meter give."""
 
 ABOUT = (
-    Column("baseline_kernel", "text", "kernel that the baseline ran", "", ("cublas_kernel", "kernel")),
+    Column("baseline_kernel", "text", "kernel that the baseline ran"),
     Column("candidates", "integer", "ways of the baseline among which its fastest was chosen"),
-    Column("choice", "text", "the one chosen, in the baseline's words", ""),
-    Column("how", "text", "how our config was picked: tuned, other regime, other context, model", ""),
-    Column("tuned_on", "text", "the problem, regime and context that it was tuned for", ""),
+    Column("choice", "text", "the one chosen, in the baseline's words"),
+    Column("how", "text", "how our config was picked: tuned, other regime, other context, model"),
+    Column("tuned_on", "text", "the problem, regime and context that it was tuned for"),
     Column("registers", "integer", "registers per thread at launch"),
     Column("wgmma", "integer", "wgmma instructions in the code"),
     Column("instructions", "integer", "instructions in the code"),
     Column("smem_bytes", "integer", "shared memory of a CTA"),
-    Column("code", "text", "digest of the machine code; equal ones are one kernel", ""),
-    Column("source", "text", "measured or replayed", "measured"),
-    Column("gpu", "text", "name of the GPU", ""),
-    Column("board", "text", "UUID of the GPU's board", "unknown"),
-    Column("samples", "text", "process:ours_us:baseline_us[:spacer_us] of every pair, apart by spaces", ""),
+    Column("code", "text", "digest of the machine code; equal ones are one kernel"),
+    Column("source", "text", "measured or replayed"),
+    Column("gpu", "text", "name of the GPU"),
+    Column("board", "text", "UUID of the GPU's board"),
+    Column("samples", "text", "process:ours_us:baseline_us[:spacer_us] of every pair, apart by spaces"),
 )
 
 COLUMNS = (*IDENTITY, *OUTCOME, *TIMED, *COUNTED, *ABOUT)
 NAMES = tuple(column.name for column in COLUMNS)
 BY_NAME = {column.name: column for column in COLUMNS}
-ALIASES = {alias: column.name for column in COLUMNS for alias in column.aliases}
-"""Earlier names of columns, with what they are called now."""
-
 FIGURES = tuple(column.name for column in (*TIMED, *COUNTED))
 """Columns that stand only where the status is ok."""
 
@@ -168,6 +158,9 @@ CARRIED = (
     *(name for name in NAMES[NAMES.index("baseline_kernel") : NAMES.index("source")]),
 )
 """What a row says of a measurement, beside its status."""
+
+REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED))
+"""Columns that every file has."""
 
 PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}
 """Two parameters as one, ``256x128``: a sweep may vary them together, and every reader of rows finds them as a column

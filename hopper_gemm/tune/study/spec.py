@@ -15,7 +15,7 @@ from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.tune.parameters import WIDEST, current_values
 from hopper_gemm.tune.study.files import here_or_recorded, read_text
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.schema import ALIASES, NAMES, PAIRS
+from hopper_gemm.tune.study.schema import NAMES, PAIRS
 
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
@@ -169,10 +169,9 @@ class TableSection(_Section):
     @field_validator("rows", "cols", "facet_rows", "facet_cols")
     @classmethod
     def _is_column(cls, name: str | None) -> str | None:
-        now = name if name is None else ALIASES.get(name, name)
-        if now is not None and now not in NAMES and now not in PAIRS:
+        if name is not None and name not in NAMES and name not in PAIRS:
             raise ValueError(f"must be a column of the results but got {name!r}")
-        return now
+        return name
 
 
 class RungSection(_Section):

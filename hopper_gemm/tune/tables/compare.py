@@ -17,7 +17,7 @@ from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.pages.report import scope_line, source_line
-from hopper_gemm.tune.tables.pivot import escaped, interval, markdown, one_line, words
+from hopper_gemm.tune.tables.pivot import escaped, interval, markdown, one_line, render, words
 
 AGAINST = {
     "cublas": "torch.mm",
@@ -120,21 +120,25 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
 def compare_page(study: Study) -> str:
     """Markdown: a table for each regime, the means below it, and what the baselines ran."""
     about, records = escaped(study.provenance), cells(study.stage("compare"))
-    title = about.get("study") or about.get("name", study.path.name)
-    lines = [f"# {title}", "", f"**{_source(about)}**", "", scope_line(study), ""]
+    lines = [f"# {about['study']}", "", f"**{_source(about)}**", "", scope_line(study), ""]
     if about.get("question"):
         lines += [about["question"].strip(), ""]
     for name, reason in (about.get("missing") or {}).items():
         lines += [f"Without {name}: {reason}.", ""]
     for regime in dict.fromkeys(record["regime"] for record in records):
         part = [record for record in records if record["regime"] == regime]
-        lines += [f"## {regime}", "", _table(part), "", *(f"- {mean}" for mean in means(part)), ""]
+        lines += [f"## {regime}", "", comparison(part, "md"), *(f"- {mean}" for mean in means(part)), ""]
         lines += ["What the baselines ran:", "", _kernels(part), ""]
     return "\n".join([*lines, COMPARE_LEGEND, ""])
 
 
-def _table(records: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each problem and context, one column for each baseline."""
+def comparison(records: Sequence[Mapping[str, Any]], form: str) -> str:
+    """The table of one regime: one line for each problem and context, one column for each baseline; then the means.
+
+    Args:
+        records: of :func:`cells`.
+        form: as :func:`hopper_gemm.tune.tables.pivot.render`.
+    """
     names = [name for name in AGAINST if any(record["against"] == name for record in records)]
     by_line: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for record in records:
@@ -151,13 +155,14 @@ def _table(records: Sequence[Mapping[str, Any]]) -> str:
             shown = [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
         told = {name: interval(one) if one["status"] == "ok" else words(one["status"]) for name, one in cell.items()}
         cells = [told.get(name, "") for name in names]
-        rows.append([problem, context, *shown, *cells, f"`{first['config']}`", tuned_on])
+        config = f"`{first['config']}`" if form == "md" else first["config"]
+        rows.append([problem, context, *shown, *cells, config, tuned_on])
     found = {(mean.context, mean.against): mean for mean in means(records)}
     for context in [one for one in CONTEXTS if any(record["context"] == one for record in records)]:
         mean = [f"{found[context, n].speedup:.3f}x" if (context, n) in found else "" for n in names]
         rows.append(["geometric mean", context, "", "", *mean, "", ""])
     columns = ["problem", "context", "us", "TFLOP/s", *names, "config", "tuned on"]
-    return markdown(columns, rows)
+    return render(pd.DataFrame(rows, columns=columns).set_index("problem"), form, "problem")
 
 
 def _kernels(records: Sequence[Mapping[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.parameters import config_of as config_of_values
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
-from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.row import ResultsError, as_text
 from hopper_gemm.tune.study.schema import BY_NAME, NAMES, PAIRS
 from hopper_gemm.tune.study.space import place_of, problem_label
 
@@ -134,24 +134,38 @@ def short_label(config: GemmConfig) -> str:
     return " ".join([start, *(name for name, holds in used.items() if holds)])
 
 
-def pivot(frame: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", value: str = "speedup") -> pd.DataFrame:
+def pivot(
+    frame: pd.DataFrame,
+    rows: str = "tile_m",
+    cols: str = "k_depth",
+    value: str = "speedup",
+    facets: Sequence[str] = (),
+) -> pd.DataFrame:
     """A table of text with one cell per (rows, cols); where several configs share a cell, the fastest stands in it.
 
     Args:
         frame: rows of one group, as :func:`hopper_gemm.tune.study.reader.frame_of` gives them.
         rows, cols: columns of the schema that span the table.
         value: figure in the cells; a speedup comes with its number of stages.
+        facets: further columns, whose values stand before those of ``rows``: a row of the table for each combination.
 
     Raises:
         ResultsError: a name that is no column, or a value that is no number.
     """
-    for name in (rows, cols, value):
+    for name in (rows, cols, value, *facets):
         if name not in NAMES and name not in PAIRS:
             raise ResultsError(f"{name!r} is not a column; choose among {', '.join([*NAMES, *PAIRS])}")
     if value not in BY_NAME or BY_NAME[value].kind not in ("number", "integer"):
         raise ResultsError(f"{value!r} holds no numbers; choose a figure such as speedup, tflops or time_us")
-    best = fastest(frame, [rows, cols])
+    best = fastest(frame, [*facets, rows, cols])
     cells = best.assign(cell=[cell_text(row, value) for _, row in best.iterrows()])
+    if facets:
+        down = [tuple(map(plain, key)) for key in cells[[*facets, rows]].itertuples(index=False, name=None)]
+        keys = sorted(dict.fromkeys(down), key=lambda key: [(isinstance(one, str), one) for one in key])
+        labels = {key: ", ".join(map(as_text, key)) for key in keys}
+        cells = cells.assign(**{rows: [labels[key] for key in down]})
+        table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
+        return table.reindex(index=list(labels.values()), columns=in_order(table.columns))
     table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
     return table.reindex(index=in_order(table.index), columns=in_order(table.columns))
 

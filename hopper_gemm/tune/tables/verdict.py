@@ -13,7 +13,6 @@ from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.explain import explain
 from hopper_gemm.tune.tables.pages.campaign import Tuned
-from hopper_gemm.tune.tables.pages.report import even_configs
 from hopper_gemm.tune.tables.pivot import Group, config_of, groups, interval, plain, rows_of
 
 
@@ -127,7 +126,7 @@ def verdict(folder: Path) -> Verdict:
         final=len(finals) > 0,
         winner=first,
         runner_up=others[0] if others else None,
-        even=even_configs(study, group),
+        even=group.noted(study.provenance, "even") or [],
         trials=len(rows),
         seconds=float(study.provenance.get("seconds", 0.0)),
     )

@@ -14,9 +14,11 @@ import pytest
 
 from hopper_gemm.tune.study.files import FileLock, write_json, write_whole
 from hopper_gemm.tune.study.folder import StudyFolder
+from hopper_gemm.tune.study.pack import pack
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import read_rows, read_study
-from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.row import ResultsError, header
+from hopper_gemm.tune.study.schema import NAMES
 from tests.conftest import ROOT
 
 ROWS = read_study(ROOT / "results/archive/h200/2026-11-21-data").rows
@@ -171,11 +173,20 @@ def test_a_point_never_gets_a_second_row(tmp_path):
         folder.append(ROWS[:1])
 
 
-def test_folders_of_version_1_and_packed_ones_take_no_rows(tmp_path):
-    with pytest.raises(ResultsError, match="was recorded by an earlier version and takes no more rows; name another"):
-        StudyFolder(ROOT / "results/archive/h200/2026-11-21-data")
-    from hopper_gemm.tune.study.pack import pack
+@pytest.mark.parametrize(
+    "change", [lambda names: [n for n in names if n != "watts"], lambda names: [*names[1:], names[0]]]
+)
+def test_a_folder_begun_with_other_columns_takes_no_rows(tmp_path, change):
+    """The sum of a row covers the names that it stands under, so that no row may be added under others; a kill may
+    leave the names alone, with no row that could tell."""
+    made(tmp_path / "s", [], finish=False)
+    (tmp_path / "s" / "rows.csv").write_text(header(change(NAMES)) + "\n")
+    with pytest.raises(ResultsError, match="was begun with the columns of another version; name another folder"):
+        made(tmp_path / "s")
+    assert read_rows(tmp_path / "s") == []
 
+
+def test_packed_folders_take_no_rows(tmp_path):
     made(tmp_path / "s")
     pack(tmp_path / "s")
     with pytest.raises(ResultsError, match="is packed and takes no more rows"):

@@ -11,8 +11,8 @@ from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS, config_of
 from hopper_gemm.tune.study.reader import digest_of
-from hopper_gemm.tune.study.row import SUM, Row
-from hopper_gemm.tune.study.schema import NAMES, TIMED
+from hopper_gemm.tune.study.row import Row, header
+from hopper_gemm.tune.study.schema import TIMED
 
 FIGURES: dict[str, Any] = {
     **{column.name: 1.0 for column in TIMED if column.kind == "number"},
@@ -24,7 +24,7 @@ FIGURES: dict[str, Any] = {
     "baseline_kernel": "nvjet",
 }
 ABOUT: dict[str, Any] = {
-    "schema_version": 2,
+    "schema_version": 3,
     "study": "s",
     "question": "Which is the fastest?",
     "source": "measured",
@@ -67,7 +67,7 @@ def row(
 def write_study(folder: Path, *rows: Row, ended: bool = False, **about: Any) -> Path:
     """A results folder with these rows; one that has ended says how many and which."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [",".join([*NAMES, SUM]), *(row.line() for row in rows)]
+    lines = [header(), *(row.line() for row in rows)]
     about |= {"finished": {"rows": len(rows), "digest": digest_of(lines)}} if ended else {}
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
     (folder / "provenance.json").write_text(json.dumps({**ABOUT, **about}))

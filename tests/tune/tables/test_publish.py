@@ -68,12 +68,6 @@ def test_a_study_with_facets_has_a_picture_for_each_group_that_ran(tmp_path, con
     assert sorted(path.name for path in tmp_path.glob("*.png")) == files
 
 
-def test_facets_noted_under_an_earlier_name_are_found(tmp_path):
-    rows = [row(pdl=pdl, tile_m=tile_m) for pdl in (False, True) for tile_m in (64, 128)]
-    publish(write_study(tmp_path, *rows, facet_cols="early"))
-    assert (tmp_path / "heatmap.png").is_file()
-
-
 def test_a_search_has_a_picture_of_its_course(tmp_path):
     rows = [row(tile_m=m, speedup=s) for m, s in ((64, 0.8), (128, 0.9), (256, 1.0))]
     spec = {"space": {"tile_m": [64, 128, 256]}, "sampler": "gp"}

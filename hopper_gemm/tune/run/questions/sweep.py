@@ -17,7 +17,6 @@ from hopper_gemm.tune.run.question import Member, Recording, Taken, bare
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
 from hopper_gemm.tune.search.importance import importances
-from hopper_gemm.tune.search.mirror import Mirror, check_url
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.search import Search, earlier_rows
 from hopper_gemm.tune.study.folder import identity_of
@@ -109,7 +108,6 @@ class Sweep(Recording):
         only: points that can be answered; None for all. A replay knows those that were recorded.
         space: gives the space of the question, where somebody enumerates it ahead.
         trials: stop after so many points, leaving the rest for later.
-        storage: Optuna storage that mirrors the trials, for its dashboard.
         watch: told of each row.
         say: takes a line for the user.
 
@@ -127,15 +125,12 @@ class Sweep(Recording):
         only: set[Point] | None = None,
         space: Callable[[], Space] | None = None,
         trials: int | None = None,
-        storage: str | None = None,
         watch: Watcher = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(spec.name, out, source, say)
         self.spec, self.watch = spec, watch
-        self._told, self._only, self._trials, self._storage, self._given = dict(about), only, trials, storage, space
-        if storage is not None:
-            check_url(storage)
+        self._told, self._only, self._trials, self._given = dict(about), only, trials, space
         self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
             where = about["replayed_from"]
@@ -156,7 +151,6 @@ class Sweep(Recording):
         self._ended: float | None = None
         self._done = 0
         self._started = self._noted = time.monotonic()
-        self._mirror: Mirror | None = None
 
     # What it is --------------------------------------------------------------------------------
 
@@ -265,8 +259,6 @@ class Sweep(Recording):
             if row.stage == "sweep":
                 self._search.tell(row)
                 self._done += 1
-                if self._mirror is not None:
-                    self._mirror.add(row)
             best, goal = self._leaders.get(place_of(row.point)), self.spec.objective[0]
             figure = None if best is None else float(best.figures[goal])
             self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
@@ -294,8 +286,6 @@ class Sweep(Recording):
                 self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
             else:
                 self._folder.note(**about)
-            if self._mirror is not None:
-                self._mirror.close()
         finally:
             self._exit.close()
 
@@ -346,10 +336,6 @@ class Sweep(Recording):
             for row in folder.stage("sweep", "final")
             if row.ok and (place_of(row.point), row.board) not in self._controls
         }
-        if self._storage is not None:
-            self._mirror = Mirror(self._storage, spec, self._legal, self.say)
-            for row in answered.values():
-                self._mirror.add(row)
 
     def _warm_rows(self, gpu: str) -> list[Row]:
         """Rows of the folders that a warm start names, all of this kind of GPU."""

@@ -10,8 +10,6 @@ import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
 from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.study.schema import ALIASES
-from hopper_gemm.tune.study.version1 import old_label
 from hopper_gemm.tune.tables import pivot
 from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder, ladder_table
 
@@ -37,7 +35,11 @@ def report(study: Study) -> str:
     for group, part in pivot.groups(rows):
         lines += [f"## {group.title}", ""]
         if not about.get("rungs"):
-            lines += [pivot.markdown_table(pivot.pivot(part, *spanning(about)), corner(*spanning(about))), ""]
+            down, across = spanning(about)
+            facets = [name for name in spanning(about, "facet_rows", "facet_cols") if name is not None]
+            table = pivot.pivot(part, down, across, facets=facets)
+            down = ", ".join(HEADINGS.get(name, name) for name in (*facets, down))
+            lines += [pivot.markdown_table(table, corner(down, across)), ""]
         lines += [f"cuBLAS: {_baseline(part)}.{_noise(about, group)}", ""]
         if not about.get("rungs"):
             lines += _effect_lines(part, varied(about), set(spanning(about)))
@@ -76,8 +78,7 @@ def scope_line(study: Study) -> str:
 def spanning(about: Mapping[str, Any], *names: str) -> list[Any]:
     """Columns that provenance notes under names, by default those that span the study's table; None where none is."""
     usual = {"rows": "tile_m", "cols": "k_depth"}
-    noted = [about.get(name) or usual.get(name) for name in names or usual]
-    return [name and ALIASES.get(name, name) for name in noted]
+    return [about.get(name) or usual.get(name) for name in names or usual]
 
 
 def corner(*names: str) -> str:
@@ -88,7 +89,7 @@ def corner(*names: str) -> str:
 def varied(about: Mapping[str, Any]) -> list[str]:
     """Parameters of a study's space, and pairs such as ``cluster``, of which it tried several values."""
     space = about["spec"].get("space", {})
-    return [ALIASES.get(name, name) for name, values in space.items() if isinstance(values, list) and len(values) > 1]
+    return [name for name, values in space.items() if isinstance(values, list) and len(values) > 1]
 
 
 def _across_lines(rows: pd.DataFrame, finals: pd.DataFrame, judged: str) -> list[str]:
@@ -129,17 +130,11 @@ def _best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd
             f"tensor cores {final['tensor_active']:.1f} % active{'' if pd.isna(final['pj_per_flop']) else energy}.",
             "",
         ]
-    tied = even_configs(study, group)
+    tied = group.noted(study.provenance, "even")
     if tied:
         listed = "; ".join(f"`{label}`" for label in tied)
         lines += [f"No unique best: {len(tied)} finals are even within the noise: {listed}.", ""]
     return lines
-
-
-def even_configs(study: Study, group: pivot.Group) -> list[str]:
-    """Labels of the finals that share the first place of a group within the noise; none where the winner is alone."""
-    now = {old_label(row.point.config): str(row.point.config) for row in study.stage("final", "sweep")}
-    return [now.get(label, label) for label in group.noted(study.provenance, "even") or ()]
 
 
 def _cannot_be_told(about: Mapping[str, Any], group: pivot.Group, part: pd.DataFrame, best: pd.Series) -> str:
