@@ -44,7 +44,7 @@ from hopper_gemm.tune.tables.compare import cells as compared
 from hopper_gemm.tune.tables.compare import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import Result, ladder
-from hopper_gemm.tune.tables.pages.publish import publish
+from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
 
 ROOT = Path(__file__).parents[1]
@@ -97,8 +97,8 @@ def main(folders: list[str]) -> None:
 
 def chart(path: Path) -> None:
     """Draw the headline comparison."""
-    told = "Speedup of tuned kernels on 24 problems, NVIDIA H200, bf16"
-    forest(compared(study("suite").stage("compare")), path, told)
+    suite = study("suite")
+    forest(compared(suite.stage("compare")), path, comparison_title(suite))
 
 
 def pages() -> list[Path]:

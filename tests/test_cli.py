@@ -338,10 +338,10 @@ def test_ladder_prints_one_table_with_a_line_for_each_rung(recorded_ladder, tmp_
     page = (out / "table.md").read_text()
     assert "\n".join(lines) in page
     (out / "table.md").unlink()
-    (out / "ladder.png").unlink()
+    (out / "ladder.svg").unlink()
     assert run("table", str(out), "--write").returncode == 0
     assert (out / "table.md").read_text() == page
-    assert (out / "ladder.png").exists()
+    assert (out / "ladder.svg").exists()
 
 
 def test_ladder_as_json_has_the_figures(tmp_path):

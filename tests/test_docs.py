@@ -45,6 +45,16 @@ def test_the_generated_parts_of_the_docs_are_current():
     assert parts >= len(made.PARTS)
 
 
+def test_the_picture_of_the_suite_shows_its_problems_and_means():
+    """``make pages`` draws it from the rows of its comparison."""
+    made, text = generator(), (ROOT / "docs/suite.svg").read_text()
+    records = made.compared(made.study("suite").stage("compare"))
+    shown = {record["problem"] for record in records} | {
+        f"{mean.speedup:.3f}x" for mean in made.means(records) if mean.against == "cublas"
+    }
+    assert [one for one in shown if f">{one}<" not in text] == []
+
+
 def test_the_readme_can_be_read_in_one_sitting():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 

@@ -125,7 +125,7 @@ def test_the_pages_are_what_the_rows_give(folder):
 
 def test_an_archived_folder_holds_no_page_and_no_picture():
     """``hopper-gemm table DIR --write`` makes them again from the rows."""
-    made = [path for path in ARCHIVE.rglob("*") if path.suffix in (".md", ".png")]
+    made = [path for path in ARCHIVE.rglob("*") if path.suffix in (".md", ".svg")]
     assert made == [ARCHIVE / "README.md"]
 
 

@@ -169,7 +169,7 @@ def simulate(
     ] = None,
     regime: options.OnlyRegime = None,
     problem: options.OnlyProblem = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .png and .json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .svg and .json.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Let samplers search a recorded study.

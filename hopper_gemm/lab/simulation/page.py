@@ -10,7 +10,7 @@ from hopper_gemm.tune.study.files import read_json, write_json, write_whole
 from hopper_gemm.tune.tables.pivot import markdown
 from hopper_gemm.tune.tables.plots import regret_curves
 
-PAGE, PICTURE, DATA = "simulation.md", "simulation.png", "simulation.json"
+PAGE, PICTURE, DATA = "simulation.md", "simulation.svg", "simulation.json"
 
 WITHIN = 0.01
 """Distance from the recorded best within which a config counts as found."""

@@ -35,22 +35,18 @@ def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
     Args:
         records: of :func:`hopper_gemm.tune.tables.compare.cells`, of one regime and context.
     """
-    by_problem: dict[str, dict[str, Record]] = {}
+    by_problem: dict[str, dict[str, Record]] = {name: {} for name in launches(records)}
     for record in records:
         if record["status"] == "ok":
-            usual = record.get("data", "normal") == "normal"
-            name = record["problem"] if usual else f"{record['problem']} {record['data']}"
-            by_problem.setdefault(name, {})[record["against"]] = record
+            by_problem[_problem(record)][record["against"]] = record
     found: dict[str, dict[str, Record]] = {name: {} for name in MARKERS}
-    for problem, cell in sorted(by_problem.items(), key=lambda one: _launch(one[1].values())):
-        shown: dict[str, Record | None] = {"torch.mm": cell.get("cublas"), "triton": cell.get("triton")}
-        shown["quack"] = cell.get("quack")
+    for problem, cell in by_problem.items():
+        shown = {"torch.mm" if name == "cublas" else name: record for name, record in cell.items()}
         if all(name in cell for name in FASTER):
             faster = min((cell[name] for name in FASTER), key=lambda record: record["speedup"])
             shown["the faster of torch.mm and cuBLASLt"] = faster
-        for name, one in shown.items():
-            if one is not None:
-                found[name][problem] = one
+        for name in found.keys() & shown.keys():
+            found[name][problem] = shown[name]
     return {name: of for name, of in found.items() if of}
 
 
@@ -68,16 +64,16 @@ def forest(records: Sequence[Record], path: Path, title: str) -> None:
     by_place: dict[tuple[str, str], list[Record]] = {}
     for record in sorted(records, key=lambda one: CONTEXTS.index(one["context"])):
         by_place.setdefault((record["regime"], record["context"]), []).append(record)
-    panels = {place: series(part) for place, part in by_place.items()}
-    panels = {place: shown for place, shown in panels.items() if any(len(of) > 1 for of in shown.values())}
+    panels = {place: (launches(part), series(part)) for place, part in by_place.items()}
+    panels = {place: (us, shown) for place, (us, shown) in panels.items() if shown and len(us) > 1}
     if not panels:
         return
-    most = max(len(_problems(shown)) + len(shown) for shown in panels.values())
+    most = max(len(us) + len(shown) for us, shown in panels.values())
     size = (5.8 * len(panels), 1.4 + 0.22 * most)
     figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
-    for axis, ((regime, context), shown) in zip(axes.flat, panels.items(), strict=True):
+    for axis, ((regime, context), (us, shown)) in zip(axes.flat, panels.items(), strict=True):
         axis.set_title(f"{regime}, {context}", loc="left")
-        _panel(axis, shown)
+        _panel(axis, us, shown)
     lines = {line.get_label(): line for axis in axes.flat for line in axis.containers}
     ordered = [name for name in MARKERS if f"over {name}" in lines]
     figure.legend(
@@ -89,8 +85,8 @@ def forest(records: Sequence[Record], path: Path, title: str) -> None:
     save(figure, path, title)
 
 
-def _panel(axis: plt.Axes, shown: Mapping[str, Mapping[str, Record]]) -> None:
-    problems = _problems(shown)
+def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, Mapping[str, Record]]) -> None:
+    problems = list(launch_us)
     bottom = len(problems) + len(shown)
     low = high = 1.0
     for number, (name, of) in enumerate(shown.items()):
@@ -117,8 +113,7 @@ def _panel(axis: plt.Axes, shown: Mapping[str, Mapping[str, Record]]) -> None:
             fontsize=CELL,
         )
         low, high = min(low, *(a for a, _ in ends)), max(high, *(b for _, b in ends))
-    for at, problem in enumerate(problems):
-        us = _launch(of[problem] for of in shown.values() if problem in of)
+    for at, us in enumerate(launch_us.values()):
         axis.text(1.02, at, f"{us:.1f} us", transform=axis.get_yaxis_transform(), va="center", fontsize=CELL)
     counted = [f"geometric mean of {len(of)}" for of in shown.values()]
     axis.set_yticks(range(bottom), [*problems, *counted], fontsize=CELL)
@@ -137,18 +132,19 @@ def _panel(axis: plt.Axes, shown: Mapping[str, Mapping[str, Record]]) -> None:
     axis.set_xlabel("speedup: time of the baseline / ours; right of 1 we are faster")
 
 
-def _problems(shown: Mapping[str, Mapping[str, Record]]) -> list[str]:
-    """Problems of all series by launch time."""
-    cells: dict[str, list[Record]] = {}
-    for of in shown.values():
-        for problem, record in of.items():
-            cells.setdefault(problem, []).append(record)
-    return sorted(cells, key=lambda problem: _launch(cells[problem]))
+def launches(records: Sequence[Record]) -> dict[str, float]:
+    """Time of our launch by problem, us: the median over its baselines; the shortest comes first."""
+    times: dict[str, list[float]] = {}
+    for record in records:
+        if record["status"] == "ok":
+            times.setdefault(_problem(record), []).append(record["time_us"])
+    return dict(sorted(((name, float(median(each))) for name, each in times.items()), key=lambda one: one[1]))
 
 
-def _launch(records: Any) -> float:
-    """Time of our launch, us: the median over the records of a problem."""
-    return float(median(record["time_us"] for record in records))
+def _problem(record: Record) -> str:
+    """The name of a line: the problem, and its data where they are unusual."""
+    usual = record.get("data", "normal") == "normal"
+    return str(record["problem"]) if usual else f"{record['problem']} {record['data']}"
 
 
 def _ticks(low: float, high: float) -> list[float]:

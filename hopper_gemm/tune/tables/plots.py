@@ -1,35 +1,52 @@
-"""Pictures of a study, drawn without a display and saved as small PNG files."""
+"""Pictures of a study, drawn without a display; the suffix of the path says whether as SVG or as PNG."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.colors import Normalize, TwoSlopeNorm
+from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.tables.ladder import Result, Step
 from hopper_gemm.tune.tables.pivot import EXCEEDS, cell_text, fastest, groups, in_order
+from hopper_gemm.tune.tables.style import (
+    CELL,
+    DPI,
+    EVEN,
+    FAINT,
+    INK,
+    MISSING,
+    OURS,
+    SERIES,
+    SPEEDUPS,
+    STYLE,
+    THEIRS,
+    ink_on,
+    label,
+    save,
+    speedup_bar,
+    speedup_norm,
+    value_label,
+)
 
-DPI, COLOURS = 80, 256
-"""Resolution of saved pictures, and colours of their palette."""
+COLOURS = 256
+"""Colours of the palette of a picture in a notebook."""
 
-_LABELS = {"speedup": "speedup over cuBLAS", "pj_per_flop": "pJ/FLOP"}
+LOWEST = 2.6
+"""Height of a map with its title and its colour bar, at least, in inches."""
 
-PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+MANY = 500
+"""Points of a search from which an SVG holds them as pixels: as shapes they would make it larger than a PNG."""
+
+_FIGURES = {"speedup": "speedup over cuBLAS", "pj_per_flop": "energy, pJ/FLOP"}
 
 
 def png(figure: Figure, dpi: float = DPI) -> bytes:
@@ -51,59 +68,71 @@ def show_small(dpi: float = 72) -> None:
     shell.display_formatter.formatters["image/png"].for_type(Figure, lambda figure: png(figure, dpi))
 
 
+@plt.rc_context(STYLE)
 def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
-    """Speedup over cuBLAS as a grid of colours, one panel for each group of rows; 1.0 is white.
+    """Speedup over cuBLAS as a grid of colours, one panel for each group of rows that fills several cells.
+
+    Nothing is drawn where no group does.
 
     Args:
         frame: rows of a study.
-        path: PNG to write.
+        path: file to write.
         title: above all panels.
         rows, cols: columns of the schema that span a panel.
     """
-    panels = groups(frame)
-    figure, axes = _grid(len(panels), 2, 7.2, 3.9)
-    norm = TwoSlopeNorm(vmin=0.0, vcenter=1.0, vmax=max(1.1, float(frame["speedup"].max(skipna=True) or 1.1)))
-    for axis, (group, part) in zip(axes.flat, panels, strict=False):
-        best = fastest(part, [rows, cols])
-        values = best.pivot(index=rows, columns=cols, values="speedup")
-        values = values.reindex(index=in_order(values.index), columns=in_order(values.columns))
-        cells = np.ma.masked_invalid(values.astype(float).to_numpy())
-        image = axis.imshow(cells, cmap="RdBu", norm=norm, aspect="auto")
-        axis.set_xticks(range(len(values.columns)), [str(column) for column in values.columns])
-        axis.set_yticks(range(len(values.index)), [str(index) for index in values.index])
-        axis.set(xlabel=cols, ylabel=rows, title=group.title)
+    panels = [(group, fastest(part, [rows, cols])) for group, part in groups(frame)]
+    panels = [(group, best) for group, best in panels if len(best) > 1]
+    if not panels:
+        return
+    down, across = (max(best[name].nunique() for _, best in panels) for name in (rows, cols))
+    figure, axes = _grid(len(panels), 2, max(3.6, 0.8 + 0.55 * across), 0.7 + 0.36 * down)
+    figure.set_size_inches(max(5.0, figure.get_figwidth()), max(LOWEST, figure.get_figheight()))
+    speedups = frame["speedup"].astype(float)
+    norm = speedup_norm(speedups)
+    for axis, (group, best) in zip(axes.flat, panels, strict=False):
+        xs, ys = in_order(best[cols]), in_order(best[rows])
+        values = best.pivot(index=rows, columns=cols, values="speedup").reindex(index=ys, columns=xs)
+        _cells(axis, values.astype(float).to_numpy(), norm, xs, ys)
+        axis.set_title(group.title)
         for _, row in best.iterrows():
             text = cell_text(row).replace(EXCEEDS, "exceeds\nsmem").replace(" (", "\n(")
-            at = (values.columns.get_loc(row[cols]), values.index.get_loc(row[rows]))
-            dark = pd.notna(row["speedup"]) and row["speedup"] < 0.35
-            axis.text(*at, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    figure.colorbar(image, ax=axes, label=_LABELS["speedup"], shrink=0.8)
-    _save(figure, path, title, axes.shape[1] * 90)
+            ink = ink_on(norm, row["speedup"]) if row["status"] == "ok" and pd.notna(row["speedup"]) else INK
+            at = (xs.index(row[cols]), ys.index(row[rows]))
+            axis.text(*at, text, ha="center", va="center", fontsize=CELL, color=ink)
+    figure.supxlabel(label(cols))
+    figure.supylabel(label(rows, width=int(9 * figure.get_figheight())))
+    speedup_bar(figure, norm, axes, speedups)
+    save(figure, path, title)
 
 
+@plt.rc_context(STYLE)
 def small_multiples(
     frame: pd.DataFrame, rows: str | None, cols: str | None, x: str, y: str, path: Path, title: str
 ) -> None:
     """A grid of heat maps of speedups on one scale of colours, so that a cell can be compared with its like in every
     facet.
 
-    The scale diverges at 1.0, which is white. Where several rows share a cell the fastest stands in it; a cell without
-    a figure is grey.
+    Where several rows share a cell the fastest stands in it; a cell without a figure is grey. Nothing is drawn where
+    there is a single cell.
 
     Args:
         frame: rows of one problem and regime, of which at least one ran.
         rows, cols: columns whose values are the facets, down and across; None for a single row or column of them.
         x, y: columns that span a heat map; values of y go down.
-        path: PNG to write.
+        path: file to write.
         title: above all facets.
     """
     facets = [name for name in (rows, cols) if name is not None]
     best = fastest(frame, [*facets, y, x])
+    if len(best) < 2:
+        return
     down, across = ([None] if name is None else in_order(best[name]) for name in (rows, cols))
     xs, ys = in_order(best[x]), in_order(best[y])
     speedups = best["speedup"].astype(float)
-    norm = TwoSlopeNorm(1.0, min(speedups.min(), 0.99), max(speedups.max(), 1.01))
-    size = (1.6 + len(across) * (0.4 + 0.25 * len(xs)), 1.0 + len(down) * (0.45 + 0.25 * len(ys)))
+    norm = speedup_norm(speedups)
+    cell = max(0.34, *(0.085 * len(value_label(one)) for one in xs))
+    wide = 0.3 + max(cell * len(xs), *(0.07 * len(value_label(one)) + 0.07 * len(cols or "") for one in across))
+    size = (max(4.6, 1.7 + len(across) * wide), max(LOWEST, 1.3 + len(down) * (0.5 + 0.26 * len(ys))))
     figure, axes = plt.subplots(
         len(down), len(across), figsize=size, squeeze=False, sharex=True, sharey=True, layout="constrained"
     )
@@ -111,33 +140,34 @@ def small_multiples(
     for (i, j), axis in np.ndenumerate(axes):
         here = [choice for name, choice in ((rows, down[i]), (cols, across[j])) if name is not None]
         values = np.array([[cells.get((*here, b, a), np.nan) for a in xs] for b in ys])
-        image = _facet(axis, values, norm)
-        axis.set_xticks(range(len(xs)), [str(one) for one in xs], fontsize=7)
-        axis.set_yticks(range(len(ys)), [str(one) for one in ys], fontsize=7)
-        told = [f"{name} {choice}" for name, choice in zip(facets, here, strict=True)]
-        axis.set_title((", " if len(xs) > 5 else "\n").join(told), fontsize=8)
-    for axis in axes[-1]:
-        axis.set_xlabel(x, fontsize=8)
-    for axis in axes[:, 0]:
-        axis.set_ylabel(y, fontsize=8)
-    ticks = {f"{one:.2f}": one for one in norm.inverse(np.linspace(0, 1, 9))}  # gains are the shorter side of the scale
-    figure.colorbar(image, ax=axes, label=_LABELS["speedup"], aspect=30, ticks=list(ticks.values()), format="%.2f")
-    _save(figure, path, title, int(12 * size[0]))
+        _cells(axis, values, norm, xs, ys)
+        for (row, col), figures in np.ndenumerate(values):
+            if np.isfinite(figures):
+                ink = ink_on(norm, figures)
+                axis.text(col, row, f"{figures:.2f}", ha="center", va="center", fontsize=CELL, color=ink)
+        told = [f"{name} {value_label(choice)}" for name, choice in zip(facets, here, strict=True)]
+        axis.set_title((", " if len(", ".join(told)) * 0.075 < wide else "\n").join(told), fontsize=8)
+    figure.supxlabel(label(x, width=int(13 * size[0])))
+    figure.supylabel(label(y, width=int(9 * size[1])))
+    speedup_bar(figure, norm, axes, speedups)
+    told = [f"{way}: {label(name)}" for way, name in (("down", rows), ("across", cols)) if name is not None]
+    save(figure, path, f"{title} Facets {'; '.join(told)}.")
 
 
+@plt.rc_context(STYLE)
 def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
     """TFLOP/s of every rung as a bar, cuBLAS as a line; a row of panels for each problem, regimes and contexts side by
     side.
 
     Args:
         steps: of :func:`hopper_gemm.tune.tables.ladder.ladder`, at least one.
-        path: PNG to write.
+        path: file to write.
         title: above all panels.
     """
     found = [result.group for result in steps[0].results]
     down = list(dict.fromkeys((group.problem, group.data) for group in found))
     across = list(dict.fromkeys((group.regime, group.context) for group in found))
-    size = (2.2 + 4.6 * len(across), 1.1 + (0.7 + 0.3 * len(steps)) * len(down))
+    size = (1.6 + 3.8 * len(across), 0.8 + (0.7 + 0.19 * len(steps)) * len(down))
     figure, axes = plt.subplots(len(down), len(across), figsize=size, squeeze=False, sharey=True, layout="constrained")
     for axis in axes.flat:
         axis.set_visible(False)
@@ -145,71 +175,84 @@ def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
         row = down.index((group.problem, group.data))
         axis = axes[row, across.index((group.regime, group.context))]
         axis.set_visible(True)
-        axis.set_title(group.title, fontsize=10, loc="left")
+        axis.set_title(group.title, loc="left")
         _bars(axis, [step.name for step in steps], [step.results[i] for step in steps])
     for axis in axes[-1]:
         axis.set_xlabel("TFLOP/s")
-    _save(figure, path, title, int(12 * size[0]))
+    save(figure, path, title)
 
 
+@plt.rc_context(STYLE)
 def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Distance of the best so far from the best of all, trial by trial: the median of the runs and, shaded, the middle
     eight of ten.
 
     Args:
         runs: records with ``place``, ``sampler``, and the distances ``low``, ``middle`` and ``high`` after each trial.
-        path: PNG to write.
+        path: file to write.
         title: above all places.
     """
-    places = list(dict.fromkeys(run["place"] for run in runs))
-    figure, axes = _grid(len(places), 2, 6.4, 4.0)
+    places, samplers = (list(dict.fromkeys(run[name] for run in runs)) for name in ("place", "sampler"))
+    figure, axes = _grid(len(places), 2, 3.8, 2.8)
     for axis, place in zip(axes.flat, places, strict=False):
-        for number, run in enumerate(one for one in runs if one["place"] == place):
+        for run in (one for one in runs if one["place"] == place):
             low, middle, high = (100 * np.maximum(run[name], 1e-4) for name in ("low", "middle", "high"))
             trials = np.arange(1, len(middle) + 1)
-            axis.fill_between(trials, low, high, step="post", alpha=0.15, color=f"C{number}")
-            axis.step(trials, middle, where="post", color=f"C{number}", label=run["sampler"])
-        axis.axhline(1.0, color="#888888", linewidth=0.8, linestyle="--")
-        axis.set(xscale="log", yscale="log", xlabel="trials", ylabel="behind the best, %")
-        axis.set_title(place, fontsize=10)
-        axis.legend(fontsize=8)
-    _save(figure, path, title, 90)
+            at = samplers.index(run["sampler"])
+            look = {"color": SERIES[at % len(SERIES)], "linestyle": ("-", "--", "-.", ":")[at % 4]}
+            axis.fill_between(trials, low, high, step="post", alpha=0.12, color=look["color"], linewidth=0)
+            axis.step(trials, middle, where="post", label=run["sampler"], **look)
+        axis.axhline(1.0, color=EVEN, linewidth=0.8, zorder=0)
+        axis.set(xscale="log", yscale="log", xlabel="trials", ylabel="behind the best, % (0.01: at most)")
+        axis.set_title(place)
+    lines = {line.get_label(): line for axis in axes.flat for line in axis.lines if line.get_label() in samplers}
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper")
+    save(figure, path, title)
 
 
+@plt.rc_context(STYLE)
 def search_plot(
     rows: pd.DataFrame, varied: Sequence[str], value: str, importance: Mapping[str, Any] | None, path: Path, title: str
 ) -> None:
     """A search at a glance: its history, the importance of its parameters, and a slice along each of them.
+
+    Nothing is drawn of a search in which fewer than two trials ran.
 
     Args:
         rows: of one problem and regime, in the order in which they were measured.
         varied: parameters with several values, one slice each.
         value: figure that was looked for.
         importance: ``evaluator`` and ``parameters``, or None where too little was measured.
-        path: PNG to write.
+        path: file to write.
         title: above all.
     """
     ok = rows[(rows["status"] == "ok") & rows[value].notna()].reset_index(drop=True)
-    figures = ok[value].astype(float)
-    figure, axes = _grid(1 + bool(importance) + len(varied), 4, 4, 3)
+    if len(ok) < 2:
+        return
+    figures, pixels = ok[value].astype(float), len(ok) > MANY
+    figure, axes = _grid(1 + bool(importance) + len(varied), 3, 3.2, 2.3)
     history, *slices = axes.flat
     best = figures.cummin() if value == "pj_per_flop" else figures.cummax()
-    history.scatter(range(1, len(ok) + 1), figures, s=12, color="#4878a8")
-    history.step(range(1, len(ok) + 1), best, where="post", color="#b03a2e")
-    history.set(xlabel="trial", ylabel=_LABELS[value])
-    history.set_title("history", fontsize=9)
+    history.scatter(range(1, len(ok) + 1), figures, s=6, color=OURS, rasterized=pixels)
+    history.step(range(1, len(ok) + 1), best, where="post", color=THEIRS)
+    history.set(xlabel="trial (line: best so far)", ylabel=_FIGURES[value])
     if importance:
         weights = slices.pop(0)
         shares = list(importance["parameters"].items())[::-1]
-        weights.barh([name for name, _ in shares], [share for _, share in shares], color="#4878a8")
-        weights.set_title(f"importance ({importance['evaluator']})", fontsize=9)
+        weights.barh([name for name, _ in shares], [share for _, share in shares], color=OURS)
+        weights.set_xlabel(f"share of importance ({importance['evaluator']})")
+        weights.tick_params(axis="y", labelsize=min(8, 110 / len(shares)))
     for axis, name in zip(slices, varied, strict=False):
         values = in_order(ok[name])
         at = [values.index(one) for one in ok[name]]
-        axis.scatter(at, figures, s=12, c=range(len(ok)), cmap="Blues", edgecolors="#888888", linewidths=0.3)
-        axis.set_xticks(range(len(values)), [str(one) for one in values], fontsize=7)
-        axis.set_title(name, fontsize=9)
-    _save(figure, path, title, 30 * axes.shape[1])
+        shade = {"c": range(len(ok)), "cmap": "Blues", "edgecolors": EVEN, "linewidths": 0.3}
+        axis.scatter(at, figures, s=8, rasterized=pixels, **shade)
+        texts = [value_label(one) for one in values]
+        crowded = sum(len(text) + 1 for text in texts) > 45
+        axis.set_xticks(range(len(values)), texts, fontsize=CELL, rotation=90 if crowded else 0)
+        axis.set_xlim(-0.6, len(values) - 0.4)
+        axis.set_xlabel(label(name, width=42))
+    save(figure, path, f"{title} Slices: darker points are later trials.")
 
 
 _SPANS = {"waits": "#d9d9d9", "issues": "#7f7f7f", "load": "#8fbc8f", "queued": "#9ec5e8", "math": "#1f5f9f"}
@@ -276,42 +319,39 @@ def _grid(panels: int, most: int, width: float, height: float) -> tuple[Figure, 
     return figure, axes
 
 
-def _save(figure: Figure, path: Path, title: str, width: int) -> None:
-    """Write the picture, its title wrapped to so many letters, and release the figure."""
-    figure.suptitle("\n".join(wrap(title, width=width)), fontsize=10)
-    try:
-        write_whole(path, png(figure))
-    finally:
-        plt.close(figure)
-
-
 def _bars(axis: plt.Axes, names: list[str], results: list[Result]) -> None:
+    """Bars of rates; the figures stand in columns right of all bars and of the line, so that nothing crosses them."""
     rates = [result.tflops or 0.0 for result in results]
     theirs = [result.baseline_tflops for result in results if result.baseline_tflops is not None]
-    axis.barh(range(len(names)), rates, color="#4878a8")
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.4, -0.6)
     most = max([*rates, *theirs], default=1.0) or 1.0
-    axis.set_xlim(0, 1.22 * most)
+    at_rate, at_gain = 1.2 * most, 1.43 * most
+    axis.hlines(range(len(names)), rates, 1.03 * most, color=FAINT, linewidth=0.6)
+    axis.barh(range(len(names)), rates, color=OURS)
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.4, -1.6)
+    axis.set_xlim(0, 1.46 * most)
+    axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, most) if tick <= most])
+    axis.text(at_rate, -1.0, "TFLOP/s", ha="right", va="center", fontsize=CELL)
+    axis.text(at_gain, -1.0, "gain", ha="right", va="center", fontsize=CELL)
     for at, result in enumerate(results):
-        text = result.status.replace("_", " ")
-        if result.tflops is not None:
-            text = f"{result.tflops:.0f}" + ("" if result.gain is None else f"  {result.gain:+.1%}")
-        axis.text((result.tflops or 0.0) + 0.01 * most, at, text, va="center", fontsize=8, zorder=4, bbox=PAPER)
+        if result.tflops is None:
+            axis.text(at_gain, at, result.status.replace("_", " "), ha="right", va="center", fontsize=CELL)
+            continue
+        axis.text(at_rate, at, f"{result.tflops:.0f}", ha="right", va="center", fontsize=CELL)
+        if result.gain is not None:
+            axis.text(at_gain, at, f"{result.gain:+.1%}", ha="right", va="center", fontsize=CELL)
     if theirs:
         cublas = float(np.median(theirs))
-        axis.axvline(cublas, color="#b03a2e", linestyle="--", linewidth=1.2, label=f"cuBLAS {cublas:.0f}", zorder=3)
-        axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1, frameon=False)
+        axis.vlines(cublas, -0.6, len(names) - 0.4, color=THEIRS, linestyle="--", linewidth=1.2)
+        axis.text(cublas, -1.0, f"cuBLAS {cublas:.0f} ", ha="right", va="center", fontsize=CELL, color=THEIRS)
 
 
-def _facet(axis: plt.Axes, values: np.ndarray, norm: Normalize) -> AxesImage:
-    """One heat map with its figures; dark cells have light text."""
-    axis.set_facecolor("#cccccc")
-    image = axis.imshow(np.ma.masked_invalid(values), cmap="RdBu", norm=norm, aspect="auto")
-    for (row, col), figure in np.ndenumerate(values):
-        if np.isfinite(figure):
-            red, green, blue, _ = image.cmap(norm(figure))
-            light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-            colour = "black" if light else "white"
-            axis.text(col, row, f"{figure:.2f}", ha="center", va="center", fontsize=6, color=colour)
-    return image
+def _cells(axis: plt.Axes, values: np.ndarray, norm: FuncNorm, xs: Sequence[Any], ys: Sequence[Any]) -> None:
+    """Colours of one heat map, as shapes; the first row is on top."""
+    axis.set_facecolor(MISSING)
+    edges = (np.arange(len(side) + 1) - 0.5 for side in (xs, ys))
+    axis.pcolormesh(*edges, np.ma.masked_invalid(values), cmap=SPEEDUPS, norm=norm, edgecolors="white", linewidth=0.5)
+    axis.set_xticks(range(len(xs)), [value_label(one) for one in xs])
+    axis.set_yticks(range(len(ys)), [value_label(one) for one in ys])
+    axis.set_ylim(len(ys) - 0.5, -0.5)
+    axis.tick_params(length=0)

@@ -1,10 +1,12 @@
-"""Style of pictures: fonts, colours, and how a picture becomes a file."""
+"""Style of pictures: fonts, colours, the scale of speedups, words on axes, and how a picture becomes a file."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill, wrap
 from typing import Any
 
 import matplotlib
@@ -12,8 +14,13 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
+from hopper_gemm.tune.parameters import PARAMETERS
 from hopper_gemm.tune.study.files import write_whole
 
 DPI = 200
@@ -23,6 +30,9 @@ INK, FAINT, MISSING = "#222222", "#dddddd", "#cccccc"
 OURS, THEIRS, EVEN = "#0072b2", "#d55e00", "#777777"
 SERIES = (OURS, THEIRS, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Colours of Okabe and Ito, which colour-blind readers can tell apart."""
+
+SPEEDUPS = "RdBu"
+"""Diverging colour map: slower is red, even is white, faster is blue."""
 
 CELL = 7
 """Size of the figures in the cells of a map, points."""
@@ -44,13 +54,98 @@ STYLE: dict[str, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
     "axes.linewidth": 0.6,
-    "axes.prop_cycle": plt.cycler(color=SERIES),
+    "axes.prop_cycle": cycler(color=SERIES),
     "figure.facecolor": "white",  # dark text on a transparent ground cannot be read on a dark page
     "savefig.facecolor": "white",
     "svg.fonttype": "none",  # text stays text: a third of the size, and it can be searched and copied
     "svg.hashsalt": "hopper-gemm",
 }
 """Settings of matplotlib under which every picture is drawn and written."""
+
+WORDS = {
+    "tile": "tile rows x columns",
+    "tile_m": "tile rows",
+    "tile_n": "tile columns",
+    "k_depth": "depth of a stage in k-blocks of 16 elements",
+    "stagger": "wgmma groups in flight at a release",
+    "schedule": "how warpgroups share the work",
+    "cluster": "CTAs of a cluster along m x n",
+    "swizzle": "cluster tiles that advance together",
+    "multicast": "how a cluster loads a shared tile",
+    "reverse_k": "every other tile from the end of k",
+    "part_order": "order of split-K parts",
+    "peek": "probe the next stage's barrier early",
+    "l2_promotion": "least fetch of the L2, bytes",
+    "prefetch": "stages prefetched into the L2",
+    "skew": "stages between the starts of two consumers",
+    "rotate_k": "stages between the starts of two clusters",
+}
+"""Words of columns whose declaration is too long for an axis."""
+
+LONGEST = 48
+"""Letters of the words on an axis, at most."""
+
+
+def label(name: str, width: int = 80) -> str:
+    """The label of a parameter's axis: what it counts in words, and its name.
+
+    Args:
+        name: column of a row, such as ``"tile_m"`` or ``"cluster"``.
+        width: letters of a line.
+
+    Example:
+        >>> label("stages")
+        'slots of the shared-memory ring (stages)'
+    """
+    words = WORDS.get(name, "")
+    if not words and name in PARAMETERS:
+        words = re.split("[;:,(]", PARAMETERS[name].doc)[0].strip()
+    return fill(f"{words} ({name})" if 0 < len(words) <= LONGEST else name, width)
+
+
+def value_label(value: Any) -> str:
+    """A value of a parameter as a sweep file writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def speedup_norm(speedups: Iterable[float]) -> FuncNorm:
+    """The scale of colours of speedups: logarithmic and symmetric about 1.
+
+    It reaches from 0.84 to 1.19 where all speedups lie within, else from 0.71 to 1.41, at most from 0.5 to 2; what
+    lies beyond has the colour of the end.
+    """
+    most = max((abs(np.log2(value)) for value in speedups if value > 0), default=0.0)
+    octaves = 0.25 if most <= 0.25 else 0.5 if most <= 0.5 else 1.0
+    return FuncNorm((_octaves, np.exp2), vmin=2**-octaves, vmax=2**octaves)
+
+
+def _octaves(speedups: Any) -> Any:
+    """Binary logarithm, finite for the 0 that matplotlib tries."""
+    return np.log2(np.maximum(speedups, 2.0**-20))
+
+
+def speedup_bar(figure: Figure, norm: FuncNorm, axes: Any, speedups: Iterable[float]) -> None:
+    """Draw the colour bar of a scale, with ticks on both sides of 1, and arrows where speedups lie beyond its ends."""
+    known = [value for value in speedups if value > 0]
+    low, high = (float(norm.inverse(end)) for end in (0.0, 1.0))
+    beyond = (min(known, default=1.0) < low, max(known, default=1.0) > high)
+    extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
+    figure.colorbar(
+        ScalarMappable(norm, SPEEDUPS),
+        ax=axes,
+        label="speedup over cuBLAS",
+        ticks=norm.inverse(np.linspace(0, 1, 9 if high > 1.5 else 5)),
+        format="%.2f",
+        extend=extend,
+        aspect=30,
+        fraction=0.06,
+    )
+
+
+def ink_on(norm: FuncNorm, speedup: float) -> str:
+    """The colour of text on the cell of a speedup."""
+    red, green, blue, _ = matplotlib.colormaps[SPEEDUPS](norm(speedup))
+    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
 def save(figure: Figure, path: Path, title: str) -> None:
@@ -66,6 +161,9 @@ def save(figure: Figure, path: Path, title: str) -> None:
     undated: dict[str, None] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
     try:
         figure.savefig(drawn, format=form, dpi=DPI, metadata=undated)
-        write_whole(path, drawn.getvalue())
+        write_whole(
+            path,
+            re.sub(rb' transform="rotate\(-0 [^"]*"', b"", drawn.getvalue()) if form == "svg" else drawn.getvalue(),
+        )
     finally:
         plt.close(figure)

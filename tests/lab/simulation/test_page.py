@@ -17,5 +17,5 @@ def test_a_recorded_simulation_is_published_with_a_page_and_a_picture(tmp_path):
         "in 100% of 30 runs; without the model prior, in 10%; random search, in 20%; the model alone needs 1 trial."
         in page
     )
-    assert (tmp_path / "s/simulation.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "s/simulation.svg").read_bytes()[:5] == b"<?xml"
     assert json.loads((tmp_path / "s/simulation.json").read_text()) == recorded

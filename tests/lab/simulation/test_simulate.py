@@ -99,7 +99,7 @@ def test_the_command_writes_page_picture_and_figures(tmp_path):
     assert done.returncode == 0, done.stderr
     by_name = {one["sampler"]: one for one in json.loads(done.stdout)}
     assert by_name["prior"]["median_trials"] <= 3
-    assert (tmp_path / "simulation.png").stat().st_size > 1000
+    assert (tmp_path / "simulation.svg").stat().st_size > 1000
     assert "| sampler |" in (tmp_path / "simulation.md").read_text()
     noted = {one["sampler"]: one for one in json.loads((tmp_path / "simulation.json").read_text())}
     assert (len(noted["gp"]["needed"]), len(noted["gp"]["middle"])) == (2, 39)

@@ -381,7 +381,7 @@ def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_pat
     swept(spec, out)
     assert len(rows_of(out)) == 14
     publish(out)
-    assert (out / "search.png").stat().st_size > 10_000
+    assert (out / "search.svg").stat().st_size > 10_000
     assert (out.parent / "best_configs.json").is_file()
     found = verdict(out)
     assert found.final

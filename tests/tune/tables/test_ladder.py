@@ -105,5 +105,5 @@ def test_the_page_and_the_picture_follow_from_the_folder_alone(folder):
     assert "| tile | adds \\| tile | 80 (0.800x, +100.0%) | 72 (0.720x, +100.0%) |" in page
     assert page.count("\n| base |") == 1
     assert "Coverage: 6 ok, 2 illegal, 1 crash." in page
-    assert (folder / "ladder.png").read_bytes()[:4] == b"\x89PNG"
-    assert not (folder / "heatmap.png").exists()
+    assert (folder / "ladder.svg").read_bytes()[:5] == b"<?xml"
+    assert not (folder / "heatmap.svg").exists()

@@ -30,15 +30,15 @@ def test_two_publishers_at_once_never_give_a_torn_page_or_picture(tmp_path):
         publisher.start()
     readings = 0
     while any(publisher.is_alive() for publisher in publishers):
-        picture = (tmp_path / "heatmap.png").read_bytes()
-        assert picture.startswith(b"\x89PNG")
-        assert picture.endswith(b"IEND\xaeB`\x82")
+        picture = (tmp_path / "heatmap.svg").read_bytes()
+        assert picture.startswith(b"<?xml")
+        assert picture.endswith(b"</svg>\n")
         assert (tmp_path / "table.md").read_text() == page
         readings += 1
     assert [publisher.exitcode for publisher in publishers] == [0, 0]
     assert readings > 20
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "heatmap.png",
+        "heatmap.svg",
         "provenance.json",
         "rows.csv",
         "table.md",
@@ -51,21 +51,21 @@ def test_a_folder_gets_the_page_of_each_stage_that_it_holds(tmp_path):
     study = read_study(folder)
     assert (folder / "table.md").read_text() == report(study)
     assert (folder / "compare.md").read_text() == compare_page(study)
-    assert not list(folder.glob("*.png"))
+    assert not list(folder.glob("*.svg"))
 
 
 @pytest.mark.parametrize(
     ("contexts", "files"),
     [
-        (["isolated"], ["heatmap.png"]),
-        (["isolated", "chained"], ["heatmap-64x64x64-burst-chained.png", "heatmap-64x64x64-burst-isolated.png"]),
+        (["isolated"], ["heatmap.svg"]),
+        (["isolated", "chained"], ["heatmap-64x64x64-burst-chained.svg", "heatmap-64x64x64-burst-isolated.svg"]),
     ],
 )
 def test_a_study_with_facets_has_a_picture_for_each_group_that_ran(tmp_path, contexts, files):
     rows = [row(context=context, tile_m=tile_m, k_depth=4) for context in contexts for tile_m in (64, 128)]
     rows.append(row("illegal", "registers: too many", sizes=(128, 64, 64), tile_m=320))
     publish(write_study(tmp_path, *rows, cols="stages", facet_rows="k_depth"))
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == files
+    assert sorted(path.name for path in tmp_path.glob("*.svg")) == files
 
 
 def test_a_search_has_a_picture_of_its_course(tmp_path):
@@ -73,4 +73,18 @@ def test_a_search_has_a_picture_of_its_course(tmp_path):
     spec = {"space": {"tile_m": [64, 128, 256]}, "sampler": "gp"}
     shares = {"evaluator": "PED-ANOVA", "parameters": {"tile_m": 1.0}}
     publish(write_study(tmp_path, *rows, spec=spec, importance={"64x64x64 burst isolated": shares}))
-    assert [path.name for path in tmp_path.glob("*.png")] == ["search.png"]
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["search.svg"]
+
+
+def test_rows_that_share_one_cell_give_no_heat_map(tmp_path):
+    publish(write_study(tmp_path, *(row(tile_m=128, k_depth=4, stages=stages) for stages in (2, 3))))
+    assert not list(tmp_path.glob("heatmap*"))
+
+
+def test_a_comparison_of_several_problems_has_a_picture(tmp_path):
+    rows = [row(sizes=(m, 64, 64), stage="compare") for m in (64, 128)]
+    publish(write_study(tmp_path, *rows))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix in (".md", ".svg")) == [
+        "compare.md",
+        "compare.svg",
+    ]

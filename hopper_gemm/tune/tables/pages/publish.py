@@ -12,22 +12,23 @@ from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.schema import PAIRS
-from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.compare import cells, compare_page
+from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.report import report, source_line, spanning, varied
 from hopper_gemm.tune.tables.pivot import Group, groups, rows_of
 from hopper_gemm.tune.tables.plots import heatmap, ladder_bars, search_plot, small_multiples
 
-TABLE, COMPARISON = "table.md", "compare.md"
+TABLE, COMPARISON, FOREST = "table.md", "compare.md", "compare.svg"
 
 
 def publish(folder: Path, pictures: bool = True) -> None:
     """Write the pages and pictures of a results folder anew.
 
-    Rows of a sweep give ``table.md`` and pictures: ``ladder.png`` of a ladder, ``search.png`` of a search, else
-    ``heatmap.png`` where a problem has several rows; one picture for each problem, regime and context, such as
-    ``heatmap-4096x4096x4096-burst-chained.png``, where a search or a study with facets has several. Rows of a
-    comparison give ``compare.md``.
+    Rows of a sweep give ``table.md`` and pictures: ``ladder.svg`` of a ladder, ``search.svg`` of a search, else
+    ``heatmap.svg`` where a problem has several cells; one picture for each problem, regime and context, such as
+    ``heatmap-4096x4096x4096-burst-chained.svg``, where a search or a study with facets has several. Rows of a
+    comparison give ``compare.md`` and, of several problems, ``compare.svg``.
 
     Args:
         folder: of a study.
@@ -39,10 +40,18 @@ def publish(folder: Path, pictures: bool = True) -> None:
     study = read_study(folder)
     if study.stage("compare"):
         write_whole(folder / COMPARISON, compare_page(study))
+        if pictures:
+            forest(cells(study.stage("compare")), folder / FOREST, comparison_title(study))
     if study.stage("sweep"):
         write_whole(folder / TABLE, report(study))
         if pictures:
             _pictures(study)
+
+
+def comparison_title(study: Study) -> str:
+    """The title of a comparison's picture."""
+    about = study.provenance
+    return f"{about.get('study') or study.path.name}: speedup with 95 % intervals. {source_line(about)}"
 
 
 def _pictures(study: Study) -> None:
@@ -52,7 +61,7 @@ def _pictures(study: Study) -> None:
         return
     if about.get("rungs"):
         title = f"{about['study']}: TFLOP/s, and the gain over the rung it starts from. {source}"
-        ladder_bars(ladder(rows, about["rungs"]), study.path / "ladder.png", title)
+        ladder_bars(ladder(rows, about["rungs"]), study.path / "ladder.svg", title)
     elif about["spec"].get("sampler", "exhaustive") != "exhaustive":
         value = about["spec"].get("objective", ["speedup"])[0]
         for group, part, path in _each(study.path, "search", rows):
@@ -63,16 +72,16 @@ def _pictures(study: Study) -> None:
             title = f"{about['study']}, {group.title}: speedup over cuBLAS. {source}"
             down, across, x, y = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
             small_multiples(part, down, across, x, y, path, title)
-    elif len(rows) > len(groups(rows)):  # a map of one cell shows nothing
+    else:
         title = f"{about['study']}: speedup over cuBLAS (stages). {source}"
-        heatmap(rows, study.path / "heatmap.png", title, *spanning(about))
+        heatmap(rows, study.path / "heatmap.svg", title, *spanning(about))
 
 
 def _each(folder: Path, name: str, rows: pd.DataFrame) -> Iterator[tuple[Group, pd.DataFrame, Path]]:
     """The file of a picture for each group in which anything ran, named after it where there are several."""
     parts = [(group, part) for group, part in groups(rows) if (part["status"] == "ok").any()]
     for group, part in parts:
-        file = f"{name}.png" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.png"
+        file = f"{name}.svg" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.svg"
         yield group, part, folder / file
 
 
