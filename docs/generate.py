@@ -20,6 +20,8 @@ import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
+from hopper_gemm.lab.pages import depth, rings
+from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
 from hopper_gemm.lab.pages.sources import beside as cells_beside
@@ -544,17 +546,6 @@ def split() -> str:
     return table(("kernels of", "compiled", "same machine code"), [*rows, total])
 
 
-def of_sources(name: str) -> str:
-    """A table of the executed notebook of the sources, which names it in a comment ahead of it."""
-    notebook = json.loads((ROOT / "notebooks/8_sources.ipynb").read_text())
-    shown = [one["data"] for cell in notebook["cells"] for one in cell.get("outputs", []) if "data" in one]
-    texts = ("".join(one["text/markdown"]) for one in shown if "text/markdown" in one)
-    return next(text for text in texts if text.startswith(f"<!-- {name} -->")).partition("\n")[2].strip()
-
-
-SOURCES = ("claims", "stagger-4096", "stagger-8192", "waits", "one-consumer", "peek", "ring", "timeline")
-"""Tables of the notebook of the sources that its page shows."""
-
 PARTS: dict[str, Callable[[], str]] = {
     "parameters": lambda: parameters(PLAIN),
     "study-parameters": lambda: parameters(LADDER_FIELDS),
@@ -569,7 +560,21 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-post": lambda: PIPELINING,
     "seed-beside": beside,
     "seed-all": all_cells,
-    **{name: partial(of_sources, name) for name in SOURCES},
+    "claims": claims_table,
+    "joint-best": depth.joint_best_table,
+    "shares": depth.shares,
+    "by-stages": depth.by_stages_table,
+    "too-many": depth.too_many_table,
+    "stagger-4096": partial(depth.stagger_table, 4096),
+    "stagger-8192": partial(depth.stagger_table, 8192),
+    "stagger-steady": depth.stagger_steady_table,
+    "waits": depth.waits_table,
+    "one-consumer": depth.pairings_table,
+    "peek": depth.peek_table,
+    "spills": depth.spill_table,
+    "tilus-best": rings.grid_best_table,
+    "ring": rings.ring_table,
+    "timeline": rings.timeline_table,
     "rungs": rungs,
     "suite": suite,
     "components": components,
