@@ -20,7 +20,7 @@ import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import depth, rings
+from hopper_gemm.lab.pages import comparisons, depth, rings
 from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
@@ -378,26 +378,32 @@ def headline() -> str:
         ours = [float(of["cublas"].figures["speedup"]) for of in found]
         faster = [min(float(row.figures["speedup"]) for row in of.values()) for of in found]
         figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
-        rows.append((f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes", context, *figures))
+        what = f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes"
+        gone = len(comparisons.no_longer_served(name))
+        what += f"; for {gone} of them `matmul` has another config by now" * (gone > 0)
+        rows.append((what, context, *figures, comparisons.kernel_of(name)))
     told = {
         "short": ("[24 short problems](docs/suite.md), 2 to 12 us of `torch.mm`", "isolated"),
-        "drawn": ("[20 random problems](docs/suite.md); 7 need a copy: n or k is no multiple of 8", "isolated"),
-        "suite-auto": ("the first 24, untuned: what the model picked, with an earlier kernel", "chained"),
+        "drawn": ("[20 random problems](docs/suite.md), most tuned chained; 7 need a copy", "isolated"),
+        "suite-auto": ("the first 24, untuned: what the model picked", "chained"),
     }
     for name, (what, context) in told.items():
         (mean,) = (one for one in means(compared(study(name).stage("compare"))) if one.against == "cublas")
-        rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", ""))
+        kernel = comparisons.kernel_of(name)
+        rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", "", kernel))
         if name == "drawn":
             mean_of, least, count = reached()
-            rows.append((f"the {count} of them that need no copy", context, f"{mean_of:.3f}x, least {least:.3f}x", ""))
+            what = f"the {count} of them that need no copy"
+            rows.append((what, context, f"{mean_of:.3f}x, least {least:.3f}x", "", kernel))
     (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if row.point.config is not None)
     again = max(row.figures["speedup"] for row in pooled(study("alone-steady").stage("final")))
     other = over("suite-steady", "steady")["8192x8192x8192"]["cublas"].figures["speedup"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     speedups = ", ".join(f"{one:.3f}x" for one in (best["speedup"], again, other))
     what = f"[8192^3 at the power cap](docs/steady.md), three boards; {energy}"
-    rows.append((what, "isolated", speedups, ""))
-    return table(("problems", "context", "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt"), rows)
+    rows.append((what, "isolated", speedups, "", comparisons.kernel_of("steady-i", "alone-steady")))
+    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
+    return table(("problems", "context", *names), rows)
 
 
 def alone() -> str:
@@ -583,6 +589,18 @@ PARTS: dict[str, Callable[[], str]] = {
     "lists": lists,
     "alone": alone,
     "left": left,
+    "served": comparisons.served,
+    "behind": comparisons.behind,
+    "moved": comparisons.moved,
+    "two-boards": comparisons.two_boards,
+    "behind-on-a-board": comparisons.behind_on_a_board,
+    "untuned": comparisons.untuned,
+    "short-again": comparisons.short_again,
+    "boards": comparisons.boards,
+    "steady": comparisons.steady,
+    "steady-walks": partial(comparisons.steady_rows, "steady-i", "sweep"),
+    "steady-long": partial(comparisons.steady_rows, "steady-long", "sweep"),
+    "steady-chained": comparisons.steady_chained,
     "rotated": rotated,
     "walked": walked,
     "by-part": by_part,
