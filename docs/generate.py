@@ -20,7 +20,7 @@ import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import comparisons, depth, rings
+from hopper_gemm.lab.pages import comparisons, depth, rings, studies
 from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
@@ -234,7 +234,7 @@ def since() -> str:
     """How the cells of the seed table compare with those of other runs, as speedups over cuBLAS."""
     keys = ["m", "n", "k", "tile_m", "k_depth", "stages", "stagger", "regime"]
     cells, rows = rows_of(study("seed-table"), "sweep").query("status == 'ok'"), []
-    runs = {"seed-table-first": "the first kernel", "joint": "the joint sweep, the kernel of today"}
+    runs = {"seed-table-first": "the first kernel", "joint": "the joint sweep"}
     for name, what in runs.items():
         both = cells.merge(rows_of(study(name), "sweep")[[*keys, "speedup"]], on=keys, suffixes=("", "_other"))
         for (m, regime), part in both.groupby(["m", "regime"]):
@@ -589,6 +589,21 @@ PARTS: dict[str, Callable[[], str]] = {
     "lists": lists,
     "alone": alone,
     "left": left,
+    "seed-finals": studies.seed_finals,
+    "seed-idle": studies.seed_idle,
+    "clusters-of-four": studies.clusters_of_four,
+    "regimes": studies.regimes,
+    "data": studies.data,
+    "l2-promotion": studies.l2_promotion,
+    "tile-shapes": studies.tile_shapes,
+    "workspace": studies.workspace,
+    "early": studies.early,
+    "interleaved": studies.interleaved,
+    "ways-out": studies.ways_out,
+    "samplers": studies.samplers,
+    "scaling": partial(studies.scaling, "joint-scale"),
+    "scaling-before": partial(studies.scaling, "two-gpus"),
+    "host-time": studies.host_time,
     "served": comparisons.served,
     "behind": comparisons.behind,
     "moved": comparisons.moved,
