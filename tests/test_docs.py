@@ -7,6 +7,7 @@ import doctest
 import importlib.util
 import itertools
 import re
+import tomllib
 from importlib import import_module
 from importlib.metadata import version
 
@@ -20,6 +21,15 @@ from tests.conftest import ROOT
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md")])
 MODULES = sorted((ROOT / "hopper_gemm").rglob("*.py"))
 LONGEST_README = 125
+FIGURE = re.compile(
+    r"(?<![\w./^-])[-+]?\d[\d,]*(?:\.\d+)?(?:x\b(?!\s?\d)|\s?%|\s(?:TFLOP/s|pJ/FLOP|[GM]B|TB/s|MHz|times)\b)"
+    r"|\d+\.\d+\s(?:us|ms|s|points)\b"
+)
+"""A ratio, a share, a rate, an energy, an amount, or a time with decimals."""
+
+NOT_PROSE = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->|```.*?```|`[^`\n]*`", re.DOTALL)
+"""Generated parts and code."""
+
 VAGUE = ("Of", "As", "By", "To")
 """First words of a docstring that tell neither what is returned nor what is done."""
 
@@ -43,6 +53,18 @@ def test_the_generated_parts_of_the_docs_are_current():
         parts += text.count(": make pages -->")
         assert made.filled(text) == text, f"{path.relative_to(ROOT)} is not what its sources give; run make pages"
     assert parts >= len(made.PARTS)
+
+
+def test_a_figure_outside_generated_parts_has_its_source():
+    """docs/figures.toml names it: a file of the project, or that it is a setting or was expected, not measured."""
+    sources = tomllib.loads((ROOT / "docs/figures.toml").read_text())
+    prose = {path.name: NOT_PROSE.sub("", path.read_text()) for path in generator().pages()}
+    found = {page: {" ".join(one.split()) for one in FIGURE.findall(text)} for page, text in prose.items()}
+    assert {page: figures for page, figures in found.items() if figures} == {
+        page: set(figures) for page, figures in sources.items()
+    }
+    named = {source for figures in sources.values() for source in figures.values()} - {"setting", "expected"}
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_the_picture_of_the_suite_shows_its_problems_and_means():

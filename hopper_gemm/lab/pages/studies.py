@@ -175,3 +175,34 @@ def host_time() -> str:
     return markdown(
         ("path", "host time of a launch"), [(f"`{row['path']}`", f"{row['us_a_launch']:.1f} us") for row in rows]
     )
+
+
+def rests() -> str:
+    """Speedups of tiles near cuBLAS at 8192^3 by the rest before a burst."""
+    rows = measured("rest").query("m == 8192 and speedup > 0.9")
+    rows = rows.assign(tile=rows["tile_m"].astype(str) + "x" + rows["tile_n"].astype(str), rest=rows["rest_ms"])
+    table = rows.pivot_table(index="tile", columns="rest", values="speedup").map(lambda one: f"{one:.4f}x")
+    return page_table(table.rename(columns="{} ms".format), "tile")
+
+
+def launch_gap() -> str:
+    """The two lengths of a spacer in a graph: medians of the shorter and the longer, and how often each was seen."""
+    us = measured("launch-gap")["spacer_us"].dropna()
+    middle = (us.min() + us.max()) / 2
+    parts = {"shorter": us[us < middle], "longer": us[us >= middle]}
+    return markdown(
+        ("spacer", "seen", "median", "least", "most"),
+        [
+            (name, str(len(each)), *(f"{one:.2f} us" for one in (each.median(), each.min(), each.max())))
+            for name, each in parts.items()
+        ],
+    )
+
+
+def busy() -> str:
+    """Launches at 8192^3 alone and with 16 SMs held by another kernel."""
+    rows = measured("busy-sms")
+    alone = rows[rows["sms_held"] == 0].set_index("kernel")["median_ms"]
+    held = rows[(rows["sms_held"] == 16) & (rows["flag_in"] == "device")].set_index("kernel")["median_ms"]
+    lines = [(name, f"{alone[name]:.2f} ms", f"{ms:.2f} ms", f"{ms / alone[name]:.2f}") for name, ms in held.items()]
+    return markdown(("kernel", "alone", "16 SMs held", "ratio"), lines)
