@@ -37,10 +37,10 @@ geometric mean over its problems."""
 ARCHIVED = """# Archived results
 
 Superseded studies and those of one question: rows and `provenance.json` alone. `hopper-gemm table DIR --write` makes a
-folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`. The studies to
-read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
+folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`, where it has one.
+The studies to read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
 
-Best: as there; earlier kernels, mostly chained, on boards that rows do not name."""
+Best: as there; earlier kernels, mostly chained; rows of 2026-11-21 and of the night after do not name their board."""
 
 DATED = re.compile(r"^\d{4}-\d\d-\d\d-")
 """Prefix of the name of an archived folder: its date."""
