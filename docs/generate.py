@@ -607,6 +607,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "launch-gap": studies.launch_gap,
     "busy": studies.busy,
     "alone-finals": partial(comparisons.steady_rows, "alone-steady", "final"),
+    "one-tile": studies.one_tile,
     "host-time": studies.host_time,
     "served": comparisons.served,
     "behind": comparisons.behind,

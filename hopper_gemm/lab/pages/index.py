@@ -37,7 +37,7 @@ geometric mean over its problems."""
 ARCHIVED = """# Archived results
 
 Superseded studies and those of one question: rows and `provenance.json` alone. `hopper-gemm table DIR --write` makes a
-folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`, where it has one.
+folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`, if it has one.
 The studies to read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
 
 Best: as there; earlier kernels, mostly chained; rows of 2026-11-21 and of the night after do not name their board."""

@@ -16,6 +16,8 @@ from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.tables.pivot import interval, markdown
 
 GROUP = ["problem", "regime"]
+LATE = 3000
+"""Clocks after which a traced first load is not the first of its CTA."""
 
 
 def seed_finals() -> str:
@@ -206,3 +208,23 @@ def busy() -> str:
     held = rows[(rows["sms_held"] == 16) & (rows["flag_in"] == "device")].set_index("kernel")["median_ms"]
     lines = [(name, f"{alone[name]:.2f} ms", f"{ms:.2f} ms", f"{ms / alone[name]:.2f}") for name, ms in held.items()]
     return markdown(("kernel", "alone", "16 SMs held", "ratio"), lines)
+
+
+def one_tile() -> str:
+    """Clocks of a traced CTA: until its first load is issued, until that is there, and from the last wgmma to the end.
+
+    Those that began with another tile, so that their first stages are not the first of the CTA, are left out.
+    """
+    (folder,) = results_root().glob("archive/*/*-timeline-deep-k")
+    moments = pd.read_csv(folder / "moments.csv.gz")
+    problem = moments["m"].astype(str) + "x" + moments["n"].astype(str) + "x" + moments["k"].astype(str)
+    lines = []
+    for (place, rung), part in moments.assign(problem=problem).groupby(["problem", "rung"], sort=False):
+        at = part.pivot_table(index=["role", "stage"], columns="moment", values="clocks", aggfunc="first")
+        producer, consumers = at.loc["producer"], at.drop("producer", level="role")
+        issued = producer.loc[0, "issued"] - producer.loc[-1, "entry"]
+        had = consumers.xs(0, level="stage")["had"].min() - producer.loc[0, "issued"]
+        ends = consumers.xs(-1, level="stage").max()
+        if issued < LATE:
+            lines.append((place, rung, f"{issued:,.0f}", f"{had:,.0f}", f"{ends['left'] - ends['fed']:,.0f}"))
+    return markdown(("problem", "kernel", "first load issued", "there after", "last wgmma to the end"), lines)
