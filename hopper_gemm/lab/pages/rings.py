@@ -206,6 +206,7 @@ def working_set() -> str:
     )
 
 
+@cache
 def traced() -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
     """The traced kernels by name: each as its sweep has it, and what its roles did when."""
     (folder,) = results_root().glob("archive/*/*-timeline")
@@ -215,21 +216,61 @@ def traced() -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
     return {one["name"]: (one, spans(parts[one["name"]], one["config"]["stagger"])) for one in named}
 
 
+def overlaps(name: str) -> dict[str, float]:
+    """What is under way in stages 16 to 48 of a traced tile, on average over time.
+
+    Returns:
+        ``clocks`` of a stage, ``wgmma`` clocks that its math takes by itself, ``group``: share of the time in which a
+        group is under way, ``groups`` under way or queued, and ``loads``.
+    """
+    rung, found = traced()[name]
+    config, fed = rung["config"], found[found["what"] == "math"]
+    since, until = (fed[fed["stage"] == stage]["start"].min() for stage in (16, 48))
+    inside = found[["start", "end"]].clip(since, until)
+    mean = (inside["end"] - inside["start"]).groupby(found["what"]).sum() / (until - since)
+    return {
+        "clocks": (until - since) / 32,
+        "wgmma": config["tile_m"] * config["tile_n"] * config["k_depth"] / 128,
+        "group": share(found, "math", since, until),
+        "groups": mean["math"] + mean["queued"],
+        "loads": mean["load"],
+    }
+
+
+def in_flight() -> str:
+    """Loads under way on average with two, three and four stages."""
+    names = {"two": "two stages", "three": "three stages", "four": "one consumer, stagger 0"}
+    told = ", ".join(f"{overlaps(name)['loads']:.2f} with {count}" for count, name in names.items())
+    return (
+        f"nearly all the time, by the time stamps of one CTA at stagger 0: {told}; more than S - 1 now and then, "
+        "since a producer of its own fills a slot again before the next group begins"
+    )
+
+
+def best_widths() -> str:
+    """The fastest width of a group at each cube, 256x128 in clusters of two along m."""
+    rows = ran("raster").query("raster == 'm' and serpentine == False and regime == 'burst'")
+    best = rows.loc[rows.groupby("m")["speedup"].idxmax()].sort_values("m")
+    deep = ran("walk").query("cluster == '1x1'")
+    single = deep.loc[deep.groupby(["problem", "tile"], sort=False)["speedup"].idxmax()]
+    widths = ", ".join(f"{row['swizzle']} at {row['m']}^3" for row in best.to_dict("records"))
+    return (
+        f"on tile and cluster more than on the size: 256x128 in clusters of two is fastest with {widths}; single "
+        f"CTAs, {len(single)} pairs of problem and tile, with {single['swizzle'].min()} to {single['swizzle'].max()}"
+    )
+
+
 def timeline_table() -> str:
     """Who overlaps what in stages 16 to 48 of a traced tile."""
     lines = {}
-    for name, (rung, found) in traced().items():
-        config, fed = rung["config"], found[found["what"] == "math"]
-        since, until = (fed[fed["stage"] == stage]["start"].min() for stage in (16, 48))
-        clocks, math = (until - since) / 32, config["tile_m"] * config["tile_n"] * config["k_depth"] / 128
-        inside = found[["start", "end"]].clip(since, until)
-        mean = (inside["end"] - inside["start"]).groupby(found["what"]).sum() / (until - since)
+    for name in traced():
+        found = overlaps(name)
         lines[name] = {
-            "clocks a stage": f"{clocks:.0f}",
-            "its wgmma alone": f"{math:.0f}",
-            "tensor cores busy": f"{100 * math / clocks:.0f} %",
-            "a group under way": f"{100 * share(found, 'math', since, until):.0f} %",
-            "groups under way or queued": f"{mean['math'] + mean['queued']:.2f}",
-            "loads under way": f"{mean['load']:.2f}",
+            "clocks a stage": f"{found['clocks']:.0f}",
+            "its wgmma alone": f"{found['wgmma']:.0f}",
+            "tensor cores busy": f"{100 * found['wgmma'] / found['clocks']:.0f} %",
+            "a group under way": f"{100 * found['group']:.0f} %",
+            "groups under way or queued": f"{found['groups']:.2f}",
+            "loads under way": f"{found['loads']:.2f}",
         }
     return page_table(pd.DataFrame(lines).T, "kernel, 4096^3")
