@@ -118,8 +118,19 @@ def many_stages() -> str:
         f"the fullest ring loses over 5 % to the best number of stages in {(shared > 0.05).sum()} of {len(shared)} "
         f"rings. With one consumer it does in {(single > 0.05).sum()} of {len(single)}: {place[1]}x128, depth "
         f"{place[2]}, {cube(place[0])} reaches {ring.max():.0f} TFLOP/s with {ring.idxmax()} stages and "
-        f"{ring[ring.index.max()]:.0f} with {ring.index.max()}. No counters were read of these rings: it is "
-        "unexplained"
+        f"{ring[ring.index.max()]:.0f} with {ring.index.max()}. {starved()}"
+    )
+
+
+def starved() -> str:
+    """What the meter says of 64 x 128 at depth 4 with nine stages at 8192^3."""
+    rows = probed().reset_index()
+    metered = rows.query("peek == 'True' and tile == '64x128' and k_depth == 4 and m == 8192").iloc[0]
+    return (
+        f"Metered with {metered['stages']} at stagger {metered['stagger']}, the consumer waits "
+        f"{metered['consumer_wait_pct']:.0f} % of its clocks for a stage that is still loading: it is the loads that "
+        "are slow. Why more of them in flight are slower is unexplained, for no fewer stages were metered and no "
+        "traffic was counted"
     )
 
 
