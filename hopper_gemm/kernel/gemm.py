@@ -33,7 +33,7 @@ from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
 from hopper_gemm.kernel.task import Memory, Operands, Output, Task
 from hopper_gemm.kernel.work import Counter, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import Footprint
+from hopper_gemm.model.kernel import Kernel
 
 ALL_SHARED = 100
 """Per cent of the memory that an SM divides between L1 and shared."""
@@ -73,10 +73,10 @@ class HopperGemm:
     Words here and in CUTLASS: the ring is the mainloop pipeline, its slots are stages, :class:`RingState` is the
     PipelineState; an item is a work tile, a walk the tile scheduler's sequence of them; a share is what one consumer
     computes of a CTA's tile; a chunk is an epilogue subtile; a panel is what CTAs of a row or column share of A or B;
-    :func:`meet` is cluster_arrive and cluster_wait; a footprint is a config's use of shared memory and registers.
+    :func:`meet` is cluster_arrive and cluster_wait.
 
     Args:
-        footprint: the resolved config with its derived figures; it must be legal.
+        config: the kernel on paper; it must be legal.
         dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
         out_dtype: element type of C: theirs or fp32.
@@ -85,23 +85,22 @@ class HopperGemm:
 
     def __init__(
         self,
-        footprint: Footprint,
+        config: Kernel,
         dtype: type[cutlass.Numeric],
         layouts: str,
         out_dtype: type[cutlass.Numeric],
         observer: Observer | None = None,
     ) -> None:
-        self.footprint, self.config = footprint, footprint.config
+        self.config = config
         self.observer = observer or Observer()
         self.dtype, self.out_dtype = dtype, out_dtype
-        config = footprint.config
-        self.chunks = Chunks(footprint, out_dtype)
+        self.chunks = Chunks(config, out_dtype)
         self.cluster = (config.cluster_m, config.cluster_n)
-        self.parts = config.split_k if footprint.parts_meet else 1
+        self.parts = config.split_k if config.parts_meet else 1
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
         depth, alternate = (config.tile_k, config.stages), config.multicast == "alternate"
-        self.a = Operand(dtype, config.tile_m, footprint.share_m, *depth, config.cluster_n, alternate, by_rows[0])
-        self.b = Operand(dtype, config.tile_n, footprint.share_n, *depth, config.cluster_m, alternate, by_rows[1])
+        self.a = Operand(dtype, config.tile_m, config.share_m, *depth, config.cluster_n, alternate, by_rows[0])
+        self.b = Operand(dtype, config.tile_n, config.share_n, *depth, config.cluster_m, alternate, by_rows[1])
 
     # Launch ----------------------------------------------------------------------------------
 
@@ -134,7 +133,7 @@ class HopperGemm:
             sums, words: a workspace, fp32 and int32; see :mod:`hopper_gemm.kernel.sums.workspace`. None without one.
             readings: where an observer writes, 32 bits each; None where it writes nothing.
         """
-        config, footprint = self.config, self.footprint
+        config = self.config
         if cutlass.const_expr(config.swap_ab):
             a, b = b, a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
@@ -148,7 +147,7 @@ class HopperGemm:
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(raster, k_tiles, workspace, operands, output, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
-            block=(footprint.threads, 1, 1),
+            block=(config.threads, 1, 1),
             # a launch with the attribute costs 0.4 to 1 us more, also where the cluster is one CTA
             cluster=(config.cluster_m, config.cluster_n, self.parts) if config.cluster_size > 1 else None,
             min_blocks_per_mp=config.ctas_per_sm,
@@ -176,7 +175,7 @@ class HopperGemm:
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         place = Place.here(self.cluster, self.parts)
-        memory = Memory.of(self.footprint, self.a, self.b, self.chunks)
+        memory = Memory.of(self.config, self.a, self.b, self.chunks)
         ring = self._ring(memory.storage)
         k_first = 0
         if cutlass.const_expr(self.parts > 1):
@@ -209,7 +208,7 @@ class HopperGemm:
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         else:
-            threads = self.footprint.threads - hopper.WARPGROUP_THREADS + 2 * hopper.WARP_THREADS
+            threads = self.config.threads - hopper.WARPGROUP_THREADS + 2 * hopper.WARP_THREADS
             if place.warp == self.init_warp:
                 cute.arch.barrier_arrive(barrier_id=SET_UP, number_of_threads=threads)
             elif (place.warp == 0) | (place.warpgroup > 0):
@@ -218,7 +217,7 @@ class HopperGemm:
     @cute.jit
     def _play(self, task: Task) -> None:
         """One role a warpgroup."""
-        registers = self.footprint.registers
+        registers = self.config.registers
         if task.place.warpgroup == 0:
             if cutlass.const_expr(registers.moved):
                 cute.arch.setmaxregister_decrease(registers.producer)
@@ -279,7 +278,7 @@ class HopperGemm:
     @cute.jit
     def _consume(self, task: Task, consumer: Int32) -> None:
         """Multiply and store every item of this consumer. By a warpgroup."""
-        config, footprint, scheduler = self.config, self.footprint, task.scheduler
+        config, scheduler = self.config, task.scheduler
         pingpong = config.schedule == "pingpong"
         consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
         consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
@@ -287,8 +286,8 @@ class HopperGemm:
         share = self._share(task, own_a, own_b)
         epilogue = self._epilogue(task, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
         loop = self._mainloop(task, share, epilogue)
-        parts = self.sums(footprint, scheduler, consumer, task.memory.a.iterator)
-        rows, columns = footprint.share_m // hopper.WGMMA_M, footprint.share_n // self.chunks.n
+        parts = self.sums(config, scheduler, consumer, task.memory.a.iterator)
+        rows, columns = config.share_m // hopper.WGMMA_M, config.share_n // self.chunks.n
         self._await_launch()
 
         state = self._state(phase=0)
@@ -392,9 +391,9 @@ class HopperGemm:
 
     def _own(self, memory: Memory, consumer_m: Int32 | int, consumer_n: Int32 | int) -> tuple[cute.Tensor, cute.Tensor]:
         """The rows of both operands that one consumer reads, (rows, depth, stage)."""
-        footprint = self.footprint
-        own_a = cute.logical_divide(memory.a, (footprint.share_m, None, None))[(None, consumer_m), None, None]
-        own_b = cute.logical_divide(memory.b, (footprint.share_n, None, None))[(None, consumer_n), None, None]
+        config = self.config
+        own_a = cute.logical_divide(memory.a, (config.share_m, None, None))[(None, consumer_m), None, None]
+        own_b = cute.logical_divide(memory.b, (config.share_n, None, None))[(None, consumer_n), None, None]
         return own_a, own_b
 
     def _tiled_mma(self, n: int) -> cute.TiledMma:
@@ -404,12 +403,12 @@ class HopperGemm:
 
     def _share(self, task: Task, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
         """What one consumer multiplies with."""
-        footprint, place, ring = self.footprint, task.place, task.ring
-        mma = self._tiled_mma(footprint.share_n)
+        config, place, ring = self.config, task.place, task.ring
+        mma = self._tiled_mma(config.share_n)
         thread_mma = mma.get_slice(0)
         return Share(
             mma,
-            cute.make_rmem_tensor(thread_mma.partition_shape_C((footprint.share_m, footprint.share_n)), Float32),
+            cute.make_rmem_tensor(thread_mma.partition_shape_C((config.share_m, config.share_n)), Float32),
             mma.make_fragment_A(thread_mma.partition_A(own_a)),
             mma.make_fragment_B(thread_mma.partition_B(own_b)),
             ring.release_target(place.lane, place.rank_m, place.rank_n),
@@ -418,7 +417,7 @@ class HopperGemm:
 
     def _mainloop(self, task: Task, share: Share, epilogue: Epilogue) -> Mainloop:
         """How one consumer multiplies."""
-        held = self.footprint.held_slots(self.out_dtype.width // 8)
+        held = self.config.held_slots(self.out_dtype.width // 8)
         return Mainloop(task.ring, share, epilogue, self.config.stagger, self._peeks("consumer"), held)
 
     def _of_tile(self, loop: Mainloop, task: Task, tile_m: Int32, tile_n: Int32) -> Mainloop:
@@ -439,13 +438,13 @@ class HopperGemm:
 
     def _ring(self, storage) -> Ring:
         """The ring's barriers."""
-        config, readers = self.config, self.footprint.readers
+        config = self.config
         return Ring(
             storage.barriers.data_ptr(),
             config.stages,
-            self.footprint.stage_bytes,
+            config.stage_bytes,
             1,
-            hopper.WARPGROUP_WARPS * readers,
+            hopper.WARPGROUP_WARPS * config.readers,
             self.cluster,
             storage.tags.data_ptr() if config.scheduler == "dynamic" else None,
         )

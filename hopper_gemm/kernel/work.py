@@ -41,7 +41,7 @@ from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.sums.workspace import WORK_WORD, Workspace
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 
 if TYPE_CHECKING:
     from hopper_gemm.kernel.consumer import Share
@@ -430,7 +430,7 @@ class TileScheduler:
         mailbox: shared memory of a cluster's dynamic scheduler, or None.
     """
 
-    config: GemmConfig
+    config: Kernel
     raster: Raster
     place: Place
     ring: Ring

@@ -58,7 +58,7 @@ class ThreadGemm(HopperGemm):
     def _copy_fill(self, task: Task) -> CopyFill:
         """Both operands' loads by the producer's threads, or those of B beside A's by TMA."""
         config, thread, operands = self.config, task.place.thread, task.operands
-        storage, span = task.memory.storage, self.footprint.swizzle_bytes * 8 // self.dtype.width
+        storage, span = task.memory.storage, self.config.swizzle_bytes * 8 // self.dtype.width
         if config.loads == "mixed":
             a = self.a.load(operands.atom_a, task.memory.a, operands.a, 0, 0)
         else:
@@ -71,7 +71,7 @@ class ThreadGemm(HopperGemm):
     def _epilogue(self, task: Task, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
         if self.config.stores == "tma":
             return super()._epilogue(task, consumer, own)
-        return DirectEpilogue.of(task.place.in_group, task.output.c, self.footprint.share_n, self.out_dtype)
+        return DirectEpilogue.of(task.place.in_group, task.output.c, self.config.share_n, self.out_dtype)
 
     def _ring(self, storage) -> Ring:
         """Every copying warp arrives on a full barrier, beside the thread that announces the bytes of TMA loads."""

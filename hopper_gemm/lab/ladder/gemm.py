@@ -18,7 +18,7 @@ from hopper_gemm.kernel.sums.reduction import Parts
 from hopper_gemm.kernel.task import Operands, Task
 from hopper_gemm.kernel.threads.gemm import ThreadGemm
 from hopper_gemm.kernel.work import Item, Raster, TileScheduler
-from hopper_gemm.lab.ladder.config import DEFAULTS, LadderConfig
+from hopper_gemm.lab.ladder.config import DEFAULTS, LadderKernel
 from hopper_gemm.lab.ladder.library_ring import LibraryRing, LibraryState
 from hopper_gemm.lab.ladder.multistage import LoadingMainloop
 from hopper_gemm.lab.ladder.operand import PromotedLoad, PromotedOperands, load_descriptor, prefetch
@@ -77,9 +77,9 @@ class LadderFill(Fill):
 
 
 class LadderGemm(ThreadGemm):
-    """:class:`HopperGemm` for a :class:`LadderConfig`."""
+    """:class:`HopperGemm` for a :class:`LadderKernel`."""
 
-    config: LadderConfig
+    config: LadderKernel
 
     # What the launch hands over --------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of, varied
 from hopper_gemm.tune.search import gp
