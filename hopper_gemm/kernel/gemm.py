@@ -22,6 +22,7 @@ from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from hopper_gemm.kernel.consumer import Mainloop, Share, Turn, release_held
+from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import Loads, Operand
@@ -30,8 +31,7 @@ from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
-from hopper_gemm.kernel.task import Memory, Operands, Output, Task
-from hopper_gemm.kernel.work import Counter, Item, Raster, TileScheduler
+from hopper_gemm.kernel.work import DynamicWalk, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 
@@ -65,7 +65,7 @@ class HopperGemm:
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
         cluster barrier     all threads, once the barriers are initialised; where a cluster divides k thrice a tile
-        mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.Counter`)
+        mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.DynamicWalk`)
 
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
     until every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
@@ -182,12 +182,12 @@ class HopperGemm:
             k_first, k_tiles = raster.stretch(place.part, self.parts, k_tiles)
         mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
         scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox)
-        task = Task(scheduler, operands, output, memory, seen)
+        task = CtaTask(scheduler, operands, output, memory, seen)
         self._set_up(task)
         self._play(task)
 
     @cute.jit
-    def _set_up(self, task: Task) -> None:
+    def _set_up(self, task: CtaTask) -> None:
         """Initialise the barriers, and let nobody use one before that is done."""
         scheduler = task.scheduler
         if task.place.warp == 0:
@@ -196,7 +196,7 @@ class HopperGemm:
             with cute.arch.elect_one():
                 task.ring.init()
                 if cutlass.const_expr(self._has_mailbox):
-                    Counter.init(scheduler.mailbox, self.config.cluster_size)
+                    DynamicWalk.init(scheduler.mailbox, self.config.cluster_size)
             cute.arch.sync_warp()
         self._await_barriers(task.place)
 
@@ -215,7 +215,7 @@ class HopperGemm:
                 cute.arch.barrier(barrier_id=SET_UP, number_of_threads=threads)
 
     @cute.jit
-    def _play(self, task: Task) -> None:
+    def _play(self, task: CtaTask) -> None:
         """One role a warpgroup."""
         registers = self.config.registers
         if task.place.warpgroup == 0:
@@ -230,7 +230,7 @@ class HopperGemm:
     # The producer ----------------------------------------------------------------------------
 
     @cute.jit
-    def _produce(self, task: Task) -> None:
+    def _produce(self, task: CtaTask) -> None:
         """Load every item of this CTA. By a warpgroup: one warp issues TMA, and the others arrive at the cluster's
         barriers where it adds up split-K parts."""
         state = self._state(phase=1)
@@ -249,7 +249,7 @@ class HopperGemm:
                 at = walk.next(at, state)
 
     @cute.jit
-    def _fill(self, task: Task, fill: Fill, state: RingState) -> None:
+    def _fill(self, task: CtaTask, fill: Fill, state: RingState) -> None:
         """Fill the ring with every item."""
         scheduler, seen = task.scheduler, task.seen.role(task.place, 0)
         walk = scheduler.producer()
@@ -276,7 +276,7 @@ class HopperGemm:
     # The consumers ---------------------------------------------------------------------------
 
     @cute.jit
-    def _consume(self, task: Task, consumer: Int32) -> None:
+    def _consume(self, task: CtaTask, consumer: Int32) -> None:
         """Multiply and store every item of this consumer. By a warpgroup."""
         config, scheduler = self.config, task.scheduler
         pingpong = config.schedule == "pingpong"
@@ -353,7 +353,7 @@ class HopperGemm:
 
     # What the roles use ----------------------------------------------------------------------
 
-    def _prefetch_descriptors(self, task: Task) -> None:
+    def _prefetch_descriptors(self, task: CtaTask) -> None:
         """Ask for the TMA descriptors before anybody needs them."""
         for atom in (task.operands.atom_a, task.operands.atom_b, task.output.atom):
             if atom is not None:
@@ -371,7 +371,7 @@ class HopperGemm:
         """Return True if a side of the ring probes ahead; a ring of one stage has no next slot to probe."""
         return self.config.stages != 1
 
-    def _loads(self, task: Task) -> Loads:
+    def _loads(self, task: CtaTask) -> Loads:
         """Both operands' loads; CTAs of a row of the cluster share A, those of a column B."""
         place, operands, memory = task.place, task.operands, task.memory
         return Loads(
@@ -380,7 +380,7 @@ class HopperGemm:
             self.b.load(operands.atom_b, memory.b, operands.b, place.rank_m, place.column_mask),
         )
 
-    def _filler(self, task: Task, loads: Loads) -> Fill:
+    def _filler(self, task: CtaTask, loads: Loads) -> Fill:
         """How the producer fills the ring."""
         config, scheduler, pace = self.config, task.scheduler, None
         if config.pace > 0:
@@ -401,7 +401,7 @@ class HopperGemm:
         op = warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, smem, self.a.major, self.b.major)
         return cute.make_tiled_mma(op)
 
-    def _share(self, task: Task, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
+    def _share(self, task: CtaTask, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
         """What one consumer multiplies with."""
         config, place, ring = self.config, task.place, task.ring
         mma = self._tiled_mma(config.share_n)
@@ -415,19 +415,19 @@ class HopperGemm:
             ring.arrives(place.lane, place.warp),
         )
 
-    def _mainloop(self, task: Task, share: Share, epilogue: Epilogue) -> Mainloop:
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
         """How one consumer multiplies."""
         held = self.config.held_slots(self.out_dtype.width // 8)
         return Mainloop(task.ring, share, epilogue, self.config.stagger, self._peeks("consumer"), held)
 
-    def _of_tile(self, loop: Mainloop, task: Task, tile_m: Int32, tile_n: Int32) -> Mainloop:
+    def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
         """The main loop for one output tile: the same for all."""
         return loop
 
-    def _fall_behind(self, task: Task, walk, at, consumer: Int32) -> None:
+    def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         """Where a consumer starts behind another, wait; here all start together."""
 
-    def _epilogue(self, task: Task, consumer: Int32, own: cute.Tensor) -> Epilogue:
+    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue:
         """How one consumer's share leaves: through buffers, or through its ``own`` rows of the ring."""
         output, layout, thread = task.output, task.memory.layout_c, task.place.in_group
         if layout is None:

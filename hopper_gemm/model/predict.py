@@ -89,7 +89,7 @@ REGISTERS_BESIDE = 70
 
 
 @dataclass(frozen=True)
-class Pace:
+class ModelConstants:
     """The constants of the model, clocks unless the name says otherwise.
 
     Args:
@@ -169,10 +169,10 @@ class Pace:
     drift: float = 0.07
 
 
-FITTED = Pace()
+FITTED = ModelConstants()
 """The rates of an NVIDIA H200."""
 
-BEFORE = Pace(
+BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
     **dict.fromkeys(("beyond", "tail", "heat"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
@@ -228,14 +228,16 @@ class Prediction:
         return max(("math", "load", "ring"), key=lambda name: getattr(self, name))
 
 
-def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, pace: Pace = FITTED) -> Prediction:
+def predict(
+    config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, constants: ModelConstants = FITTED
+) -> Prediction:
     """How long a legal config should take.
 
     Args:
         config: any legal config.
         problem: what is multiplied.
         sms: SMs of the GPU.
-        pace: constants.
+        constants: constants.
 
     Example:
         >>> cube = GemmProblem(4096, 4096, 4096)
@@ -251,51 +253,53 @@ def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT
     steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
 
     product = 2 * kernel.tile_m * kernel.tile_n * kernel.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
-    filled = pace.write_share * kernel.stage_bytes / SMEM_BYTES_PER_CLOCK
+    filled = constants.write_share * kernel.stage_bytes / SMEM_BYTES_PER_CLOCK
     math = max(product, product * _reads_per_math(kernel.share_n) + filled)
     if not kernel.stagger and kernel.consumers == 1:
-        math += pace.drain
+        math += constants.drain
     taken = l2_bytes_per_stage(kernel, problem)
-    load = _load(kernel, problem, taken, sides, resident, pace)
+    load = _load(kernel, problem, taken, sides, resident, constants)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
-    ring = (math + pace.latency + load) / (ahead + 1)
+    ring = (math + constants.latency + load) / (ahead + 1)
     ctas = min(ctas, ceil(clusters / fits))
     math, load = math * ctas, load * ctas
-    each = _norm((math, load, ring), pace.sharpness)
+    each = _norm((math, load, ring), constants.sharpness)
 
-    epilogue = pace.epilogue * kernel.accumulators * (pace.direct if kernel.stores == "direct" else 1.0)
+    epilogue = constants.epilogue * kernel.accumulators * (constants.direct if kernel.stores == "direct" else 1.0)
     if kernel.stores == "tma":
-        epilogue += kernel.chunks * (pace.chunk + (pace.lone if kernel.epi_buffers == 1 else 0.0))
+        epilogue += kernel.chunks * (constants.chunk + (constants.lone if kernel.epi_buffers == 1 else 0.0))
     if kernel.work_items > 1:
-        epilogue += pace.apart + _gather(kernel) / pace.l2_bytes
+        epilogue += constants.apart + _gather(kernel) / constants.l2_bytes
     elif kernel.split_k > 1:
-        epilogue += pace.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
+        epilogue += constants.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
     rounds = ceil(clusters / resident)
     if kernel.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
-        total = rounds * (max(each * steps, (each * steps + epilogue) / 2) + pace.turn) + epilogue
+        total = rounds * (max(each * steps, (each * steps + epilogue) / 2) + constants.turn) + epilogue
     else:
         early = kernel.persistent and kernel.specialised and kernel.staging == "own"
-        idle = epilogue if early else epilogue + pace.latency + load
+        idle = epilogue if early else epilogue + constants.latency + load
         whole, rest = divmod(clusters, resident)
         if kernel.stream_k and (rest or not whole):
-            left = 2 * kernel.tile_m * kernel.tile_n * 4 / pace.l2_bytes + pace.apart
-            left += 0 if whole else pace.piece * max(1.0, slots / rest - 1)
+            left = 2 * kernel.tile_m * kernel.tile_n * 4 / constants.l2_bytes + constants.apart
+            left += 0 if whole else constants.piece * max(1.0, slots / rest - 1)
             total = whole * (each * steps + idle) + each * max(8, rest * steps / slots) + idle + left
         else:
             total = rounds * (each * steps + idle)
     if kernel.scheduler == "dynamic":
-        total = total * (1 - pace.balance * (1 - 1 / rounds)) + pace.counted
-    hidden = (pace.alone if size == 1 else pace.paired) if kernel.pdl else 0.0
-    entry = pace.launch + (pace.cluster if size > 1 else 0.0)
-    total += entry * (1 - hidden) + pace.latency + load + pace.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
+        total = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
+    hidden = (constants.alone if size == 1 else constants.paired) if kernel.pdl else 0.0
+    entry = constants.launch + (constants.cluster if size > 1 else 0.0)
+    total += (
+        entry * (1 - hidden) + constants.latency + load + constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
+    )
 
     stages = clusters * size * steps / (sms * total)
-    busy = min(1.0, stages * product) + pace.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
-    clock = pace.fast_hz - pace.slope_hz * max(0.0, busy - pace.knee)
-    least = problem.bytes / (pace.dram_rate * hopper.HBM_BYTES_PER_SECOND) + pace.launch / clock
-    seconds = _norm((total / clock, least), pace.sharpness)
+    busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
+    clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
+    least = problem.bytes / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock
+    seconds = _norm((total / clock, least), constants.sharpness)
     if seconds > DRIFTING and not kernel.pace:
-        seconds *= 1 + pace.drift
+        seconds *= 1 + constants.drift
     return Prediction(seconds, math, load, ring, epilogue, rounds, clock)
 
 
@@ -329,31 +333,31 @@ def _load(
     taken: tuple[float, float],
     sides: tuple[int, int],
     resident: int,
-    pace: Pace,
+    constants: ModelConstants,
 ) -> float:
     """Clocks in which an SM gets one stage while all others do.
 
     Args:
-        kernel, problem, pace: as above.
+        kernel, problem, constants: as above.
         taken: of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
         resident: clusters under way.
     """
     of_a, of_b = taken
-    rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(kernel.swizzle_bytes, pace.quarter)
-    rate *= pace.thread_loads if kernel.loads != "tma" else 1.0
+    rate = constants.l2_bytes * {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
+    rate *= constants.thread_loads if kernel.loads != "tma" else 1.0
     patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / kernel.work_items)
     read = ELEMENT_BYTES * kernel.tile_k * kernel.split_k * sum(patch)
-    read *= 1.0 if kernel.serpentine else 1.0 + pace.straight
+    read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
     lines, sectors = _astray(problem)
     whole = ELEMENT_BYTES * kernel.tile_k * (kernel.tile_m / kernel.cluster_n + kernel.tile_n / kernel.cluster_m)
-    asked = (of_a + of_b) * (1.0 + lines * pace.off_lines + sectors * pace.off_sectors - pace.beyond)
-    asked += pace.beyond * whole
-    spared = 1.0 - pace.shared if kernel.cluster_size == 1 else (1.0 - pace.shared) / 2
+    asked = (of_a + of_b) * (1.0 + lines * constants.off_lines + sectors * constants.off_sectors - constants.beyond)
+    asked += constants.beyond * whole
+    spared = 1.0 - constants.shared if kernel.cluster_size == 1 else (1.0 - constants.shared) / 2
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
     again_a, again_b = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
     asked -= spared * (of_a * again_a + of_b * again_b)
-    return asked / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
+    return asked / rate + constants.stage + constants.dram_share * read * DRAM_CLOCKS_PER_BYTE
 
 
 @cache

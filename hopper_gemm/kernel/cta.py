@@ -70,7 +70,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Task:
+class CtaTask:
     """Task of a CTA, shared by all of its roles."""
 
     scheduler: TileScheduler
