@@ -23,8 +23,8 @@ from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
 
 SLOWEST_TECHNIQUE = 0.4
-"""Logarithm of predicted times: a technique whose best config is predicted this much slower than the best of all is left
-out of the initial configs."""
+"""Logarithm of predicted times: a technique whose best config is predicted this much slower than the best of all is
+left out of the initial configs."""
 
 Losses = tuple[float, ...]
 
@@ -183,7 +183,7 @@ def predictions(configs: Iterable[GemmConfig], problem: GemmProblem) -> np.ndarr
 
 def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> list[int]:
     """The configs with the best predictions, no two with one tile and depth: near twins teach little. Every other one
-    is the best of another technique, as long as it is not slowest.
+    is the best of another technique, as long as that is not predicted much slower.
 
     Args:
         predicted: logarithm of a time.
