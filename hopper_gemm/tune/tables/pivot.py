@@ -265,21 +265,10 @@ def markdown_table(table: pd.DataFrame, corner: str) -> str:
     return markdown([corner, *table.columns], table.itertuples(name=None))
 
 
-def render(table: pd.DataFrame, form: str, corner: str) -> str:
-    """A pivot as ``md``, ``csv`` or ``html``.
-
-    Raises:
-        ResultsError: another form.
-    """
-    named = table.rename_axis(index=corner, columns=None)
-    forms = {
-        "md": lambda: markdown_table(table, corner) + "\n",
-        "csv": named.to_csv,
-        "html": lambda: named.to_html() + "\n",
-    }
-    if form in forms:
-        return forms[form]()
-    raise ResultsError(f"format must be md, csv or html but got {form!r}")
+def coded(table: pd.DataFrame) -> pd.DataFrame:
+    """A frame of text for Markdown: no cell breaks its line, and configs stand as code."""
+    table = table.map(one_line)
+    return table.assign(config=[f"`{one}`" if one else "" for one in table["config"]]) if "config" in table else table
 
 
 def words(status: str) -> str:
