@@ -94,7 +94,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["counters", "nowhere"], None),
         (["worker", "http://x", "--pem", "x"], "the address must be like tls://HOST:PORT but got 'http://x'"),
         (["pack", "tests"], "tests/rows.csv does not exist"),
-        (["export", RECORDED, "--format", "t5"], "--format must be t4 but got 't5'"),
+        (["export", RECORDED, "--format", "t5"], "--format must be csv or t4 but got 't5'"),
         (["simulate", "sweeps"], "sweeps holds no rows.csv"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",

@@ -185,29 +185,37 @@ def simulate(
 @command
 def export(
     results: options.StudyFolder,
-    form: Annotated[str, typer.Option("--format", help="t4: Kernel Tuner's results format.")] = "t4",
-    out: Annotated[Path | None, typer.Option(help="Default: t4.json; several problems have a file each.")] = None,
-    optuna: Annotated[Path | None, typer.Option(help="Write this Optuna journal file instead of T4.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="csv: every row, for pandas; t4: Kernel Tuner's results format.")
+    ] = "t4",
+    out: Annotated[
+        Path | None, typer.Option(help="Default: t4.json, several problems having a file each; or STUDY.csv.")
+    ] = None,
+    optuna: Annotated[Path | None, typer.Option(help="Write this Optuna journal file instead.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write a study in the format of other tuners.
+    """Write a study for pandas or in the format of other tuners.
 
-    T4 is the open results format of the autotuning community; --optuna writes an Optuna journal instead.
+    CSV has every row of every stage, its provenance beside it; T4 is the open results format of the autotuning
+    community; --optuna writes an Optuna journal instead. docs/data explains the columns.
     """
     from hopper_gemm.tune.tables.t4 import export as exported
+    from hopper_gemm.tune.tables.view import rows_as_measured
 
-    if form != "t4":
-        fail(f"--format must be t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR --format csv")
+    if form not in ("csv", "t4"):
+        fail(f"--format must be csv or t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR")
     study = read_told(results)
-    if optuna is None:
-        written = exported(results, out)
-    else:
+    if optuna is not None:
         from hopper_gemm.tune.search.journal import write_journal
 
         if out is not None:
             fail("--out and --optuna name a file each; leave one of them out")
         write_journal(study, optuna)
         written = [optuna]
+    elif form == "csv":
+        written = rows_as_measured(study).write(out or Path(f"{study.provenance['study']}.csv"), "csv")
+    else:
+        written = exported(results, out)
     told = "\n".join(f"Written to {shown(path)}" for path in written)
     print(json.dumps({"files": [str(path) for path in written]}) if as_json else told)
 

@@ -17,9 +17,10 @@ from rich.table import Table as RichTable
 
 from hopper_gemm.tune.study.files import write_json, write_whole
 from hopper_gemm.tune.study.provenance import PROVENANCE
-from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.study.reader import Study, frame_of
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED, NAMES
+from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.compare import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
 from hopper_gemm.tune.tables.pages.report import source_line, spanning
@@ -208,6 +209,15 @@ def view(
         for group, part in groups(frame)
     ]
     return View(study, tables, pd.concat([tidy(fastest(part, spans), spans) for _, part in groups(frame)]))
+
+
+def rows_as_measured(study: Study) -> View:
+    """Every row of a study, of all stages and processes, with every column of the schema, ``samples`` too."""
+    labels = {
+        "problem": [problem_label(row.point.problem) for row in study.rows],
+        "config": ["" if row.point.config is None else str(row.point.config) for row in study.rows],
+    }
+    return View(study, [], frame_of(study.rows).assign(**labels)[[*labels, *NAMES]])
 
 
 def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import has_rows, read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import BY_NAME
-from hopper_gemm.tune.tables.view import view
+from hopper_gemm.tune.tables.view import rows_as_measured, view
 from tests.tune.tables.making import row, write_study
 
 COMPARED = [
@@ -135,6 +135,17 @@ def test_a_csv_file_has_its_provenance_beside_it(tmp_path):
     assert [path.name for path in found.write(tmp_path / "t.csv", "csv")] == ["t.csv", "t-provenance.json"]
     assert json.loads((tmp_path / "t-provenance.json").read_text()) == found.study.provenance
     assert [path.name for path in found.write(tmp_path / "t.md", "markdown")] == ["t.md"]
+
+
+def test_an_export_has_every_row_as_it_was_measured_under_the_columns_of_the_schema(tmp_path):
+    kept = [row(pairs=((100.0, 90.0),)), row(baseline=True, stage="control"), row("timeout", "a, b", tile_m=64)]
+    study = read_study(write_study(tmp_path, *kept))
+    read = pd.read_csv(StringIO(rows_as_measured(study).text("csv")))
+    assert list(read) == ["problem", "config", *BY_NAME]
+    assert read["stage"].tolist() == ["sweep", "control", "sweep"]
+    assert read["samples"].iloc[0] == "0:100:90:0"
+    assert read["config"].isna().tolist() == [False, True, False]
+    assert read["reason"].iloc[2] == "a, b"
 
 
 def test_what_a_study_does_not_hold_is_told_with_what_it_holds(tmp_path):
