@@ -101,6 +101,11 @@ class View:
         """
         return {"csv": self._csv, "json": self._json, "markdown": self._markdown, "html": self._html}[form]()
 
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON: provenance and rows, null where a value is missing."""
+        rows = [{name: plain(value) for name, value in row.items()} for row in self.rows.to_dict("records")]
+        return {"provenance": self.study.provenance, "rows": rows, **self.more}
+
     def write(self, path: Path, form: str) -> list[Path]:
         """Write the view as a file; where it is CSV, the provenance into a second one, ``NAME-provenance.json``.
 
@@ -137,8 +142,7 @@ class View:
         return str(self.rows.to_csv(index=False))
 
     def _json(self) -> str:
-        rows = [{name: plain(value) for name, value in row.items()} for row in self.rows.to_dict("records")]
-        return json.dumps({"provenance": self.study.provenance, "rows": rows, **self.more}) + "\n"
+        return json.dumps(self.as_dict()) + "\n"
 
     def _markdown(self) -> str:
         lines = [escaped(self.source), ""]
