@@ -44,6 +44,7 @@ def sweep(
     from hopper_gemm.cli.running import opened, summary, swept
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
+    from hopper_gemm.tune.tables.view import view
 
     say, asked = saying(as_json), read_spec(spec)
     try:
@@ -61,7 +62,10 @@ def sweep(
             print(json.dumps(plan.as_dict()))
         return
     found = swept(asked, source, out, "Measuring", say, verbose, trials=trials)
-    print(json.dumps(summary(found)) if as_json else (found / "table.md").read_text())
+    if as_json:
+        print(json.dumps(summary(found)))
+    else:
+        show(view(read_study(found)), page=(found / "table.md").read_text())
 
 
 @command
@@ -161,6 +165,7 @@ def ladder(
     from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder_table
     from hopper_gemm.tune.tables.ladder import ladder as steps_of
     from hopper_gemm.tune.tables.pivot import markdown_table, rows_of
+    from hopper_gemm.tune.tables.view import view
 
     file = spec or ladder_file()
     asked = read_spec(file)
@@ -169,8 +174,10 @@ def ladder(
     source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus))
     study = read_study(swept(asked, source, out, "Measuring", saying(as_json), verbose))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
-    page = f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}"
-    print(json.dumps([step.as_dict() for step in steps]) if as_json else page)
+    if as_json:
+        print(json.dumps([step.as_dict() for step in steps]))
+    else:
+        show(view(study), page=f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}\n")
 
 
 @command

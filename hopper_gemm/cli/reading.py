@@ -82,14 +82,14 @@ def table(
         show(found, form)
 
 
-def show(found: View, form: str | None = None) -> None:
-    """Print a view: without a form as tables on a terminal, as Markdown elsewhere."""
+def show(found: View, form: str | None = None, page: str = "") -> None:
+    """Print a view: without a form as tables on a terminal; elsewhere its page if there is one, else Markdown."""
     from rich.console import Console
 
     if form is None and sys.stdout.isatty():
         found.print(Console(markup=False, highlight=False, emoji=False))
     else:
-        sys.stdout.write(found.text(form or "markdown"))
+        sys.stdout.write(page or found.text(form or "markdown"))
 
 
 @command

@@ -23,7 +23,7 @@ from hopper_gemm.tune.study.schema import COUNTED, NAMES
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.compare import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
-from hopper_gemm.tune.tables.pages.report import source_line, spanning
+from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
 from hopper_gemm.tune.tables.pivot import (
     GROUP,
     coded,
@@ -62,7 +62,7 @@ class Table:
         title: above it.
         corner: heading of its index.
         cells: ready to be shown.
-        notes: sentences below it.
+        notes: sentences below it, in Markdown.
     """
 
     title: str
@@ -136,7 +136,7 @@ class View:
             for part in _parts(shown.set_axis(names), table.corner, console.width):
                 console.print(part)
             for note in notes:
-                console.print(note)
+                console.print(_plain(note))
 
     def _csv(self) -> str:
         return str(self.rows.to_csv(index=False))
@@ -158,7 +158,7 @@ class View:
         for table in self.tables:
             named = table.cells.rename_axis(index=table.corner, columns=None)
             body += [f"<h2>{escape(table.title)}</h2>", named.to_html(border=0)]
-            body += [f"<p>{escape(note)}</p>" for note in table.notes]
+            body += [f"<p>{escape(_plain(note))}</p>" for note in table.notes]
         return "\n".join(["<!doctype html>", '<html lang="en">', head, *body, "</html>", ""])
 
 
@@ -206,12 +206,11 @@ def view(
     facets = [] if rows or cols else list(filter(None, spanning(study.provenance, "facet_rows", "facet_cols")))
     spans = list(dict.fromkeys([*facets, down, across]))
     shown = "speedup over cuBLAS (stages)" if value == "speedup" else value
-    tables = [
-        Table(
-            f"{group.place}: {shown}", f"{', '.join(spans[:-1])} \\ {across}", pivot(part, down, across, value, facets)
-        )
-        for group, part in groups(frame)
-    ]
+    finals, heading = rows_of(study, "final"), f"{', '.join(spans[:-1])} \\ {across}"
+    tables = []
+    for group, part in groups(frame):
+        notes = tuple(best_lines(study, group, part, finals))
+        tables.append(Table(f"{group.place}: {shown}", heading, pivot(part, down, across, value, facets), notes))
     return View(study, tables, pd.concat([tidy(fastest(part, spans), spans) for _, part in groups(frame)]))
 
 
@@ -282,6 +281,11 @@ def _widths(columns: Sequence[_Column], room: int) -> list[int]:
     prose = [column for column in columns if column.natural > SHORT]
     more = (room - sum(taken)) // max(1, len(prose))
     return [min(column.natural, wide + more) for column, wide in zip(columns, taken, strict=True)]
+
+
+def _plain(note: str) -> str:
+    """A note without Markdown's marks of code and bold."""
+    return note.replace("`", "").replace("**", "")
 
 
 def _unbroken(text: str) -> str:
