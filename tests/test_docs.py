@@ -8,7 +8,7 @@ import importlib.util
 import itertools
 import re
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 
 import pytest
 
@@ -32,6 +32,12 @@ def generator():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_citation_is_of_this_version_and_licence():
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {hopper_gemm.__version__}\n" in cited
+    assert f"\nlicense: {metadata('hopper-gemm')['License-Expression']}\n" in cited
 
 
 def test_the_generated_parts_of_the_docs_are_current():
