@@ -87,6 +87,11 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["table", RECORDED, "--problem", "1x2x3"], "it has 4096x4096x4096 burst chained, 4096x4096x4096 steady"),
         (["table", RECORDED, "--context", "isolated"], "has no such problem, regime and context"),
         (["compare", "--against", "mkl"], None),
+        (
+            ["compare", "7", "7", "7", "--backend", "replay"],
+            "no comparison of 7x7x7 with cublas, cublaslt in burst",
+        ),
+        (["compare", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
         (["compare", "4096", "4096"], "problems are M N K, one after the other, but got 2 numbers"),
         (["compare", "--shapes", "nowhere.toml"], "nowhere.toml does not exist"),
         (["compare", "--shapes", "sweeps/shapes/drawn.toml", "--regime", "steady"], "no problem of drawn is marked"),
@@ -376,6 +381,42 @@ def test_table_of_a_comparison_is_the_comparison():
     done = run("table", "results/h200/suite")
     assert "| geometric mean |  |  | 1.047x | 1.028x |" in done.stdout
     assert "- cublas, isolated: 1.047x over 24 problems" in done.stdout
+
+
+def test_a_recorded_comparison_is_shown_without_a_gpu():
+    """Of sizes, only theirs, from the list that holds them."""
+    done = run("compare", "4096", "4096", "4096", "--context", "chained", "--backend", "replay", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(one["problem"], one["context"], one["against"]) for one in found["rows"]] == [
+        ("4096x4096x4096", "chained", "cublas"),
+        ("4096x4096x4096", "chained", "cublaslt"),
+    ]
+    assert found["provenance"]["source"] == "replayed"
+    assert found["provenance"]["replayed_from"] == "results/h200/suite-chained"
+
+
+def test_a_terminal_gets_a_table_of_its_width():
+    ours, theirs = os.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "hopper_gemm",
+        "table",
+        RECORDED,
+        "--regime",
+        "burst",
+        "--problem",
+        "8192x8192x8192",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "TERM": "dumb"}
+    done = subprocess.run(command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, timeout=300, env=environment)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as terminal:
+        lines = terminal.read1(100_000).decode().splitlines()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert any(line.startswith("256     0.99x 1.02x 0.55x") for line in lines), lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_table_writes_the_form_that_a_file_s_suffix_names(tmp_path):
