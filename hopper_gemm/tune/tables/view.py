@@ -156,7 +156,7 @@ class View:
         head = f'<meta charset="utf-8">\n<title>{title}</title>\n<style>{STYLE}</style>'
         body = [f"<h1>{title}</h1>", f"<p>{escape(self.source)}</p>"]
         for table in self.tables:
-            named = table.cells.rename_axis(index=table.corner, columns=None)
+            named = table.cells.rename_axis(index=None, columns=table.corner)
             body += [f"<h2>{escape(table.title)}</h2>", named.to_html(border=0)]
             body += [f"<p>{escape(_plain(note))}</p>" for note in table.notes]
         return "\n".join(["<!doctype html>", '<html lang="en">', head, *body, "</html>", ""])
