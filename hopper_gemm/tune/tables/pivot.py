@@ -150,11 +150,13 @@ def pivot(
         facets: further columns, whose values stand before those of ``rows``: a row of the table for each combination.
 
     Raises:
-        ResultsError: a name that is no column, or a value that is no number.
+        ResultsError: a name that is no column, one that is to span both sides, or a value that is no number.
     """
     for name in (rows, cols, value, *facets):
         if name not in NAMES and name not in PAIRS:
             raise ResultsError(f"{name!r} is not a column; choose among {', '.join([*NAMES, *PAIRS])}")
+    if rows == cols:
+        raise ResultsError(f"rows and cols must be two columns but both are {rows!r}; name another of them")
     if value not in BY_NAME or BY_NAME[value].kind not in ("number", "integer"):
         raise ResultsError(f"{value!r} holds no numbers; choose a figure such as speedup, tflops or time_us")
     best = fastest(frame, [*facets, rows, cols])

@@ -38,6 +38,7 @@ def test_a_cell_holds_speedup_and_stages_of_its_fastest_config_or_why_there_is_n
     ("arguments", "message"),
     [
         ({"rows": "tilt"}, "'tilt' is not a column; choose among study, stage, m"),
+        ({"cols": "tile_m"}, "rows and cols must be two columns but both are 'tile_m'; name another"),
         ({"value": "reason"}, "'reason' holds no numbers; choose a figure such as speedup"),
     ],
 )
