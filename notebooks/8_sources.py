@@ -32,7 +32,7 @@ from IPython.display import Markdown, display
 from hopper_gemm.lab.pages import depth, rings
 from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.wording import cube
-from hopper_gemm.model.footprint import swizzle_bytes
+from hopper_gemm.model.kernel import swizzle_bytes
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.tune.tables.plots import patch, show_small, timeline
 

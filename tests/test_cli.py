@@ -13,7 +13,7 @@ import pytest
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import read_study
@@ -82,10 +82,16 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["tune", "--shapes", SUITE, "--backend", "replay"], "a list is measured, not replayed"),
         (["table", "tests"], "tests holds no rows.csv; name a results folder"),
         (["table", RECORDED, "--rows", "tilt"], "'tilt' is not a column"),
-        (["table", RECORDED, "--format", "pdf"], "format must be md, csv or html but got 'pdf'"),
+        (["table", RECORDED, "--format", "pdf"], "--format must be one of csv, json, markdown, html but got 'pdf'"),
+        (["table", RECORDED, "--out", "t.txt"], "--out must end in one of .csv, .json, .md, .html but is t.txt"),
         (["table", RECORDED, "--problem", "1x2x3"], "it has 4096x4096x4096 burst chained, 4096x4096x4096 steady"),
         (["table", RECORDED, "--context", "isolated"], "has no such problem, regime and context"),
         (["compare", "--against", "mkl"], None),
+        (
+            ["compare", "7", "7", "7", "--backend", "replay"],
+            "no comparison of 7x7x7 with cublas, cublaslt in burst",
+        ),
+        (["compare", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
         (["compare", "4096", "4096"], "problems are M N K, one after the other, but got 2 numbers"),
         (["compare", "--shapes", "nowhere.toml"], "nowhere.toml does not exist"),
         (["compare", "--shapes", "sweeps/shapes/drawn.toml", "--regime", "steady"], "no problem of drawn is marked"),
@@ -93,7 +99,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["counters", "nowhere"], None),
         (["worker", "http://x", "--pem", "x"], "the address must be like tls://HOST:PORT but got 'http://x'"),
         (["pack", "tests"], "tests/rows.csv does not exist"),
-        (["export", RECORDED, "--format", "t5"], "--format must be t4 but got 't5'"),
+        (["export", RECORDED, "--format", "t5"], "--format must be csv or t4 but got 't5'"),
         (["simulate", "sweeps"], "sweeps holds no rows.csv"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
@@ -360,46 +366,67 @@ def test_ladder_as_json_has_the_figures(tmp_path):
     assert found["deep"]["results"][0]["reason"].startswith("stages: exceeds smem")
 
 
-@pytest.mark.parametrize("form", ["md", "csv", "html"])
-def test_table_prints_each_form(form):
-    done = run("table", RECORDED, "--regime", "burst", "--problem", "8192x8192x8192", "--format", form)
-    assert done.returncode == 0
-    assert "1.02x (4)" in done.stdout
-    assert "exceeds smem" in done.stdout
+def test_table_prints_each_form():
+    """Without a terminal and without a form it is Markdown."""
+    for form, text in (((), "| 256 | 0.99x (8) |"), (("--format", "html"), "<td>0.99x (8)</td>")):
+        done = run("table", RECORDED, "--regime", "burst", "--problem", "8192x8192x8192", *form)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert text in done.stdout
+    csv, told = (run("table", RECORDED, *form).stdout for form in (["--format", "csv"], ["--json"]))
+    assert len(csv.splitlines()) == 1 + len(json.loads(told)["rows"]) == 161
 
 
-COMPARED = [
-    row(stage="compare", sizes=(m, 64, 64), against=against, speedup=speedup, speedup_low=speedup, speedup_high=speedup)
-    for m, against, speedup in ((64, "cublas", 1.0), (256, "cublas", 1.44), (64, "cublaslt", 0.5))
-]
-
-
-@pytest.mark.parametrize("form", ["md", "csv", "html"])
-def test_table_of_a_comparison_is_the_comparison_in_each_form(tmp_path, form):
+def test_table_of_a_comparison_is_the_comparison():
     """The headline, a geometric mean over the problems, is one command away."""
-    done = run("table", str(write_study(tmp_path, *COMPARED, ended=True)), "--format", form)
+    done = run("table", "results/h200/suite")
+    assert "| geometric mean |  |  | 1.047x | 1.028x |" in done.stdout
+    assert "- cublas, isolated: 1.047x over 24 problems" in done.stdout
+
+
+def test_a_recorded_comparison_is_shown_without_a_gpu():
+    """Of sizes, only theirs, from the list that holds them."""
+    done = run("compare", "4096", "4096", "4096", "--context", "chained", "--backend", "replay", "--json")
+    found = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1.440x [1.440, 1.440]" in done.stdout
-    (mean,) = [line for line in done.stdout.split("</tr>" if form == "html" else "\n") if "geometric mean" in line]
-    assert "1.200x" in mean
-    assert "0.500x" in mean
+    assert [(one["problem"], one["context"], one["against"]) for one in found["rows"]] == [
+        ("4096x4096x4096", "chained", "cublas"),
+        ("4096x4096x4096", "chained", "cublaslt"),
+    ]
+    assert found["provenance"]["source"] == "replayed"
+    assert found["provenance"]["replayed_from"] == "results/h200/suite-chained"
 
 
-def test_table_of_a_comparison_as_json_has_numbers_and_takes_one_problem(tmp_path):
-    folder = str(write_study(tmp_path, *COMPARED, ended=True))
-    found = json.loads(run("table", folder, "--json", "--problem", "256x64x64").stdout)
-    assert [one["speedup"] for one in found["cells"]] == [1.44]
-    assert [(one["against"], one["speedup"]) for one in found["means"]] == [("cublas", pytest.approx(1.44))]
-    assert (
-        "has no such problem, regime and context; it has 64x64x64" in run("table", folder, "--problem", "1x1x1").stderr
-    )
-    assert "leave out --rows, --cols and --value" in run("table", folder, "--rows", "stages").stderr
+def test_a_terminal_gets_a_table_of_its_width():
+    ours, theirs = os.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "hopper_gemm",
+        "table",
+        RECORDED,
+        "--regime",
+        "burst",
+        "--problem",
+        "8192x8192x8192",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "TERM": "dumb"}
+    done = subprocess.run(command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, timeout=300, env=environment)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as terminal:
+        lines = terminal.read1(100_000).decode().splitlines()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert any(line.startswith("256     0.99x 1.02x 0.55x") for line in lines), lines
+    assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("form", ["md", "html"])
-def test_table_shows_a_tag_in_provenance_as_text(tmp_path, form):
-    write_study(tmp_path, row(), gpu={"name": "<b>", "driver": "580"})
-    done = run("table", str(tmp_path), "--format", form)
+def test_table_writes_the_form_that_a_file_s_suffix_names(tmp_path):
+    done = run("table", RECORDED, "--out", str(tmp_path / "t.csv"))
+    assert done.stdout == f"Written to {tmp_path / 't.csv'}\nWritten to {tmp_path / 't-provenance.json'}\n"
+    assert (tmp_path / "t.csv").read_text().startswith("problem,config,tile_m,k_depth,")
+
+
+def test_table_shows_a_tag_in_provenance_as_text(tmp_path):
+    done = run("table", str(write_study(tmp_path, row(), gpu={"name": "<b>", "driver": "580"})))
     assert done.stdout.startswith("Measured on an &lt;b>, driver 580")
 
 

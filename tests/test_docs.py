@@ -9,13 +9,13 @@ import itertools
 import re
 import tomllib
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 
 import pytest
 
 import hopper_gemm
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from tests.conftest import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md")])
@@ -44,6 +44,12 @@ def generator():
     return module
 
 
+def test_the_citation_is_of_this_version_and_licence():
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {hopper_gemm.__version__}\n" in cited
+    assert f"\nlicense: {metadata('hopper-gemm')['License-Expression']}\n" in cited
+
+
 def test_the_generated_parts_of_the_docs_are_current():
     """``make pages`` writes them: tables of results, parameters, rules, columns, commands."""
     made = generator()
@@ -56,7 +62,7 @@ def test_the_generated_parts_of_the_docs_are_current():
 
 
 def test_a_figure_outside_generated_parts_has_its_source():
-    """docs/figures.toml names it: a file of the project, or that it is a setting or was expected, not measured."""
+    """docs/figures.toml names it: a file, an address, or that it is a setting or was expected, not measured."""
     sources = tomllib.loads((ROOT / "docs/figures.toml").read_text())
     prose = {path.name: NOT_PROSE.sub("", path.read_text()) for path in generator().pages()}
     found = {page: {" ".join(one.split()) for one in FIGURE.findall(text)} for page, text in prose.items()}
@@ -64,7 +70,7 @@ def test_a_figure_outside_generated_parts_has_its_source():
         page: set(figures) for page, figures in sources.items()
     }
     named = {source for figures in sources.values() for source in figures.values()} - {"setting", "expected"}
-    assert [name for name in named if not (ROOT / name).is_file()] == []
+    assert [name for name in named if not (name.startswith("https://") or (ROOT / name).is_file())] == []
 
 
 def test_the_picture_of_the_suite_shows_its_problems_and_means():

@@ -11,11 +11,12 @@ import typer
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, NO_GPU, command, fail, saying, stderr
+from hopper_gemm.cli.reading import show
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import local_root, recorded_tables, slug
-from hopper_gemm.tune.study.files import ladder_file, shown
+from hopper_gemm.tune.study.files import ladder_file, shown, suite_file
 from hopper_gemm.tune.study.reader import read_study
 
 LOOPBACK = "127.0.0.1"
@@ -43,6 +44,7 @@ def sweep(
     from hopper_gemm.cli.running import opened, summary, swept
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
+    from hopper_gemm.tune.tables.view import view
 
     say, asked = saying(as_json), read_spec(spec)
     try:
@@ -60,7 +62,10 @@ def sweep(
             print(json.dumps(plan.as_dict()))
         return
     found = swept(asked, source, out, "Measuring", say, verbose, trials=trials)
-    print(json.dumps(summary(found)) if as_json else (found / "table.md").read_text())
+    if as_json:
+        print(json.dumps(summary(found)))
+    else:
+        show(view(read_study(found)), page=(found / "table.md").read_text())
 
 
 @command
@@ -160,6 +165,7 @@ def ladder(
     from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder_table
     from hopper_gemm.tune.tables.ladder import ladder as steps_of
     from hopper_gemm.tune.tables.pivot import markdown_table, rows_of
+    from hopper_gemm.tune.tables.view import view
 
     file = spec or ladder_file()
     asked = read_spec(file)
@@ -168,8 +174,10 @@ def ladder(
     source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus))
     study = read_study(swept(asked, source, out, "Measuring", saying(as_json), verbose))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
-    page = f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}"
-    print(json.dumps([step.as_dict() for step in steps]) if as_json else page)
+    if as_json:
+        print(json.dumps([step.as_dict() for step in steps]))
+    else:
+        show(view(study), page=f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}\n")
 
 
 @command
@@ -182,6 +190,9 @@ def compare(
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",
+    backend: Annotated[
+        str, typer.Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing.")
+    ] = "cuda",
     recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: those of matmul.")] = None,
     out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
@@ -197,9 +208,12 @@ def compare(
     """
     from hopper_gemm.cli.running import answer, here
     from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, problems_of, tables_of
-    from hopper_gemm.tune.tables.compare import cells, means
+    from hopper_gemm.tune.tables import compare as tables
     from hopper_gemm.tune.tables.pages.publish import publish
+    from hopper_gemm.tune.tables.view import view
 
+    if backend not in ("cuda", "replay"):
+        raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
     if host:
         question, source = HostTimes(), here(gpus, "the host time of a launch")
         answer(question, source, "host", stderr, shared=shared)
@@ -208,9 +222,15 @@ def compare(
         return
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
+    unusual = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
+    if backend == "replay":
+        lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
+        words = [*(["steady"] if regime == "steady" else []), *unusual]
+        study = tables.recorded(["-".join([one, *words]) for one in lists], problems, names, regime, context)
+        show(view(study), "json" if as_json else None)
+        return
     source = here(gpus, "a comparison")
     kind = source.gpus[0].name
-    unusual = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
 
     def watch(row: Any, done: int, total: int) -> None:
@@ -229,14 +249,13 @@ def compare(
         answer(comparison, source, title, stderr, comparison, shared=shared, against=names)
     for one, reason in comparison.missing.items():
         stderr(f"without {one}: {reason}")
-    study = read_study(folder)
     publish(folder)
+    found = view(read_study(folder))
     if as_json:
-        records = cells(study.stage("compare"))
-        about = {"out": str(folder), "missing": comparison.missing, "rows": records}
-        print(json.dumps({**about, "means": [asdict(mean) for mean in means(records)]}))
-    else:
-        print(f"\n{(folder / 'compare.md').read_text()}\nWritten to {shown(folder)}")
+        print(json.dumps({"out": str(folder), "missing": comparison.missing, **found.as_dict()}))
+        return
+    show(found)
+    print(f"\nWritten to {shown(folder)}")
 
 
 @command

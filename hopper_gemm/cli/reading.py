@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +13,11 @@ import typer
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, fail, stderr
 from hopper_gemm.model.point import CONTEXTS
+from hopper_gemm.tune.study.files import shown
 
 if TYPE_CHECKING:
     from hopper_gemm.tune.study.reader import Study
+    from hopper_gemm.tune.tables.view import View
 
 ALL = "exhaustive,random,tpe,gp,prior"
 
@@ -33,10 +36,21 @@ def read_told(folder: Path) -> Study:
 @command
 def table(
     results: options.StudyFolder,
-    rows: Annotated[str, typer.Option(help="Column of the results that goes down.")] = "tile_m",
-    cols: Annotated[str, typer.Option(help="Column of the results that goes across.")] = "k_depth",
+    rows: Annotated[
+        str | None, typer.Option(help="Column of the results that goes down. Default: the study's own.")
+    ] = None,
+    cols: Annotated[
+        str | None, typer.Option(help="Column of the results that goes across. Default: the study's own.")
+    ] = None,
     value: Annotated[str, typer.Option(help="Figure to show.")] = "speedup",
-    form: Annotated[str, typer.Option("--format", help="md, csv or html.")] = "md",
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="csv, json, markdown or html. Default: for the terminal; markdown in a pipe."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write this file, .csv, .json, .md or .html; CSV with provenance beside it."),
+    ] = None,
     regime: options.OnlyRegime = None,
     context: options.OnlyContext = None,
     problem: options.OnlyProblem = None,
@@ -45,60 +59,37 @@ def table(
 ) -> None:
     """Show the table of a recorded study.
 
-    There is one table for each problem, regime and context; of a comparison one for each regime.
+    There is one table for each problem, regime and context; of a comparison one for each regime and context. CSV and
+    JSON have one row for each cell, with numbers; docs/data explains their columns.
     """
     from hopper_gemm.tune.tables.pages.publish import publish
-    from hopper_gemm.tune.tables.pages.report import source_line
-    from hopper_gemm.tune.tables.pivot import escaped, groups, pivot, render, rows_of
+    from hopper_gemm.tune.tables.view import FORMS, view
 
+    suffixes = {suffix: name for name, suffix in FORMS.items()}
+    if form not in (None, *FORMS):
+        fail(f"--format must be one of {', '.join(FORMS)} but got {form!r}")
+    if as_json:
+        form = "json"
+    if out is not None and form is None and (form := suffixes.get(out.suffix)) is None:
+        fail(f"--out must end in one of {', '.join(suffixes)} but is {out}; or name the form with --format")
     study = read_told(results)
     if write:
         publish(results)
-    asked = {"problem": problem, "regime": regime, "context": context}
-    if study.stage("compare") and not study.stage("sweep"):
-        if (rows, cols, value) != ("tile_m", "k_depth", "speedup"):
-            fail(f"{results} is a comparison, with a table of its own; leave out --rows, --cols and --value")
-        _comparison(study, asked, form, as_json)
-        return
-    parts, tables = groups(rows_of(study, "sweep")), {}
-    for group, part in parts:
-        if all(word in (None, str(getattr(group, name))) for name, word in asked.items()):
-            tables[group.place] = pivot(part, rows, cols, value)
-    if not tables:
-        known = ", ".join(group.place for group, _ in parts) or "no rows of a sweep"
-        fail(f"{results} has no such problem, regime and context; it has {known}")
-    source = source_line(study.provenance)
-    if as_json:
-        print(json.dumps({"source": source, "tables": {name: one.to_dict("index") for name, one in tables.items()}}))
-        return
-    corner = f"{rows} \\ {cols}"
-    pages = [f"{name}: {value}\n\n{render(one, form, corner)}" for name, one in tables.items()]
-    print("\n".join([f"{source if form == 'csv' else escaped(source)}\n", *pages]))
+    found = view(study, {"problem": problem, "regime": regime, "context": context}, rows, cols, value)
+    if out is not None and form is not None:
+        print("\n".join(f"Written to {shown(path)}" for path in found.write(out, form)))
+    else:
+        show(found, form)
 
 
-def _comparison(study: Study, asked: dict[str, str | None], form: str, as_json: bool) -> None:
-    """Print the table of each regime of a comparison, and its geometric means."""
-    from hopper_gemm.tune.tables.compare import cells, comparison, means
-    from hopper_gemm.tune.tables.pages.report import source_line
-    from hopper_gemm.tune.tables.pivot import escaped
+def show(found: View, form: str | None = None, page: str = "") -> None:
+    """Print a view: without a form as tables on a terminal; elsewhere its page if there is one, else Markdown."""
+    from rich.console import Console
 
-    every = cells(study.stage("compare"))
-    records = [one for one in every if all(word in (None, one[name].split()[0]) for name, word in asked.items())]
-    if not records:
-        known = ", ".join(dict.fromkeys(f"{one['problem']} {one['regime']} {one['context']}" for one in every))
-        fail(f"{study.path} has no such problem, regime and context; it has {known}")
-    source = source_line(study.provenance)
-    if as_json:
-        for one in every:
-            one.pop("samples")
-        print(json.dumps({"source": source, "cells": records, "means": [asdict(one) for one in means(records)]}))
-        return
-    pages = []
-    for regime in dict.fromkeys(one["regime"] for one in records):
-        part = [one for one in records if one["regime"] == regime]
-        told = "" if form == "csv" else "".join(f"- {mean}\n" for mean in means(part))
-        pages.append(f"{regime}: speedup over each baseline\n\n{comparison(part, form)}{told and chr(10)}{told}")
-    print("\n".join([f"{source if form == 'csv' else escaped(source)}\n", *pages]))
+    if form is None and sys.stdout.isatty():
+        found.print(Console(markup=False, highlight=False, emoji=False))
+    else:
+        sys.stdout.write(page or found.text(form or "markdown"))
 
 
 @command
@@ -128,7 +119,6 @@ def explain(
     from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.model.tuned import slug
     from hopper_gemm.tune.parameters import config_of
-    from hopper_gemm.tune.study.files import shown
     from hopper_gemm.tune.tables.explain import explain as explained
     from hopper_gemm.tune.tables.explain import lines
 
@@ -195,30 +185,37 @@ def simulate(
 @command
 def export(
     results: options.StudyFolder,
-    form: Annotated[str, typer.Option("--format", help="t4: Kernel Tuner's results format.")] = "t4",
-    out: Annotated[Path | None, typer.Option(help="Default: t4.json; several problems have a file each.")] = None,
-    optuna: Annotated[Path | None, typer.Option(help="Write this Optuna journal file instead of T4.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="csv: every row, for pandas; t4: Kernel Tuner's results format.")
+    ] = "t4",
+    out: Annotated[
+        Path | None, typer.Option(help="Default: t4.json, several problems having a file each; or STUDY.csv.")
+    ] = None,
+    optuna: Annotated[Path | None, typer.Option(help="Write this Optuna journal file instead.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write a study in the format of other tuners.
+    """Write a study for pandas or in the format of other tuners.
 
-    T4 is the open results format of the autotuning community; --optuna writes an Optuna journal instead.
+    CSV has every row of every stage, its provenance beside it; T4 is the open results format of the autotuning
+    community; --optuna writes an Optuna journal instead. docs/data explains the columns.
     """
-    from hopper_gemm.tune.study.files import shown
     from hopper_gemm.tune.tables.t4 import export as exported
+    from hopper_gemm.tune.tables.view import rows_as_measured
 
-    if form != "t4":
-        fail(f"--format must be t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR --format csv")
+    if form not in ("csv", "t4"):
+        fail(f"--format must be csv or t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR")
     study = read_told(results)
-    if optuna is None:
-        written = exported(results, out)
-    else:
+    if optuna is not None:
         from hopper_gemm.tune.search.journal import write_journal
 
         if out is not None:
             fail("--out and --optuna name a file each; leave one of them out")
         write_journal(study, optuna)
         written = [optuna]
+    elif form == "csv":
+        written = rows_as_measured(study).write(out or Path(f"{study.provenance['study']}.csv"), "csv")
+    else:
+        written = exported(results, out)
     told = "\n".join(f"Written to {shown(path)}" for path in written)
     print(json.dumps({"files": [str(path) for path in written]}) if as_json else told)
 

@@ -56,6 +56,8 @@ def verify(
     say, kept, path = saying(as_json), store or default_store(), report or out / "report.md"
     if report is not None and not report.parent.is_dir():
         raise ValueError(f"--report must lie in a folder that exists but got {report}; make {report.parent} first")
+    if cpu and seconds is not None:
+        raise ValueError("--seconds limits the jobs of a GPU but --cpu runs all models, once; leave --seconds out")
     if fixed is not None and not fixed.strip():
         raise ValueError(f"--fixed must name a commit or say what was fixed but got {fixed!r}")
     measures = not (cpu or compile_only or fixed)

@@ -87,10 +87,10 @@ def matmul(
                 out.shape, out.stride(), out.dtype, out.get_device(), out.is_neg(), type(out),
                 out_dtype, config, MODE.context,
             )  # fmt: skip
-    except AttributeError:
-        _refuse_foreign(a, b, out)
+        known = _known.get(key)
+    except (AttributeError, TypeError):
+        _refuse_foreign(a, b, out, config)
         raise
-    known = _known.get(key)
     if known is None:
         return _first(a, b, out, out_dtype, config, key)
     kernel, device, span_a, span_b, span_out = known
@@ -147,7 +147,7 @@ def _first(
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and spare later calls both if they need not be checked."""
     remembered = _known
-    _refuse_foreign(a, b, out)
+    _refuse_foreign(a, b, out, config)
     if a.is_neg() or b.is_neg():
         return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
     _check_pair(a, b)
@@ -219,18 +219,26 @@ def _refuse_gradient() -> NoReturn:
     raise RuntimeError("matmul has no gradient yet but an operand requires one; use torch.no_grad() or .detach()")
 
 
-def _refuse_foreign(*tensors: Any) -> None:
-    """Refuse what is no tensor, and tensors whose memory does not hold what they stand for."""
-    for one in tensors:
-        if one is not None and type(one) not in PLAIN:
-            kind = f"{type(one).__module__}.{type(one).__qualname__}"
+def _refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
+    """Refuse what is no tensor, tensors whose memory does not hold what they stand for, and what is no config."""
+    for name, one in (("a", a), ("b", b), ("out", out)):
+        if type(one) not in PLAIN and (one is not None or name != "out"):
+            kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
             fix = "take its plain tensor" if isinstance(one, torch.Tensor) else "convert it with torch.as_tensor"
-            raise TypeError(f"a, b and out must be plain torch tensors but one is a {kind}; {fix}")
+            raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {'give one' if one is None else fix}")
+    if not isinstance(config, GemmConfig | None):
+        raise TypeError(
+            f"config must be a hopper_gemm.GemmConfig or None but is a {type(config).__name__}; "
+            "leave it out for the tuned one, or give GemmConfig(tile_m=..., ...)"
+        )
 
 
 def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}")
+        fix = "give one of them as .t() or reshape it"
+        if a.dim() > 2:
+            fix = "there is no batch: give a as a.flatten(0, -2), and .unflatten(0, a.shape[:-1]) the product"
+        raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}")
     if a.dtype != b.dtype or a.dtype not in DTYPES:
         raise TypeError(
             f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()"

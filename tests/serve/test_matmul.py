@@ -36,12 +36,21 @@ def matrix(rows, columns, dtype=torch.bfloat16):
         ),
         (matrix(8, 8), matrix(8, 8, torch.float16).t(), TypeError, "but got torch.bfloat16 and torch.float16"),
         (matrix(8, 8), matrix(8, 8).t(), RuntimeError, "must be on a Hopper GPU but are on cpu"),
+        (None, matrix(8, 8), TypeError, "a must be a plain torch tensor but is None; give one"),
+        (matrix(8, 8), None, TypeError, "b must be a plain torch tensor but is None; give one"),
+        (matrix(8, 8)[None], matrix(8, 8), ValueError, "got (1, 8, 8) and (8, 8); there is no batch: give a as a.flat"),
     ],
 )
 def test_what_cannot_be_multiplied_is_refused_with_the_fix(a, b, error, message):
     with pytest.raises(error) as caught:
         hopper_gemm.matmul(a, b)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [{}, {"tile_m": 128}, 3, "tuned"])
+def test_what_is_no_config_is_refused_whether_or_not_it_can_be_hashed(config):
+    with pytest.raises(TypeError, match=r"config must be a hopper_gemm\.GemmConfig or None but is a "):
+        hopper_gemm.matmul(matrix(8, 8), matrix(8, 8), config=config)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +375,7 @@ def test_what_is_no_plain_tensor_is_refused_in_one_line(launches, make, kind, wh
     for _ in range(2):
         with pytest.raises(TypeError) as caught:
             hopper_gemm.matmul(**{**tensors, which: make()})
-        assert str(caught.value).startswith("a, b and out must be plain torch tensors but one is a")
+        assert str(caught.value).startswith(f"{which} must be a plain torch tensor but is a ")
         assert kind in str(caught.value)
         assert "\n" not in str(caught.value)
         hopper_gemm.matmul(**tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import median
 from typing import Any
@@ -12,12 +12,14 @@ import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
 from hopper_gemm.model.point import CONTEXTS
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
+from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.pages.report import scope_line, source_line
-from hopper_gemm.tune.tables.pivot import escaped, interval, markdown, one_line, render, words
+from hopper_gemm.tune.tables.pivot import coded, escaped, interval, markdown, markdown_table, one_line, words
 
 AGAINST = {
     "cublas": "torch.mm",
@@ -66,6 +68,39 @@ class Mean:
             f"{self.against}, {self.context}: {self.speedup:.3f}x over {over} problems, "
             f"least {self.worst:.3f}x on {self.worst_on}, {behind}"
         )
+
+
+def recorded(
+    names: Sequence[str], problems: Sequence[GemmProblem], against: Sequence[str], regime: str, context: str
+) -> Study:
+    """The recorded comparison that has most of what is asked for, and of its rows only these.
+
+    Args:
+        names: of recorded folders; the first ones where several have as much.
+        problems: that were multiplied.
+        against: names of baselines.
+        regime, context: how everything was timed.
+
+    Raises:
+        ResultsError: none has any.
+    """
+    found = []
+    for folder in (folder for name in names for folder in recorded_folders(name)):
+        study = read_study(folder)
+        asked = [
+            row for row in study.stage("compare") if row.point.problem in problems and row.point.against in against
+        ]
+        rows = tuple(row for row in asked if (row.point.regime, row.point.context) == (regime, context))
+        about = {**study.provenance, "source": "replayed", "replayed_from": shown(folder)}
+        found.append(replace(study, rows=rows, provenance=about))
+    best = max(found, key=lambda study: len(study.rows), default=None)
+    if best is None or not best.rows:
+        what = f"{len(problems)} problems" if len(problems) > 1 else str(problems[0])
+        raise ResultsError(
+            f"no comparison of {what} with {', '.join(against)} in {regime}, {context} is recorded; "
+            "measure it with --backend cuda"
+        )
+    return best
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -127,17 +162,20 @@ def compare_page(study: Study) -> str:
         lines += [f"Without {name}: {reason}.", ""]
     for regime in dict.fromkeys(record["regime"] for record in records):
         part = [record for record in records if record["regime"] == regime]
-        lines += [f"## {regime}", "", comparison(part, "md"), *(f"- {mean}" for mean in means(part)), ""]
+        table = markdown_table(coded(comparison(part)), "problem")
+        lines += [f"## {regime}", "", table, "", *(f"- {mean}" for mean in means(part)), ""]
         lines += ["What the baselines ran:", "", _kernels(part), ""]
     return "\n".join([*lines, COMPARE_LEGEND, ""])
 
 
-def comparison(records: Sequence[Mapping[str, Any]], form: str) -> str:
+def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The table of one regime: one line for each problem and context, one column for each baseline; then the means.
 
     Args:
         records: of :func:`cells`.
-        form: as :func:`hopper_gemm.tune.tables.pivot.render`.
+
+    Returns:
+        Text; its index is the problem.
     """
     names = [name for name in AGAINST if any(record["against"] == name for record in records)]
     by_line: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
@@ -155,14 +193,13 @@ def comparison(records: Sequence[Mapping[str, Any]], form: str) -> str:
             shown = [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
         told = {name: interval(one) if one["status"] == "ok" else words(one["status"]) for name, one in cell.items()}
         cells = [told.get(name, "") for name in names]
-        config = f"`{first['config']}`" if form == "md" else first["config"]
-        rows.append([problem, context, *shown, *cells, config, tuned_on])
+        rows.append([problem, context, *shown, *cells, first["config"], tuned_on])
     found = {(mean.context, mean.against): mean for mean in means(records)}
     for context in [one for one in CONTEXTS if any(record["context"] == one for record in records)]:
         mean = [f"{found[context, n].speedup:.3f}x" if (context, n) in found else "" for n in names]
         rows.append(["geometric mean", context, "", "", *mean, "", ""])
     columns = ["problem", "context", "us", "TFLOP/s", *names, "config", "tuned on"]
-    return render(pd.DataFrame(rows, columns=columns).set_index("problem"), form, "problem")
+    return pd.DataFrame(rows, columns=columns).set_index("problem")
 
 
 def _kernels(records: Sequence[Mapping[str, Any]]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.tune.parameters import all_values
-from hopper_gemm.tune.parameters import config_of as config_of_values
-from hopper_gemm.tune.tables.pivot import Group, config_of, groups, one_line, words
+from hopper_gemm.tune.parameters import all_values, kernel_of
+from hopper_gemm.tune.tables.pivot import GROUP, Group, config_of, groups, one_line, words
 
 NOT_MEASURED = "not measured"
 
@@ -83,7 +82,7 @@ def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]
     parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
     steps: dict[str | None, Step] = {}
     for rung in rungs:
-        config = config_of_values(rung["config"])
+        config = kernel_of(rung["config"])
         start = steps.get(rung["from"])
         results = tuple(
             _result(group, found.get(config), None if start is None else start.results[i])
@@ -100,6 +99,35 @@ def ladder_table(steps: Sequence[Step]) -> pd.DataFrame:
     for i, result in enumerate(steps[0].results if steps else ()):
         columns[result.group.title] = [_cell(step.results[i]) for step in steps]
     return pd.DataFrame(columns, index=[step.name for step in steps]).map(one_line)
+
+
+def rung_table(steps: Sequence[Step], group: Group) -> pd.DataFrame:
+    """One line for each rung in one group: what it adds, its rate, its speedup over cuBLAS, its gain over its start."""
+    lines = {}
+    for step, previous in zip(steps, [None, *(step.name for step in steps)], strict=False):
+        (result,) = (one for one in step.results if one.group == group)
+        figures = [words(result.status), "", ""]
+        if result.tflops is not None:
+            gain = "" if result.gain is None else f"{result.gain:+.1%}"
+            figures = [f"{result.tflops:.0f}", f"{result.speedup:.3f}x", gain]
+        lines[step.name] = [_adds(step, previous), *figures]
+    return pd.DataFrame.from_dict(lines, orient="index", columns=["adds", "TFLOP/s", "speedup", "gain"])
+
+
+def rung_rows(steps: Sequence[Step], rows: pd.DataFrame) -> pd.DataFrame:
+    """A row for each rung and group: the rung, the one it starts from, its gain over that, and the row of its config.
+
+    Args:
+        steps: of :func:`ladder`.
+        rows: with the columns of a group, and ``config``, the label.
+    """
+    rungs = [
+        {"rung": step.name, "starts_from": step.start, "gain": result.gain, "config": label, **asdict(result.group)}
+        for step in steps
+        for label in [str(kernel_of(step.config))]
+        for result in step.results
+    ]
+    return pd.DataFrame(rungs).merge(rows, on=["config", *GROUP], how="left")
 
 
 def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -> Result:

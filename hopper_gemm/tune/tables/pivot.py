@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.parameters import FIELDS
-from hopper_gemm.tune.parameters import config_of as config_of_values
+from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
 from hopper_gemm.tune.study.row import ResultsError, as_text
@@ -104,9 +104,9 @@ def plain(value: Any) -> Any:
     return None if value is pd.NA or value != value else value.item() if hasattr(value, "item") else value
 
 
-def config_of(row: Mapping[str, Any] | pd.Series) -> GemmConfig:
-    """The config of a frame's row."""
-    return config_of_values({name: plain(row[name]) for name in FIELDS})
+def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
+    """The kernel of a frame's row."""
+    return kernel_of({name: plain(row[name]) for name in FIELDS})
 
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
@@ -150,11 +150,13 @@ def pivot(
         facets: further columns, whose values stand before those of ``rows``: a row of the table for each combination.
 
     Raises:
-        ResultsError: a name that is no column, or a value that is no number.
+        ResultsError: a name that is no column, one that is to span both sides, or a value that is no number.
     """
     for name in (rows, cols, value, *facets):
         if name not in NAMES and name not in PAIRS:
             raise ResultsError(f"{name!r} is not a column; choose among {', '.join([*NAMES, *PAIRS])}")
+    if rows == cols:
+        raise ResultsError(f"rows and cols must be two columns but both are {rows!r}; name another of them")
     if value not in BY_NAME or BY_NAME[value].kind not in ("number", "integer"):
         raise ResultsError(f"{value!r} holds no numbers; choose a figure such as speedup, tflops or time_us")
     best = fastest(frame, [*facets, rows, cols])
@@ -265,21 +267,10 @@ def markdown_table(table: pd.DataFrame, corner: str) -> str:
     return markdown([corner, *table.columns], table.itertuples(name=None))
 
 
-def render(table: pd.DataFrame, form: str, corner: str) -> str:
-    """A pivot as ``md``, ``csv`` or ``html``.
-
-    Raises:
-        ResultsError: another form.
-    """
-    named = table.rename_axis(index=corner, columns=None)
-    forms = {
-        "md": lambda: markdown_table(table, corner) + "\n",
-        "csv": named.to_csv,
-        "html": lambda: named.to_html() + "\n",
-    }
-    if form in forms:
-        return forms[form]()
-    raise ResultsError(f"format must be md, csv or html but got {form!r}")
+def coded(table: pd.DataFrame) -> pd.DataFrame:
+    """A frame of text for Markdown: no cell breaks its line, and configs stand as code."""
+    table = table.map(one_line)
+    return table.assign(config=[f"`{one}`" if one else "" for one in table["config"]]) if "config" in table else table
 
 
 def words(status: str) -> str:

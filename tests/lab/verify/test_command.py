@@ -33,7 +33,11 @@ def test_without_a_hopper_gpu_it_says_so(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--gpus", "0,x"], "--gpus must be indices"), (["--cpu", "--report", "nowhere/page.md"], "make nowhere first")],
+    [
+        (["--gpus", "0,x"], "--gpus must be indices"),
+        (["--cpu", "--report", "nowhere/page.md"], "make nowhere first"),
+        (["--cpu", "--seconds", "20"], "leave --seconds out"),
+    ],
 )
 def test_bad_input_is_refused_in_one_line(capsys, tmp_path, arguments, message):
     assert run("--out", tmp_path, *arguments) == 2

@@ -43,7 +43,7 @@ def report(study: Study) -> str:
         lines += [f"cuBLAS: {_baseline(part)}.{_noise(about, group)}", ""]
         if not about.get("rungs"):
             lines += _effect_lines(part, varied(about), set(spanning(about)))
-        lines += _best_lines(study, group, part, finals)
+        lines += [text for one in best_lines(study, group, part, finals) for text in (one, "")]
     cells = "" if about.get("rungs") else "Cells: speedup over cuBLAS (stages). "
     return "\n".join([*lines, cells + _coverage(about, rows) + _pace(about, rows), "", CONFIGS, ""])
 
@@ -115,12 +115,20 @@ def _effect_lines(part: pd.DataFrame, names: list[str], shown: set[str]) -> list
     return [f"What each choice is worth, all else equal, {near}:", "", table, ""]
 
 
-def _best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.DataFrame) -> list[str]:
+def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.DataFrame) -> list[str]:
+    """Sentences, in Markdown, on the best config of a group: in the sweep, measured again, and who shares its place.
+
+    Args:
+        study: of the rows.
+        group: of the rows.
+        part: rows of its sweep.
+        finals: rows of the finals of all groups.
+    """
     lines = []
     best, final = pivot.best_row(part), pivot.best_row(group.of(finals))
     if best is not None:
         even = _cannot_be_told(study.provenance, group, part, best)
-        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{even}", ""]
+        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{even}"]
     if final is not None:
         energy = f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['baseline_pj_per_flop']:.3f}"
         lines += [
@@ -128,12 +136,11 @@ def _best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd
             f"`{pivot.config_of(final)}`, **{pivot.interval(final)}**, "
             f"{final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
             f"tensor cores {final['tensor_active']:.1f} % active{'' if pd.isna(final['pj_per_flop']) else energy}.",
-            "",
         ]
     tied = group.noted(study.provenance, "even")
     if tied:
         listed = "; ".join(f"`{label}`" for label in tied)
-        lines += [f"No unique best: {len(tied)} finals are even within the noise: {listed}.", ""]
+        lines += [f"No unique best: {len(tied)} finals are even within the noise: {listed}."]
     return lines
 
 

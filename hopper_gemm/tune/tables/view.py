@@ -1,0 +1,293 @@
+"""What a study shows: tables for a person, on a terminal or a page, and the rows behind their cells for a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hopper_gemm.tune.study.files import write_json, write_whole
+from hopper_gemm.tune.study.provenance import PROVENANCE
+from hopper_gemm.tune.study.reader import Study, frame_of
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.schema import COUNTED, NAMES
+from hopper_gemm.tune.study.space import problem_label
+from hopper_gemm.tune.tables.compare import cells, comparison, means
+from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
+from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
+from hopper_gemm.tune.tables.pivot import (
+    GROUP,
+    coded,
+    config_of,
+    escaped,
+    fastest,
+    groups,
+    markdown_table,
+    pivot,
+    plain,
+    rows_of,
+)
+
+FORMS = {"csv": ".csv", "json": ".json", "markdown": ".md", "html": ".html"}
+"""Forms of a view as text, with the suffix of a file."""
+
+LEFT_OUT = {"samples", *(column.name for column in COUNTED)}
+"""Columns of the schema that :func:`tidy` leaves out: single pairs, and what no timing gives."""
+
+ON_PAGES = ("config", "tuned on")
+"""Columns of a comparison that a terminal has no place for."""
+
+SHORT = 24
+"""Characters of the longest cell of a column that a terminal aligns to the right."""
+
+ELSEWHERE = "* not tuned for this very problem, regime and context: the column tuned_on of --format csv says for which"
+
+STYLE = "body{font-family:sans-serif}table{border-collapse:collapse}td,th{padding:.2em .6em;border:1px solid #999}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of text.
+
+    Args:
+        title: above it.
+        corner: heading of its index.
+        cells: ready to be shown.
+        notes: sentences below it, in Markdown.
+    """
+
+    title: str
+    corner: str
+    cells: pd.DataFrame
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class View:
+    """See the module.
+
+    Args:
+        study: what is shown.
+        tables: for a person.
+        rows: for a program, numeric, one for each cell: the label of the problem and of the config, then the columns of
+            the schema without :data:`LEFT_OUT`; what is missing is NaN or empty.
+        more: what the JSON has beside provenance and rows.
+    """
+
+    study: Study
+    tables: list[Table]
+    rows: pd.DataFrame
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """One sentence on where the figures come from."""
+        return source_line(self.study.provenance)
+
+    def text(self, form: str) -> str:
+        """The view as text.
+
+        Args:
+            form: of :data:`FORMS`. CSV and JSON hold the rows, JSON with the provenance; Markdown and HTML the tables.
+        """
+        return {"csv": self._csv, "json": self._json, "markdown": self._markdown, "html": self._html}[form]()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON: provenance and rows, null where a value is missing."""
+        rows = [{name: plain(value) for name, value in row.items()} for row in self.rows.to_dict("records")]
+        return {"provenance": self.study.provenance, "rows": rows, **self.more}
+
+    def write(self, path: Path, form: str) -> list[Path]:
+        """Write the view as a file; where it is CSV, the provenance into a second one, ``NAME-provenance.json``.
+
+        Args:
+            path: the file.
+            form: of :data:`FORMS`.
+
+        Returns:
+            The files.
+        """
+        write_whole(path, self.text(form))
+        if form != "csv":
+            return [path]
+        beside = path.with_name(f"{path.stem}-{PROVENANCE}")
+        write_json(beside, self.study.provenance)
+        return [path, beside]
+
+    def print(self, console: Console) -> None:
+        """Print the tables on a terminal: cells are wrapped, and what is too wide even then continues below."""
+        console.print(self.source)
+        for table in self.tables:
+            console.print("", table.title, sep="\n", style="bold")
+            shown, notes = table.cells.drop(columns=[*ON_PAGES], errors="ignore").map(_unbroken), table.notes
+            names = [str(name) for name in shown.index]
+            if "tuned on" in table.cells and (table.cells["tuned on"] != "").any():
+                stars = [" *" if told else "" for told in table.cells["tuned on"]]
+                names, notes = [name + star for name, star in zip(names, stars, strict=True)], (*notes, ELSEWHERE)
+            for part in _parts(shown.set_axis(names), table.corner, console.width):
+                console.print(part)
+            for note in notes:
+                console.print(_plain(note))
+
+    def _csv(self) -> str:
+        return str(self.rows.to_csv(index=False))
+
+    def _json(self) -> str:
+        return json.dumps(self.as_dict()) + "\n"
+
+    def _markdown(self) -> str:
+        lines = [escaped(self.source), ""]
+        for table in self.tables:
+            lines += [table.title, "", markdown_table(coded(table.cells), table.corner), ""]
+            lines += [*(f"- {note}" for note in table.notes), *[""] * bool(table.notes)]
+        return "\n".join(lines)
+
+    def _html(self) -> str:
+        title = escape(self.study.provenance["study"])
+        head = f'<meta charset="utf-8">\n<title>{title}</title>\n<style>{STYLE}</style>'
+        body = [f"<h1>{title}</h1>", f"<p>{escape(self.source)}</p>"]
+        for table in self.tables:
+            named = table.cells.rename_axis(index=None, columns=table.corner)
+            body += [f"<h2>{escape(table.title)}</h2>", named.to_html(border=0)]
+            body += [f"<p>{escape(_plain(note))}</p>" for note in table.notes]
+        return "\n".join(["<!doctype html>", '<html lang="en">', head, *body, "</html>", ""])
+
+
+def view(
+    study: Study,
+    asked: Mapping[str, str | None] | None = None,
+    rows: str | None = None,
+    cols: str | None = None,
+    value: str = "speedup",
+) -> View:
+    """What a study shows: a comparison its baselines, a ladder its rungs, any other study pivots of its sweep.
+
+    Args:
+        study: that was read.
+        asked: what ``problem`` (as MxNxK), ``regime`` and ``context`` must be; None where any will do.
+        rows, cols: columns that span the pivots; by default those that the study names, and its facets.
+        value: figure in the cells of a pivot.
+
+    Raises:
+        ResultsError: there is nothing of that kind, or a name is no column.
+    """
+    stage = "sweep" if study.stage("sweep") else "compare"
+    every = study.stage(stage)
+    wanted = {name: word for name, word in (asked or {}).items() if word is not None}
+    kept = [row for row in every if all(str(getattr(row.point, name)) == word for name, word in wanted.items())]
+    if not kept:
+        places = [group.place for group, _ in groups(rows_of(study, stage))] if every else ["no rows of a sweep"]
+        known = ", ".join(dict.fromkeys(places))
+        raise ResultsError(f"{study.path} has no such problem, regime and context; it has {known}")
+    pivoted = (rows, cols, value) != (None, None, "speedup")
+    frame = rows_of(replace(study, rows=tuple(kept)), stage)
+    if stage == "compare":
+        if pivoted:
+            own = "is a comparison, with a table of its own"
+            raise ResultsError(f"{study.path} {own}; leave out --rows, --cols and --value")
+        records = cells(kept)
+        tables = [_baselines(records, *place) for place in dict.fromkeys((r["regime"], r["context"]) for r in records)]
+        found = frame.drop_duplicates(list(GROUP), keep="last")
+        return View(study, tables, tidy(found), {"means": [asdict(mean) for mean in means(records)]})
+    if study.provenance.get("rungs") and not pivoted:
+        steps = ladder(frame, study.provenance["rungs"])
+        tables = [Table(group.place, "rung", rung_table(steps, group)) for group, _ in groups(frame)]
+        return View(study, tables, rung_rows(steps, tidy(frame)))
+    down, across = (named or usual for named, usual in zip((rows, cols), spanning(study.provenance), strict=True))
+    facets = [] if rows or cols else list(filter(None, spanning(study.provenance, "facet_rows", "facet_cols")))
+    spans = list(dict.fromkeys([*facets, down, across]))
+    shown = "speedup over cuBLAS (stages)" if value == "speedup" else value
+    finals, heading = rows_of(study, "final"), f"{', '.join(spans[:-1])} \\ {across}"
+    tables = []
+    for group, part in groups(frame):
+        notes = tuple(best_lines(study, group, part, finals))
+        tables.append(Table(f"{group.place}: {shown}", heading, pivot(part, down, across, value, facets), notes))
+    return View(study, tables, pd.concat([tidy(fastest(part, spans), spans) for _, part in groups(frame)]))
+
+
+def rows_as_measured(study: Study) -> View:
+    """Every row of a study, of all stages and processes, with every column of the schema, ``samples`` too."""
+    labels = {
+        "problem": [problem_label(row.point.problem) for row in study.rows],
+        "config": ["" if row.point.config is None else str(row.point.config) for row in study.rows],
+    }
+    return View(study, [], frame_of(study.rows).assign(**labels)[[*labels, *NAMES]])
+
+
+def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
+    """Rows for a program, as :class:`View` says.
+
+    Args:
+        frame: as :func:`hopper_gemm.tune.tables.pivot.rows_of`.
+        more: columns that the rows have too, such as ``cluster``.
+    """
+    names = [name for name in NAMES if name not in LEFT_OUT]
+    labels = [str(config_of(row)) for row in frame.to_dict("records")]
+    return frame.assign(config=labels)[list(dict.fromkeys(["problem", "config", *more, *names]))]
+
+
+def _baselines(records: Sequence[Mapping[str, Any]], regime: str, context: str) -> Table:
+    part = [one for one in records if (one["regime"], one["context"]) == (regime, context)]
+    title = f"{regime}, {context}: speedup over each baseline [95 % interval]"
+    return Table(title, "problem", comparison(part).drop(columns="context"), tuple(map(str, means(part))))
+
+
+def _parts(cells: pd.DataFrame, corner: str, width: int) -> Iterator[RichTable]:
+    """A table for a terminal; as several, each with the index, where its longest words do not fit side by side."""
+    label = _Column(corner, [*cells.index])
+    columns = [_Column(str(name), [*cells[name]]) for name in cells]
+    while columns:
+        reach = accumulate((1 + column.least for column in columns), initial=label.least)
+        fitting = max(1, sum(one <= width for one in reach) - 1)
+        shown, columns = [label, *columns[:fitting]], columns[fitting:]
+        table = RichTable(box=SIMPLE_HEAD, show_edge=False, padding=0)
+        for column, wide in zip(shown, _widths(shown, width - fitting), strict=True):
+            left = column is label or column.natural > SHORT
+            table.add_column(column.heading, justify="left" if left else "right", width=wide)
+        for line in zip(*(column.texts for column in shown), strict=True):
+            table.add_row(*line)
+        yield table
+
+
+class _Column(NamedTuple):
+    heading: str
+    texts: list[str]
+
+    @property
+    def natural(self) -> int:
+        """Its width without a wrapped cell."""
+        return max(map(len, [self.heading, *self.texts]))
+
+    @property
+    def least(self) -> int:
+        """Its width without a broken word."""
+        return max(map(len, " ".join([self.heading, *self.texts]).split()))
+
+
+def _widths(columns: Sequence[_Column], room: int) -> list[int]:
+    """The widths of columns: as wide as they want, else prose wraps, else every cell does."""
+    taken = [column.natural if column.natural <= SHORT else column.least for column in columns]
+    if sum(taken) > room:
+        return [column.least for column in columns]
+    prose = [column for column in columns if column.natural > SHORT]
+    more = (room - sum(taken)) // max(1, len(prose))
+    return [min(column.natural, wide + more) for column, wide in zip(columns, taken, strict=True)]
+
+
+def _plain(note: str) -> str:
+    """A note without Markdown's marks of code and bold."""
+    return note.replace("`", "").replace("**", "")
+
+
+def _unbroken(text: str) -> str:
+    """A cell whose interval stays on one line."""
+    return text.replace(", ", ",") if "[" in text else text
