@@ -10,6 +10,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.model.rules.shape import CTAS_PER_SM
 from hopper_gemm.model.rules.technique import PARTS_MAX
+from tests.each import each
 from tests.lab.protocols.broken import failing
 
 SIZES = [(parts, resident) for parts in (2, 3, 4) for resident in range(1, parts + 1)]
@@ -26,15 +27,13 @@ def launches(ledger: Ledger) -> set[int]:
     return left
 
 
-@pytest.mark.parametrize("looks", [0, 1])
-@pytest.mark.parametrize(("parts", "resident"), SIZES)
+@each("parts, resident, looks", [(*sizes, looks) for sizes in SIZES for looks in (0, 1)])
 def test_split_k_launches_in_a_row_end_well_and_leave_a_word_without_counts(parts, resident, looks):
     """With all parts resident either ending comes about; with fewer, nobody waits for those that are not there."""
     assert launches(Ledger(parts, resident, looks)) == ({0, TURN} if resident == parts else {0})
 
 
-@pytest.mark.parametrize("looks", [0, 1, 2])
-@pytest.mark.parametrize(("parts", "resident"), SIZES)
+@each("parts, resident, looks", [(*sizes, looks) for sizes in SIZES for looks in (0, 1, 2)])
 def test_stream_k_launches_in_a_row_end_well_and_leave_the_word_zero(parts, resident, looks):
     """Also where the owner is the last to be resident."""
     assert launches(Ledger(parts, resident, looks, owned=True)) == {0}
