@@ -75,8 +75,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def kernel_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of its own, so that nothing compiled by an earlier version is taken for this one."""
-    return tmp_path_factory.mktemp("kernels")
+    """A store of this run, which its workers share: nothing compiled by an earlier version is taken for this one."""
+    base = tmp_path_factory.getbasetemp()
+    store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
+    store.mkdir(exist_ok=True)
+    return store
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, m
 def test_a_hang_is_found_within_its_time_and_shrunk(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(harness, "HUNG_SECONDS", 0.5)
-    monkeypatch.setattr(harness, "SHRINK_SECONDS", 12.0)
+    monkeypatch.setattr(harness, "SHRINK_SECONDS", 5.0)
     one, _ = run(tmp_path, [HARMFUL, FINE], "hang")
     failed, fine = last(one.rows.rows)
     assert (failed.status, fine.status) == ("timeout", "ok")
