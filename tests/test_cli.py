@@ -19,6 +19,7 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import as_text, header, summed
 from hopper_gemm.tune.study.schema import NAMES
 from hopper_gemm.tune.study.spec import read_spec
+from tests.command import run
 from tests.conftest import ROOT
 from tests.tune.run.instant import LADDER, swept
 from tests.tune.tables.making import row, write_study
@@ -27,12 +28,6 @@ RECORDED = "results/h200/seed-table"
 WALL, OPTIONS = (f"results/archive/h200/2026-11-21-{name}" for name in ("wall", "options"))
 SEED = "sweeps/seed-table.toml"
 SUITE = "sweeps/shapes/suite.toml"
-
-
-def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hopper_gemm", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def left_behind():

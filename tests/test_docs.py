@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib.util
 import re
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 
@@ -21,6 +22,7 @@ MODULES = sorted((ROOT / "hopper_gemm").rglob("*.py"))
 LONGEST_README = 125
 
 
+@cache
 def generator():
     """docs/generate.py as a module."""
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
