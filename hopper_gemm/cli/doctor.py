@@ -26,7 +26,7 @@ NO_GPU = "run on a machine with an H100 or H200 to multiply or measure; explain,
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at.
+    """Result of one check of the machine.
 
     Args:
         mark: ``"ok"``, ``"note"`` (works without it) or ``"missing"``.

@@ -27,11 +27,11 @@ class Recorded(Baseline):
         self._root = root
 
     def missing(self) -> str | None:
-        """Whether any are recorded."""
+        """Say that no binary is recorded; None where there are some."""
         return None if self._binaries() else f"no binaries are recorded under {self._root or results_root()}"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Those of the problem."""
+        """The recorded binaries of the problem."""
         found = [_candidate(one) for one in self._binaries() if one.problem == workload.problem]
         if not found:
             raise BaselineError(f"no binary is recorded for {workload.problem} {workload.problem.dtype}")

@@ -23,7 +23,7 @@ count in before the sums are written."""
 
 @dataclass(frozen=True, order=True)
 class Part:
-    """Where one part stands.
+    """State of one part.
 
     Args:
         step: ``absent`` (its CTA has no SM yet), ``send``, ``arrive``, ``turn``, ``wait``, ``swap``, ``leave``,

@@ -185,7 +185,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
     "late loads": ("load", "release", "read", "retire", "land"),
     "late producer": ("land", "release", "read", "retire", "load"),
 }
-"""Which kinds of move go first; among equals one is drawn, among all where none is named.
+"""Kinds of move that go first; among equals one is drawn, among all where none is named.
 
 Hasty loads fill a slot anew the moment they may, while every group still runs that may run.
 """

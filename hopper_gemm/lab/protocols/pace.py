@@ -21,7 +21,7 @@ meetings that all attend."""
 
 @dataclass(frozen=True, order=True)
 class Producer:
-    """Where one producer stands.
+    """State of one producer.
 
     Args:
         attends: meetings of its tiles.
@@ -68,7 +68,7 @@ class Meetings:
 
     @property
     def total(self) -> int:
-        """What the counter reaches before it is set back."""
+        """Value that the counter reaches before it is set back."""
         if self.fault == "whole waves":
             return self.shared * len(self.attends)
         return sum(self.attends) - (self.fault == "short total")

@@ -77,7 +77,7 @@ class Step:
 
 
 Move = tuple[str, int] | tuple[str, int, int]
-"""What happens: a kind and the role, or ``land`` with fill and operand."""
+"""An event: a kind and the role, or ``land`` with fill and operand."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Protocol:
         return (a + b,) if self.one_full else (a, b)
 
     def owns(self, consumer: int, tile: int) -> bool:
-        """Whether a consumer works on a tile."""
+        """Return True if a consumer works on a tile."""
         return not self.pingpong or tile % self.consumers == consumer
 
     @cached_property

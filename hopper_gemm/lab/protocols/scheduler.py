@@ -27,7 +27,7 @@ slots of the ring came back; write a number after its stage is announced."""
 
 @dataclass(frozen=True, order=True)
 class Cta:
-    """Where the producer and the consumer of one CTA stand.
+    """State of the producer and the consumer of one CTA.
 
     Args:
         producer: ``ask``, ``write`` (of a torn addition), ``take``, ``reset``, ``post``, ``get``, ``return``, ``load``,
@@ -64,7 +64,7 @@ class Cta:
 
     @property
     def gone(self) -> bool:
-        """Whether the CTA has left its SM, and with it its shared memory."""
+        """Return True if the CTA has left its SM, and with it its shared memory."""
         return self.producer == self.consumer == "done"
 
 
@@ -88,11 +88,11 @@ class Cluster:
                 raise Broken("gone", f"CTA {rank} has left: {self}")
 
     def given_back(self, stages: int) -> bool:
-        """Whether all consumers have given back so many stages."""
+        """Return True if all consumers have given back so many stages."""
         return all(cta.released >= stages for cta in self.ctas)
 
     def taken_out(self, numbers: int) -> bool:
-        """Whether every mailbox has given back so many numbers."""
+        """Return True if every mailbox has given back so many numbers."""
         return all(cta.returned >= numbers for cta in self.ctas[1:])
 
 
@@ -220,7 +220,7 @@ class Launch:
         return {"todo": self.k_tiles, "producer": "load" if rank else "ask"}
 
     def _loaded(self, cta: Cta, rank: int) -> dict[str, Any]:
-        """What follows a stage, or the number that says that there is no more."""
+        """The step after a stage, or the number that says that there is no more."""
         if cta.index >= self.items:
             return {"producer": "drain" if self.size > 1 else "done"}
         more = "get" if rank else "take"
@@ -245,7 +245,7 @@ class Launch:
     # The consumers: Handed.next, multiply_tile --------------------------------------------------
 
     def _full(self, cluster: Cluster, cta: Cta) -> bool:
-        """Whether the consumer's next slot is full: every CTA has loaded it, or its own says that there is no more."""
+        """Return True if the consumer's next slot is full: loaded by every CTA, or marked as the end by its own."""
         last = cta.tags[cta.released % self.stages] == NO_MORE
         return all(other.loaded > cta.released for other in ((cta,) if last else cluster.ctas))
 

@@ -111,7 +111,7 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
 
 
 def _check_guarded(launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor) -> tuple[str, torch.Tensor]:
-    """What is wrong with one launch between guards, and its output."""
+    """Mistakes of one launch between guards, and its output."""
     given = [Guarded.of(one, axis != "k") for one, axis in zip((a, b), problem.layouts, strict=True)]
     before = [one.whole.clone() for one in given]
     nan = torch.full((problem.m, problem.n), float("nan"), dtype=TYPES[types_of(problem.dtype)[1]], device=a.device)
@@ -156,7 +156,7 @@ def digest(matrix: torch.Tensor) -> str:
 def _check_special(
     launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, seed: int
 ) -> str:
-    """What is wrong where a few rows of A and B hold one special value each, or are zero, or subnormal.
+    """Mistakes where a few rows of A and B hold one special value each, or are zero, or subnormal.
 
     One value in a row: then what comes out does not depend on the order of the sum. Subnormal numbers that are taken
     for zero show where they meet an infinity.

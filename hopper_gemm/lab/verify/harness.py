@@ -80,7 +80,7 @@ class Job:
 
     @property
     def kernels(self) -> list[KernelId]:
-        """What must be compiled; the pair's own first."""
+        """Kernels to compile; the pair's own first."""
         return [KernelId.of(pair.config, pair.problem) for pair in (self.pair, *self.also)]
 
     def row(self, status: str = "", **about: Any) -> Row:
@@ -194,7 +194,7 @@ class Harness:
                 worker.join()
 
     def _boards_left(self, found: Judgement | None) -> list[int]:
-        """Which of the boards a thing that failed before is still to be verified on, by their place among them."""
+        """Boards, by index, on which a thing that failed before is still to be verified."""
         runs = found.runs if found else []
         if any(row.status in NOT_BUILT for row in runs):
             return []
@@ -286,7 +286,7 @@ def _end(queues: Iterable[Ready]) -> None:
 
 
 def _to_be_shrunk(row: Row) -> bool:
-    """Whether a row is of a failure on a GPU of which no smaller pair was looked for yet."""
+    """Return True if a row is of a failure on a GPU that was not made small yet."""
     return row.status in WENT_WRONG and row.minimal is None
 
 

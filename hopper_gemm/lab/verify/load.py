@@ -33,7 +33,7 @@ GREEN = (16, 64)
 
 LAUNCHES, CHAIN_STEPS = 10, 40
 SLOWEST = 1.15
-"""How much longer than its share of the SMs explains a launch with the dynamic scheduler may take."""
+"""Factor by which a launch with the dynamic scheduler may take longer than its share of the SMs explains."""
 
 
 @dataclass

@@ -48,7 +48,7 @@ def models() -> Iterator[tuple[str, Model]]:
 
 
 def moments(model: Model) -> int:
-    """How many moments a model has.
+    """Number of moments of a model.
 
     Raises:
         Broken: some order of events breaks it.

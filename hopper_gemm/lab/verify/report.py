@@ -117,7 +117,7 @@ def _elsewhere(rows: Iterable[Row]) -> list[str]:
 
 
 def _pairs(rows: Sequence[Row], wanted: int) -> list[str]:
-    """How many pairs had each technique, type and layout."""
+    """Number of pairs of each technique, type and layout."""
     lines = [
         "## Pairs of config and problem",
         "",

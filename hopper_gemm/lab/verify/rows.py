@@ -20,7 +20,7 @@ CPU = "cpu"
 """The board of what needs none."""
 
 WENT_WRONG = ("wrong_result", "timeout", "crash")
-"""What may come of a run on a GPU but a right result."""
+"""Statuses of a run on a GPU that gave no right result."""
 
 NOT_BUILT = ("spilled", "compile_error")
 """Why a kernel was never launched."""
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def thing(self) -> str:
-        """What is verified, of whatever sources."""
+        """Key of the thing verified, whatever the sources."""
         return json.dumps([self.kind, self.subject], sort_keys=True)
 
     @property
@@ -140,7 +140,7 @@ class Judgement:
 
     @property
     def failed(self) -> bool:
-        """Whether a run failed."""
+        """Return True if a run failed."""
         return any(row.status in FAILED for row in self.rows)
 
     @property
@@ -150,12 +150,12 @@ class Judgement:
 
     @property
     def tally(self) -> str:
-        """How many runs failed, in words."""
+        """Number of runs that failed, in words."""
         return f"failed {sum(row.status in FAILED for row in self.runs)} of {len(self.runs)} runs"
 
 
 def judged(rows: Iterable[Row]) -> dict[str, Judgement]:
-    """What was run since its last fix, by key."""
+    """Runs of each thing since its last fix, by key."""
     found: dict[str, Judgement] = {}
     for row in rows:
         past, since = (found[row.key].past, found[row.key].rows) if row.key in found else ((), ())
