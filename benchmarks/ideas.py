@@ -28,7 +28,7 @@ import torch
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import pick, recorded_entries
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch

@@ -32,7 +32,7 @@ from hopper_gemm.lab.counters.table import with_derived
 from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, smem_reads_per_flop, waves
 from hopper_gemm.tune.tables.ladder import Result, ladder
@@ -273,7 +273,7 @@ WARP_REGISTERS, SM_SMEM, SYSTEM_SMEM = 256, 228 * 1024, 1024
 def residency(name: str) -> dict[str, float]:
     """CTAs on an SM, and what they have in shared memory and under way."""
     row = rows[(rows["rung"] == name) & (rows["m"] == 8192) & (rows["regime"] == "burst")].iloc[0]
-    shares = footprint_of(configs[name])
+    shares = resolve(configs[name])
     warps = shares.threads // hopper.WARP_THREADS
     of_a_warp = ceil(row["registers"] * hopper.WARP_THREADS / WARP_REGISTERS) * WARP_REGISTERS
     by_registers = hopper.REGISTERS_PER_SM // (of_a_warp * warps)
@@ -390,7 +390,7 @@ pd.DataFrame(
 pd.DataFrame(
     {
         name: {
-            "wgmma n": footprint_of(configs[name]).share_n,
+            "wgmma n": resolve(configs[name]).share_n,
             "smem bytes read per FLOP": smem_reads_per_flop(configs[name]),
             "active % 8192 burst": active.loc[name, (8192, "burst")],
             "MHz 8192 burst": clock.loc[name, (8192, "burst")],

@@ -26,7 +26,7 @@ import pandas as pd
 from hopper_gemm.lab.counters.table import with_derived
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.tables.pages.report import source_line
 from hopper_gemm.tune.tables.pivot import config_of, rows_of
 from hopper_gemm.tune.tables.plots import show_small
@@ -166,7 +166,7 @@ table["cell"].unstack("k_depth").fillna("")
 
 # %%
 INSTRUCTION_N = {tile: 64 if tile == "320x128" else int(tile.split("x")[1]) for tile in TILES}
-assert all(footprint_of(config_of(row)).share_n == INSTRUCTION_N[row["tile"]] for _, row in long.iterrows())
+assert all(resolve(config_of(row)).share_n == INSTRUCTION_N[row["tile"]] for _, row in long.iterrows())
 long = long.assign(
     lasts=(long["ahead"] * long["math"]).astype(float),
     pace=[2 * 64 * INSTRUCTION_N[t] * 16 / 4096 * c for t, c in zip(long["tile"], long["consumers"], strict=True)],

@@ -37,7 +37,7 @@ from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.lab.pages.index import DATED
 from hopper_gemm.lab.pages.sources import beside, pairs_by, published, recorded, share, spans, unique_panels
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint_of, swizzle_bytes
+from hopper_gemm.model.kernel import resolve, swizzle_bytes
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.search.importance import importances
@@ -701,7 +701,7 @@ verdict(
     f"it can; four beside two {spread(quarters['ratio'])} over {len(quarters)} pairs, two beside one "
     f"{spread(halves['ratio'])} over {len(halves)}",
 )
-shares = {count: footprint_of(GemmConfig(consumers=count, split="m")) for count in (2, 4)}
+shares = {count: resolve(GemmConfig(consumers=count, split="m")) for count in (2, 4)}
 pd.DataFrame(
     {
         count: {"threads": one.threads, "accumulators": one.accumulators, "registers": one.registers.consumer}

@@ -12,7 +12,7 @@ import pytest
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import read_study

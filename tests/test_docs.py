@@ -13,7 +13,7 @@ import pytest
 
 import hopper_gemm
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from tests.conftest import ROOT
 from tests.each import each
 

@@ -14,8 +14,7 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
 
 FUNCTION = "hopper_gemm"
@@ -33,11 +32,11 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", observer: str = "") -> Compiled:
+def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "") -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
-        config: a legal config.
+        kernel: a legal one.
         dtype: a name of :data:`hopper_gemm.model.problem.DTYPES`.
         layouts: the contiguous axis of A, then of B.
         observer: what looks on and writes into one more argument, as module:name of a class; see
@@ -56,7 +55,7 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", observer
         return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
     sums, words, readings = None, None, None
-    if config.has_workspace:
+    if kernel.has_workspace:
         sums, words = (make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32))
     seen = _named(observer)() if observer else Observer()
     if seen.roles:
@@ -66,7 +65,7 @@ def compile_kernel(config: GemmConfig, dtype: str, layouts: str = "kk", observer
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            _named(config.builder)(footprint_of(config), element, layouts, out, seen),
+            _named(kernel.builder)(kernel, element, layouts, out, seen),
             matrix(element, m, k, layouts[0] != "k"),
             matrix(element, n, k, layouts[1] != "k"),
             matrix(out, m, n),

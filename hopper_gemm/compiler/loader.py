@@ -13,7 +13,7 @@ from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.compiler.workspace import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import tiles_across, work_items
@@ -41,23 +41,23 @@ class LoadedKernel:
     """A launchable kernel.
 
     Args:
-        config: the resolved config, launch-time fields included.
+        config: the kernel on paper, launch-time fields included.
         report: what the compiler made of it.
         launcher: the compiled host function.
         clusters: clusters that can be resident at once on this GPU.
     """
 
-    config: GemmConfig
+    config: Kernel
     report: CubinReport
     launcher: Any
     clusters: int
 
     @staticmethod
-    def of(config: GemmConfig, report: CubinReport, object_file: Path) -> LoadedKernel:
+    def of(config: Kernel, report: CubinReport, object_file: Path) -> LoadedKernel:
         """The kernel of an object file, loaded for the current device.
 
         Args:
-            config: resolved.
+            config: the kernel on paper.
             report: of the file's kernel.
             object_file: its launcher with its device code.
         """
@@ -102,15 +102,14 @@ class LoadedKernel:
 
 
 @lru_cache(maxsize=4096)
-def workspace_size(config: GemmConfig, m: int, n: int, clusters: int) -> tuple[int, int]:
+def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, int]:
     """Floats and 32-bit words that a launch needs; see :mod:`hopper_gemm.kernel.sums.workspace`.
 
     Args:
-        config: resolved.
+        config: the kernel on paper.
         m, n: of the output.
         clusters: that can be resident at once.
     """
-    assert isinstance(config.consumers, int)
     tile, shares = config.tile_m * config.tile_n * config.cluster_size, config.cluster_size * config.consumers
     if config.stream_k:
         return 2 * clusters * tile, FIXED_WORDS + clusters * shares

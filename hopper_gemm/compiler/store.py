@@ -33,7 +33,7 @@ from pathlib import Path
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 
 DSL = "nvidia-cutlass-dsl"
@@ -41,7 +41,7 @@ PACKAGES = (DSL, "apache-tvm-ffi")
 SOURCES = (
     "kernel/**/*.py",
     "model/config.py",
-    "model/footprint.py",
+    "model/kernel.py",
     "model/hopper.py",
     "model/ledger.py",
     "model/problem.py",
@@ -67,10 +67,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class KernelId:
-    """Key of one binary: a resolved config at default launch values, a type, a layout, and the observer as module:name,
+    """Key of one binary: a kernel on paper at default launch values, a type, a layout, and the observer as module:name,
     which makes it another binary."""
 
-    config: GemmConfig
+    config: Kernel
     dtype: str
     layouts: str
     observer: str = ""

@@ -16,7 +16,7 @@ from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, warp
 from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, plain_layout, smem_layout
 from hopper_gemm.kernel.sums.reduction import ClusterSum, WorkspaceSum, own_chunks, slots_of
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import Footprint
+from hopper_gemm.model.kernel import Kernel
 
 EVICT_FIRST = 0x12F0000000000000
 """What ``createpolicy.fractional.L2::evict_first`` makes: lines of which the L2 lets go before any other."""
@@ -42,27 +42,27 @@ class Chunks:
     """The shape of an epilogue's chunks, and how they lie in shared memory.
 
     Args:
-        footprint: of the config.
+        config: the kernel on paper.
         dtype: element type of C.
     """
 
-    footprint: Footprint
+    config: Kernel
     dtype: type[cutlass.Numeric]
 
     @property
     def n(self) -> int:
         """Columns of a chunk."""
-        return self.footprint.chunk_columns(self.dtype.width // 8)
+        return self.config.chunk_columns(self.dtype.width // 8)
 
     @property
     def box(self) -> tuple[int, int]:
         """Rows and columns of the box in which TMA stores a chunk, or a part of it."""
-        return self.footprint.box_rows(self.dtype.width // 8), self.n
+        return self.config.box_rows(self.dtype.width // 8), self.n
 
     @property
     def transposed(self) -> bool:
         """Whether rows of the tile are columns of C."""
-        return self.footprint.config.swap_ab
+        return self.config.swap_ab
 
     @property
     def _kind(self) -> Kind:
@@ -71,13 +71,13 @@ class Chunks:
     def layout(self, buffers: int) -> cute.ComposedLayout:
         """Shared-memory layout of chunk buffers: (rows, columns, buffer). A chunk's boxes lie one after the other."""
         shape = hopper.WGMMA_M, self.n, buffers
-        if not self.footprint.chunk_swizzled:
+        if not self.config.chunk_swizzled:
             return plain_layout(*shape)
         return smem_layout(self.dtype, self._kind, shape, self.box[0] == hopper.WGMMA_M)
 
     def box_layout(self) -> cute.ComposedLayout:
         """Shared-memory layout of one box of a chunk: (rows, columns)."""
-        if not self.footprint.chunk_swizzled:
+        if not self.config.chunk_swizzled:
             return cute.slice_(plain_layout(*self.box), (None, None, 0))
         return smem_layout(self.dtype, self._kind, self.box)
 
@@ -106,10 +106,10 @@ class Chunks:
         Args:
             slots: the rows of an operand that no other consumer reads, (rows, depth, stage), of 128 bytes each.
         """
-        config, one = self.footprint.config, self.layout(1)
+        config, one = self.config, self.layout(1)
         rows = config.tile_m if config.split == "m" else config.tile_n
         stage = rows * config.tile_k * slots.element_type.width // self.dtype.width
-        buffers = (self.footprint.slot_chunks, config.stages)
+        buffers = (config.slot_chunks, config.stages)
         outer = cute.make_layout(
             (*one.outer.shape[:2], buffers), stride=(*one.outer.stride[:2], (cute.cosize(one), stage))
         )
@@ -135,7 +135,7 @@ class Chunks:
             consumer: number of the warpgroup among the consumers.
             thread: within the warpgroup.
         """
-        config, held = self.footprint.config, self.footprint.held_slots(self.dtype.width // 8)
+        config, held = self.config, self.config.held_slots(self.dtype.width // 8)
         copy, buffers = self.copy(mma), config.epi_buffers
         assert isinstance(buffers, int)
         own = shared if held else cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
@@ -156,7 +156,7 @@ class Chunks:
             thread // hopper.WARP_THREADS == 0,
             EVICT_FIRST if config.evict_c else None,
             held,
-            self.footprint.slot_chunks if held else 0,
+            config.slot_chunks if held else 0,
             config.stages,
             config.stagger > 0 and not held and config.split_k == 1,
         )

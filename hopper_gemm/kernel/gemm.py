@@ -22,6 +22,7 @@ from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from hopper_gemm.kernel.consumer import Mainloop, Share, Turn, release_held
+from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import Loads, Operand
@@ -30,10 +31,9 @@ from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
-from hopper_gemm.kernel.task import Memory, Operands, Output, Task
-from hopper_gemm.kernel.work import Counter, Item, Raster, TileScheduler
+from hopper_gemm.kernel.work import DynamicWalk, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import Footprint
+from hopper_gemm.model.kernel import Kernel
 
 ALL_SHARED = 100
 """Per cent of the memory that an SM divides between L1 and shared."""
@@ -65,7 +65,7 @@ class HopperGemm:
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
         cluster barrier     all threads, once the barriers are initialised; where a cluster divides k thrice a tile
-        mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.Counter`)
+        mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.DynamicWalk`)
 
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
     until every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
@@ -73,10 +73,10 @@ class HopperGemm:
     Words here and in CUTLASS: the ring is the mainloop pipeline, its slots are stages, :class:`RingState` is the
     PipelineState; an item is a work tile, a walk the tile scheduler's sequence of them; a share is what one consumer
     computes of a CTA's tile; a chunk is an epilogue subtile; a panel is what CTAs of a row or column share of A or B;
-    :func:`meet` is cluster_arrive and cluster_wait; a footprint is a config's use of shared memory and registers.
+    :func:`meet` is cluster_arrive and cluster_wait.
 
     Args:
-        footprint: the resolved config with its derived figures; it must be legal.
+        config: the kernel on paper; it must be legal.
         dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
         out_dtype: element type of C: theirs or fp32.
@@ -85,23 +85,22 @@ class HopperGemm:
 
     def __init__(
         self,
-        footprint: Footprint,
+        config: Kernel,
         dtype: type[cutlass.Numeric],
         layouts: str,
         out_dtype: type[cutlass.Numeric],
         observer: Observer | None = None,
     ) -> None:
-        self.footprint, self.config = footprint, footprint.config
+        self.config = config
         self.observer = observer or Observer()
         self.dtype, self.out_dtype = dtype, out_dtype
-        config = footprint.config
-        self.chunks = Chunks(footprint, out_dtype)
+        self.chunks = Chunks(config, out_dtype)
         self.cluster = (config.cluster_m, config.cluster_n)
-        self.parts = config.split_k if footprint.parts_meet else 1
+        self.parts = config.split_k if config.parts_meet else 1
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
         depth, alternate = (config.tile_k, config.stages), config.multicast == "alternate"
-        self.a = Operand(dtype, config.tile_m, footprint.share_m, *depth, config.cluster_n, alternate, by_rows[0])
-        self.b = Operand(dtype, config.tile_n, footprint.share_n, *depth, config.cluster_m, alternate, by_rows[1])
+        self.a = Operand(dtype, config.tile_m, config.share_m, *depth, config.cluster_n, alternate, by_rows[0])
+        self.b = Operand(dtype, config.tile_n, config.share_n, *depth, config.cluster_m, alternate, by_rows[1])
 
     # Launch ----------------------------------------------------------------------------------
 
@@ -134,7 +133,7 @@ class HopperGemm:
             sums, words: a workspace, fp32 and int32; see :mod:`hopper_gemm.kernel.sums.workspace`. None without one.
             readings: where an observer writes, 32 bits each; None where it writes nothing.
         """
-        config, footprint = self.config, self.footprint
+        config = self.config
         if cutlass.const_expr(config.swap_ab):
             a, b = b, a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
@@ -148,7 +147,7 @@ class HopperGemm:
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(raster, k_tiles, workspace, operands, output, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
-            block=(footprint.threads, 1, 1),
+            block=(config.threads, 1, 1),
             # a launch with the attribute costs 0.4 to 1 us more, also where the cluster is one CTA
             cluster=(config.cluster_m, config.cluster_n, self.parts) if config.cluster_size > 1 else None,
             min_blocks_per_mp=config.ctas_per_sm,
@@ -176,19 +175,19 @@ class HopperGemm:
         if cutlass.const_expr(config.pdl):
             cute.arch.griddepcontrol_launch_dependents()
         place = Place.here(self.cluster, self.parts)
-        memory = Memory.of(self.footprint, self.a, self.b, self.chunks)
+        memory = Memory.of(self.config, self.a, self.b, self.chunks)
         ring = self._ring(memory.storage)
         k_first = 0
         if cutlass.const_expr(self.parts > 1):
             k_first, k_tiles = raster.stretch(place.part, self.parts, k_tiles)
         mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
         scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox)
-        task = Task(scheduler, operands, output, memory, seen)
+        task = CtaTask(scheduler, operands, output, memory, seen)
         self._set_up(task)
         self._play(task)
 
     @cute.jit
-    def _set_up(self, task: Task) -> None:
+    def _set_up(self, task: CtaTask) -> None:
         """Initialise the barriers, and let nobody use one before that is done."""
         scheduler = task.scheduler
         if task.place.warp == 0:
@@ -197,7 +196,7 @@ class HopperGemm:
             with cute.arch.elect_one():
                 task.ring.init()
                 if cutlass.const_expr(self._has_mailbox):
-                    Counter.init(scheduler.mailbox, self.config.cluster_size)
+                    DynamicWalk.init(scheduler.mailbox, self.config.cluster_size)
             cute.arch.sync_warp()
         self._await_barriers(task.place)
 
@@ -209,16 +208,16 @@ class HopperGemm:
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         else:
-            threads = self.footprint.threads - hopper.WARPGROUP_THREADS + 2 * hopper.WARP_THREADS
+            threads = self.config.threads - hopper.WARPGROUP_THREADS + 2 * hopper.WARP_THREADS
             if place.warp == self.init_warp:
                 cute.arch.barrier_arrive(barrier_id=SET_UP, number_of_threads=threads)
             elif (place.warp == 0) | (place.warpgroup > 0):
                 cute.arch.barrier(barrier_id=SET_UP, number_of_threads=threads)
 
     @cute.jit
-    def _play(self, task: Task) -> None:
+    def _play(self, task: CtaTask) -> None:
         """One role a warpgroup."""
-        registers = self.footprint.registers
+        registers = self.config.registers
         if task.place.warpgroup == 0:
             if cutlass.const_expr(registers.moved):
                 cute.arch.setmaxregister_decrease(registers.producer)
@@ -231,7 +230,7 @@ class HopperGemm:
     # The producer ----------------------------------------------------------------------------
 
     @cute.jit
-    def _produce(self, task: Task) -> None:
+    def _produce(self, task: CtaTask) -> None:
         """Load every item of this CTA. By a warpgroup: one warp issues TMA, and the others arrive at the cluster's
         barriers where it adds up split-K parts."""
         state = self._state(phase=1)
@@ -250,7 +249,7 @@ class HopperGemm:
                 at = walk.next(at, state)
 
     @cute.jit
-    def _fill(self, task: Task, fill: Fill, state: RingState) -> None:
+    def _fill(self, task: CtaTask, fill: Fill, state: RingState) -> None:
         """Fill the ring with every item."""
         scheduler, seen = task.scheduler, task.seen.role(task.place, 0)
         walk = scheduler.producer()
@@ -277,9 +276,9 @@ class HopperGemm:
     # The consumers ---------------------------------------------------------------------------
 
     @cute.jit
-    def _consume(self, task: Task, consumer: Int32) -> None:
+    def _consume(self, task: CtaTask, consumer: Int32) -> None:
         """Multiply and store every item of this consumer. By a warpgroup."""
-        config, footprint, scheduler = self.config, self.footprint, task.scheduler
+        config, scheduler = self.config, task.scheduler
         pingpong = config.schedule == "pingpong"
         consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
         consumer_n = consumer if cutlass.const_expr(config.split == "n") else 0
@@ -287,8 +286,8 @@ class HopperGemm:
         share = self._share(task, own_a, own_b)
         epilogue = self._epilogue(task, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
         loop = self._mainloop(task, share, epilogue)
-        parts = self.sums(footprint, scheduler, consumer, task.memory.a.iterator)
-        rows, columns = footprint.share_m // hopper.WGMMA_M, footprint.share_n // self.chunks.n
+        parts = self.sums(config, scheduler, consumer, task.memory.a.iterator)
+        rows, columns = config.share_m // hopper.WGMMA_M, config.share_n // self.chunks.n
         self._await_launch()
 
         state = self._state(phase=0)
@@ -354,7 +353,7 @@ class HopperGemm:
 
     # What the roles use ----------------------------------------------------------------------
 
-    def _prefetch_descriptors(self, task: Task) -> None:
+    def _prefetch_descriptors(self, task: CtaTask) -> None:
         """Ask for the TMA descriptors before anybody needs them."""
         for atom in (task.operands.atom_a, task.operands.atom_b, task.output.atom):
             if atom is not None:
@@ -372,7 +371,7 @@ class HopperGemm:
         """Return True if a side of the ring probes ahead; a ring of one stage has no next slot to probe."""
         return self.config.stages != 1
 
-    def _loads(self, task: Task) -> Loads:
+    def _loads(self, task: CtaTask) -> Loads:
         """Both operands' loads; CTAs of a row of the cluster share A, those of a column B."""
         place, operands, memory = task.place, task.operands, task.memory
         return Loads(
@@ -381,7 +380,7 @@ class HopperGemm:
             self.b.load(operands.atom_b, memory.b, operands.b, place.rank_m, place.column_mask),
         )
 
-    def _filler(self, task: Task, loads: Loads) -> Fill:
+    def _filler(self, task: CtaTask, loads: Loads) -> Fill:
         """How the producer fills the ring."""
         config, scheduler, pace = self.config, task.scheduler, None
         if config.pace > 0:
@@ -392,9 +391,9 @@ class HopperGemm:
 
     def _own(self, memory: Memory, consumer_m: Int32 | int, consumer_n: Int32 | int) -> tuple[cute.Tensor, cute.Tensor]:
         """The rows of both operands that one consumer reads, (rows, depth, stage)."""
-        footprint = self.footprint
-        own_a = cute.logical_divide(memory.a, (footprint.share_m, None, None))[(None, consumer_m), None, None]
-        own_b = cute.logical_divide(memory.b, (footprint.share_n, None, None))[(None, consumer_n), None, None]
+        config = self.config
+        own_a = cute.logical_divide(memory.a, (config.share_m, None, None))[(None, consumer_m), None, None]
+        own_b = cute.logical_divide(memory.b, (config.share_n, None, None))[(None, consumer_n), None, None]
         return own_a, own_b
 
     def _tiled_mma(self, n: int) -> cute.TiledMma:
@@ -402,33 +401,33 @@ class HopperGemm:
         op = warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, smem, self.a.major, self.b.major)
         return cute.make_tiled_mma(op)
 
-    def _share(self, task: Task, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
+    def _share(self, task: CtaTask, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
         """What one consumer multiplies with."""
-        footprint, place, ring = self.footprint, task.place, task.ring
-        mma = self._tiled_mma(footprint.share_n)
+        config, place, ring = self.config, task.place, task.ring
+        mma = self._tiled_mma(config.share_n)
         thread_mma = mma.get_slice(0)
         return Share(
             mma,
-            cute.make_rmem_tensor(thread_mma.partition_shape_C((footprint.share_m, footprint.share_n)), Float32),
+            cute.make_rmem_tensor(thread_mma.partition_shape_C((config.share_m, config.share_n)), Float32),
             mma.make_fragment_A(thread_mma.partition_A(own_a)),
             mma.make_fragment_B(thread_mma.partition_B(own_b)),
             ring.release_target(place.lane, place.rank_m, place.rank_n),
             ring.arrives(place.lane, place.warp),
         )
 
-    def _mainloop(self, task: Task, share: Share, epilogue: Epilogue) -> Mainloop:
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
         """How one consumer multiplies."""
-        held = self.footprint.held_slots(self.out_dtype.width // 8)
+        held = self.config.held_slots(self.out_dtype.width // 8)
         return Mainloop(task.ring, share, epilogue, self.config.stagger, self._peeks("consumer"), held)
 
-    def _of_tile(self, loop: Mainloop, task: Task, tile_m: Int32, tile_n: Int32) -> Mainloop:
+    def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
         """The main loop for one output tile: the same for all."""
         return loop
 
-    def _fall_behind(self, task: Task, walk, at, consumer: Int32) -> None:
+    def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         """Where a consumer starts behind another, wait; here all start together."""
 
-    def _epilogue(self, task: Task, consumer: Int32, own: cute.Tensor) -> Epilogue:
+    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue:
         """How one consumer's share leaves: through buffers, or through its ``own`` rows of the ring."""
         output, layout, thread = task.output, task.memory.layout_c, task.place.in_group
         if layout is None:
@@ -439,13 +438,13 @@ class HopperGemm:
 
     def _ring(self, storage) -> Ring:
         """The ring's barriers."""
-        config, readers = self.config, self.footprint.readers
+        config = self.config
         return Ring(
             storage.barriers.data_ptr(),
             config.stages,
-            self.footprint.stage_bytes,
+            config.stage_bytes,
             1,
-            hopper.WARPGROUP_WARPS * readers,
+            hopper.WARPGROUP_WARPS * config.readers,
             self.cluster,
             storage.tags.data_ptr() if config.scheduler == "dynamic" else None,
         )

@@ -11,7 +11,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import swizzle_bytes
+from hopper_gemm.model.kernel import swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 UNROLLED_BOXES = 4

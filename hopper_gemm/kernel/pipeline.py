@@ -30,7 +30,7 @@ the mbarrier's release (arrive) and acquire (wait) order them; no further fence 
 
 A number may travel with a slot (:meth:`Ring.tag`): the thread that announces the slot's bytes writes it before it
 arrives, consumers read it once they have found the slot full and before they release it, so it needs no barrier of its
-own. :class:`hopper_gemm.kernel.work.Handed` hands out work so.
+own. :class:`hopper_gemm.kernel.work.ReceivedWalk` hands out work so.
 
 :mod:`hopper_gemm.lab.protocols.ring` writes the same protocol out as values, and its tests run it in every order:
 nothing is overwritten while read, nothing deadlocks, and releasing one group too early is found.

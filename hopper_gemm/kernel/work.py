@@ -16,9 +16,9 @@ recompiles nothing.
 An *item* is what a cluster takes at a time: a tile, or a split-K part of one. Two walks say which items a cluster
 takes:
 
-    Walk        cluster c of C takes items c, c + C, c + 2C ...; every role works this out by itself
-    Counter     the producer takes the next number from a counter in global memory (dynamic scheduler), and hands it
-    Handed      to the consumers through the ring, with the first stage of its item
+    Walk            cluster c of C takes items c, c + C, c + 2C ...; every role works this out by itself
+    DynamicWalk     the producer takes the next number from a counter in global memory (dynamic scheduler), and hands it
+    ReceivedWalk    to the consumers through the ring, with the first stage of its item
 
 All share an interface: ``start`` gives a place, ``more`` says whether it holds an item, ``item`` which one, ``ask``
 asks for the item after it where somebody must be asked, ``next`` gives the place after it. ``number`` is what the
@@ -41,7 +41,7 @@ from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.sums.workspace import WORK_WORD, Workspace
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 
 if TYPE_CHECKING:
     from hopper_gemm.kernel.consumer import Share
@@ -254,7 +254,7 @@ class Asked(Bundle):
 
 
 @dataclass(frozen=True)
-class Counter:
+class DynamicWalk:
     """The dynamic scheduler: a CTA that is late, since its SM was busy or is slow, takes fewer items.
 
     The producer of a cluster's first CTA takes numbers from a counter in global memory, one ahead: the number of the
@@ -380,8 +380,8 @@ def _barriers(mailbox: cute.Pointer) -> cute.Pointer:
 
 
 @dataclass(frozen=True)
-class Handed(Static):
-    """The consumer's side of :class:`Counter`: an item's number stands in the ring beside its first stage.
+class ReceivedWalk(Static):
+    """The consumer's side of :class:`DynamicWalk`: an item's number stands in the ring beside its first stage.
 
     Args:
         raster: the order.
@@ -430,7 +430,7 @@ class TileScheduler:
         mailbox: shared memory of a cluster's dynamic scheduler, or None.
     """
 
-    config: GemmConfig
+    config: Kernel
     raster: Raster
     place: Place
     ring: Ring
@@ -447,19 +447,19 @@ class TileScheduler:
             cluster_tile_n * self.config.cluster_n + self.place.rank_n,
         )
 
-    def producer(self) -> Walk | Counter:
+    def producer(self) -> Walk | DynamicWalk:
         """The producer's walk."""
         if self.config.scheduler == "static":
             return self.static()
         place, word = self.place, self.workspace.word(WORK_WORD)
         size = self.config.cluster_size
-        return Counter(self.raster, self.k_first, self.k_tiles, word, place.lane, place.rank, size, self.mailbox)
+        return DynamicWalk(self.raster, self.k_first, self.k_tiles, word, place.lane, place.rank, size, self.mailbox)
 
-    def consumer(self, number: Int32 | None) -> Walk | Handed:
+    def consumer(self, number: Int32 | None) -> Walk | ReceivedWalk:
         """A consumer's walk; in pingpong of the consumer of a number, else of any (None)."""
         if self.config.scheduler == "static":
             return self.static(number)
-        return Handed(self.raster, self.k_first, self.k_tiles, self.ring)
+        return ReceivedWalk(self.raster, self.k_first, self.k_tiles, self.ring)
 
     def static(self, number: Int32 | None = None) -> Walk:
         """The walk that every role works out by itself; of a consumer in pingpong every other item."""

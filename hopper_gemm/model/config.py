@@ -77,12 +77,13 @@ def flag(default: bool, doc: str, *words: str, **about: Any) -> Any:
 
 @dataclass(frozen=True)
 class GemmConfig:
-    """One way to run the kernel. Values outside the rules are accepted here and refused, with every
-    reason, by :func:`hopper_gemm.model.legality.reasons`; only nonsense (a tile of ``"big"``) raises.
+    """One way to run the kernel, as somebody asks for it. Values outside the rules are accepted here and refused, with
+    every reason, by :func:`hopper_gemm.model.legality.reasons`; only nonsense (a tile of ``"big"``) raises.
 
-    ``"auto"`` and ``"max"`` leave the choice to :func:`hopper_gemm.model.footprint.resolve`. A parameter is declared
-    once, on its field: type, range or choices, tier, whether it is a launch argument, since which schema. Tables, sweep
-    files, the command line and the kernel's key on disk derive the rest from :func:`parameters_of`.
+    ``"auto"`` and ``"max"`` leave the choice to :func:`hopper_gemm.model.kernel.resolve`, which returns a
+    :class:`hopper_gemm.model.kernel.Kernel`. A parameter is declared once, on its field: type, range or choices, tier,
+    whether it is a launch argument, since which schema. Tables, sweep files, the command line and the kernel's key on
+    disk derive the rest from :func:`parameters_of`.
 
     A study may vary more than this: a subclass has further fields, which turn some of the constants below into
     parameters.
@@ -254,9 +255,12 @@ class GemmConfig:
         other.__dict__.update(self.__dict__, **values)
         return other
 
-    def compiled(self) -> GemmConfig:
-        """What the machine code depends on: the config at default launch values."""
-        return self.but(**_launch_defaults(type(self)))  # type: ignore[arg-type]
+    @classmethod
+    def like(cls, other: GemmConfig) -> Self:
+        """A config of this kind with the values of another, which has all of its parameters."""
+        made = object.__new__(cls)
+        made.__dict__.update({one.name: getattr(other, one.name) for one in fields(cls)})
+        return made
 
     def narrowed(self) -> GemmConfig:
         """The same config, of the narrowest kind that has its parameters."""
@@ -332,7 +336,8 @@ def parameters_of(kind: Any) -> Mapping[str, Parameter]:
 
 
 @cache
-def _launch_defaults(kind: Any) -> Mapping[str, Any]:
+def launch_defaults(kind: Any) -> Mapping[str, Any]:
+    """Defaults of the parameters that are arguments of the launch, of a kind of config."""
     return {one.name: one.default for one in fields(kind) if one.metadata["is"].launch}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES
 from hopper_gemm.model.rules.rule import Rule
@@ -36,22 +36,19 @@ class Reason:
 RULES = (*SHAPE_RULES, *TECHNIQUE_RULES)
 """The rules on configs, in the order in which their reasons are given."""
 
-_MORE: dict[type[GemmConfig], tuple[Rule, ...]] = {}
+_MORE: dict[type[Kernel], tuple[Rule, ...]] = {}
 
 
-def add_rules(kind: type[GemmConfig], rules: tuple[Rule, ...]) -> None:
-    """Further rules for a kind of config that has further parameters; their reasons come last."""
-    _MORE[kind] = rules
+def add_kind(asked: type[GemmConfig], kernel: type[Kernel], rules: tuple[Rule, ...]) -> None:
+    """A kind of config with further parameters, the kernel that it resolves to, and further rules on it; their reasons
+    come last."""
+    KINDS[asked] = kernel
+    _MORE[kernel] = rules
 
 
-def kinds() -> tuple[type[GemmConfig], ...]:
-    """The kinds of config that there are, the kernel's own first."""
-    return (GemmConfig, *_MORE)
-
-
-def rules_on(config: GemmConfig) -> tuple[Rule, ...]:
-    """The rules on a config."""
-    return (*RULES, *_MORE.get(type(config), ()))
+def rules_on(kernel: Kernel) -> tuple[Rule, ...]:
+    """The rules on a kernel."""
+    return (*RULES, *_MORE.get(type(kernel), ()))
 
 
 def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reason]:
@@ -65,24 +62,22 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
         ['stages']
     """
-    footprint = footprint_of(config)
-    found, sound = list[Reason](), True
-    for rule in rules_on(footprint.config):
+    kernel, found, sound = resolve(config), list[Reason](), True
+    for rule in rules_on(kernel):
         if not sound and rule.name in _NEED_SOUND_SHARES:
             continue
-        text = rule.check(footprint.config, footprint)
+        text = rule.check(kernel)
         if text is not None:
             found.append(Reason(rule.name, text))
             sound = sound and rule.name not in _SHARES
     if problem is None:
         return found
-    return [*found, *(pair_reasons(config, problem) if sound else ()), *problem_reasons(problem)]
+    return [*found, *(pair_reasons(kernel, problem) if sound else ()), *problem_reasons(problem)]
 
 
-def pair_reasons(config: GemmConfig, problem: GemmProblem) -> list[Reason]:
-    """Every reason why a config that is legal by itself cannot run a problem that some config can."""
-    footprint = footprint_of(config)
-    return _broken(PAIR_RULES, footprint.config, footprint, problem)
+def pair_reasons(kernel: Kernel, problem: GemmProblem) -> list[Reason]:
+    """Every reason why a kernel that is legal by itself cannot run a problem that some kernel can."""
+    return _broken(PAIR_RULES, kernel, problem)
 
 
 def problem_reasons(problem: GemmProblem) -> list[Reason]:

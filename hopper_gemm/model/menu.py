@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
@@ -55,20 +55,20 @@ RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
 @cache
-def menu() -> tuple[GemmConfig, ...]:
-    """The configs, resolved and legal by themselves, each with the swizzle that reads least in theory, and with
+def menu() -> tuple[Kernel, ...]:
+    """The kernels, legal by themselves, each with the swizzle that reads least in theory, and with
     reverse_k where it can be."""
     walking = (replace(config, reverse_k=True) for config in _offered())
     offered = (config if is_legal(config) else replace(config, reverse_k=False) for config in walking)
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
 
 
-def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hopper.SM_COUNT) -> GemmConfig:
-    """The config that the model expects to be the fastest on a problem.
+def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> Kernel:
+    """The kernel that the model expects to be the fastest on a problem.
 
     Args:
         problem: what is multiplied.
-        more: resolved configs to choose from as well, such as tuned ones.
+        more: kernels to choose from as well, such as tuned ones.
         sms: SMs of the GPU.
 
     Example:
@@ -77,7 +77,7 @@ def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hop
     """
     able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
 
-    def seconds(config: GemmConfig) -> float:
+    def seconds(config: Kernel) -> float:
         return predict(config, problem, sms).seconds
 
     best = min(able, key=seconds, default=resolve(GemmConfig()))
@@ -89,33 +89,33 @@ def choose(problem: GemmProblem, more: Iterable[GemmConfig] = (), sms: int = hop
     return min(able, key=seconds, default=best)
 
 
-def _with(config: GemmConfig, **changes: Any) -> GemmConfig:
-    """The config with other values, where they go with the rest of it."""
-    changed = replace(config, **changes)
+def _with(config: Kernel, **changes: Any) -> Kernel:
+    """The kernel with other values, where they go with the rest of it."""
+    changed = config.but(**changes)
     return changed if is_legal(changed) else config
 
 
 def promising(
-    configs: Sequence[GemmConfig],
+    configs: Sequence[Kernel],
     problem: GemmProblem,
     keep: int,
-    known: Iterable[GemmConfig] = (),
+    known: Iterable[Kernel] = (),
     sms: int = hopper.SM_COUNT,
-) -> set[GemmConfig]:
-    """The configs of the ``keep`` ways to compile the kernel that the model thinks the fastest. A fourth of them are
+) -> set[Kernel]:
+    """The kernels of the ``keep`` ways to compile the kernel that the model thinks the fastest. A fourth of them are
     dealt out evenly to the techniques, of which the model may be wrong altogether.
 
     Args:
-        configs: legal on the problem, resolved.
+        configs: legal on the problem.
         problem: what is multiplied.
         keep: ways to compile; all of their ways to launch that are among the configs stay.
         known: configs whose ways to compile stay as well, whatever the model predicts.
         sms: SMs of the GPU.
     """
-    ranked: dict[GemmConfig, tuple[Any, ...]] = {}
+    ranked: dict[Kernel, tuple[Any, ...]] = {}
     for config in sorted(configs, key=lambda config: predict(config, problem, sms).seconds):
         ranked.setdefault(config.compiled(), technique(config))
-    by_technique: dict[tuple[Any, ...], list[GemmConfig]] = {}
+    by_technique: dict[tuple[Any, ...], list[Kernel]] = {}
     for key, kind in ranked.items():
         by_technique.setdefault(kind, []).append(key)
     each = keep // 4 // max(1, len(by_technique))

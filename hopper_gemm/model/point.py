@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import DATA, GemmProblem
 
 REGIMES = ("burst", "steady")
@@ -34,7 +34,7 @@ class Point:
     """
 
     problem: GemmProblem
-    config: GemmConfig | None
+    config: Kernel | None
     regime: str = "burst"
     context: str = "isolated"
     against: str = "cublas"

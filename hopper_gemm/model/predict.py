@@ -69,7 +69,7 @@ from math import ceil, prod
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import Footprint, footprint_of
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, l2_bytes_per_stage, output_sides, tile_order, tile_sides
 
@@ -89,7 +89,7 @@ REGISTERS_BESIDE = 70
 
 
 @dataclass(frozen=True)
-class Pace:
+class ModelConstants:
     """The constants of the model, clocks unless the name says otherwise.
 
     Args:
@@ -169,10 +169,10 @@ class Pace:
     drift: float = 0.07
 
 
-FITTED = Pace()
+FITTED = ModelConstants()
 """The rates of an NVIDIA H200."""
 
-BEFORE = Pace(
+BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
     **dict.fromkeys(("beyond", "tail", "heat"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
@@ -228,76 +228,78 @@ class Prediction:
         return max(("math", "load", "ring"), key=lambda name: getattr(self, name))
 
 
-def predict(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, pace: Pace = FITTED) -> Prediction:
+def predict(
+    config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, constants: ModelConstants = FITTED
+) -> Prediction:
     """How long a legal config should take.
 
     Args:
         config: any legal config.
         problem: what is multiplied.
         sms: SMs of the GPU.
-        pace: constants.
+        constants: constants.
 
     Example:
         >>> cube = GemmProblem(4096, 4096, 4096)
         >>> predict(GemmConfig(tile_m=256), cube).seconds < predict(GemmConfig(tile_m=64), cube).seconds
         True
     """
-    footprint = footprint_of(config)
-    config = footprint.config
-    assert isinstance(config.stages, int)
-    size, sides = config.cluster_size, tile_sides(config, problem.m, problem.n)
-    fits, clusters = clusters_at_once(size, sms), prod(sides) * config.work_items
-    ctas = _ctas_per_sm(footprint)
+    kernel = resolve(config)
+    size, sides = kernel.cluster_size, tile_sides(kernel, problem.m, problem.n)
+    fits, clusters = clusters_at_once(size, sms), prod(sides) * kernel.work_items
+    ctas = _ctas_per_sm(kernel)
     slots = fits * ctas
-    resident = slots if config.stream_k else min(slots, clusters)
-    steps = ceil(ceil(problem.k / config.tile_k) / config.split_k)
+    resident = slots if kernel.stream_k else min(slots, clusters)
+    steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
 
-    product = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
-    filled = pace.write_share * footprint.stage_bytes / SMEM_BYTES_PER_CLOCK
-    math = max(product, product * _reads_per_math(footprint.share_n) + filled)
-    if not config.stagger and config.consumers == 1:
-        math += pace.drain
-    taken = l2_bytes_per_stage(config, problem)
-    load = _load(footprint, problem, taken, sides, resident, pace)
-    ahead = max(0, config.stages - 1 - config.stagger)
-    ring = (math + pace.latency + load) / (ahead + 1)
+    product = 2 * kernel.tile_m * kernel.tile_n * kernel.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+    filled = constants.write_share * kernel.stage_bytes / SMEM_BYTES_PER_CLOCK
+    math = max(product, product * _reads_per_math(kernel.share_n) + filled)
+    if not kernel.stagger and kernel.consumers == 1:
+        math += constants.drain
+    taken = l2_bytes_per_stage(kernel, problem)
+    load = _load(kernel, problem, taken, sides, resident, constants)
+    ahead = max(0, kernel.stages - 1 - kernel.stagger)
+    ring = (math + constants.latency + load) / (ahead + 1)
     ctas = min(ctas, ceil(clusters / fits))
     math, load = math * ctas, load * ctas
-    each = _norm((math, load, ring), pace.sharpness)
+    each = _norm((math, load, ring), constants.sharpness)
 
-    epilogue = pace.epilogue * footprint.accumulators * (pace.direct if config.stores == "direct" else 1.0)
-    if config.stores == "tma":
-        epilogue += footprint.chunks * (pace.chunk + (pace.lone if config.epi_buffers == 1 else 0.0))
-    if config.work_items > 1:
-        epilogue += pace.apart + _gather(footprint) / pace.l2_bytes
-    elif config.split_k > 1:
-        epilogue += pace.meet + config.tile_m * config.tile_n * 4 / SMEM_BYTES_PER_CLOCK
+    epilogue = constants.epilogue * kernel.accumulators * (constants.direct if kernel.stores == "direct" else 1.0)
+    if kernel.stores == "tma":
+        epilogue += kernel.chunks * (constants.chunk + (constants.lone if kernel.epi_buffers == 1 else 0.0))
+    if kernel.work_items > 1:
+        epilogue += constants.apart + _gather(kernel) / constants.l2_bytes
+    elif kernel.split_k > 1:
+        epilogue += constants.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
     rounds = ceil(clusters / resident)
-    if config.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
-        total = rounds * (max(each * steps, (each * steps + epilogue) / 2) + pace.turn) + epilogue
+    if kernel.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
+        total = rounds * (max(each * steps, (each * steps + epilogue) / 2) + constants.turn) + epilogue
     else:
-        early = config.persistent and config.specialised and config.staging == "own"
-        idle = epilogue if early else epilogue + pace.latency + load
+        early = kernel.persistent and kernel.specialised and kernel.staging == "own"
+        idle = epilogue if early else epilogue + constants.latency + load
         whole, rest = divmod(clusters, resident)
-        if config.stream_k and (rest or not whole):
-            left = 2 * config.tile_m * config.tile_n * 4 / pace.l2_bytes + pace.apart
-            left += 0 if whole else pace.piece * max(1.0, slots / rest - 1)
+        if kernel.stream_k and (rest or not whole):
+            left = 2 * kernel.tile_m * kernel.tile_n * 4 / constants.l2_bytes + constants.apart
+            left += 0 if whole else constants.piece * max(1.0, slots / rest - 1)
             total = whole * (each * steps + idle) + each * max(8, rest * steps / slots) + idle + left
         else:
             total = rounds * (each * steps + idle)
-    if config.scheduler == "dynamic":
-        total = total * (1 - pace.balance * (1 - 1 / rounds)) + pace.counted
-    hidden = (pace.alone if size == 1 else pace.paired) if config.pdl else 0.0
-    entry = pace.launch + (pace.cluster if size > 1 else 0.0)
-    total += entry * (1 - hidden) + pace.latency + load + pace.tail * ELEMENT_BYTES * config.tile_m * config.tile_n
+    if kernel.scheduler == "dynamic":
+        total = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
+    hidden = (constants.alone if size == 1 else constants.paired) if kernel.pdl else 0.0
+    entry = constants.launch + (constants.cluster if size > 1 else 0.0)
+    total += (
+        entry * (1 - hidden) + constants.latency + load + constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
+    )
 
     stages = clusters * size * steps / (sms * total)
-    busy = min(1.0, stages * product) + pace.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
-    clock = pace.fast_hz - pace.slope_hz * max(0.0, busy - pace.knee)
-    least = problem.bytes / (pace.dram_rate * hopper.HBM_BYTES_PER_SECOND) + pace.launch / clock
-    seconds = _norm((total / clock, least), pace.sharpness)
-    if seconds > DRIFTING and not config.pace:
-        seconds *= 1 + pace.drift
+    busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
+    clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
+    least = problem.bytes / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock
+    seconds = _norm((total / clock, least), constants.sharpness)
+    if seconds > DRIFTING and not kernel.pace:
+        seconds *= 1 + constants.drift
     return Prediction(seconds, math, load, ring, epilogue, rounds, clock)
 
 
@@ -307,56 +309,55 @@ def _norm(limits: tuple[float, ...], sharpness: float) -> float:
     return most * sum([(one / most) ** sharpness for one in limits]) ** (1 / sharpness)
 
 
-def _ctas_per_sm(footprint: Footprint) -> int:
+def _ctas_per_sm(kernel: Kernel) -> int:
     """CTAs that share an SM; a persistent launch has as many as it asks for."""
-    if footprint.config.persistent or footprint.config.ctas_per_sm > 1:
-        return footprint.config.ctas_per_sm
-    by_memory = hopper.SMEM_BYTES_PER_SM // (footprint.smem_bytes + hopper.SMEM_SYSTEM_BYTES)
-    if footprint.registers.moved:  # such a launch takes all there are
+    if kernel.persistent or kernel.ctas_per_sm > 1:
+        return kernel.ctas_per_sm
+    by_memory = hopper.SMEM_BYTES_PER_SM // (kernel.smem_bytes + hopper.SMEM_SYSTEM_BYTES)
+    if kernel.registers.moved:  # such a launch takes all there are
         return 1
-    by_registers = hopper.REGISTERS_PER_SM // (footprint.threads * (footprint.accumulators + REGISTERS_BESIDE))
+    by_registers = hopper.REGISTERS_PER_SM // (kernel.threads * (kernel.accumulators + REGISTERS_BESIDE))
     return max(1, min(by_memory, by_registers))
 
 
-def _gather(footprint: Footprint) -> float:
+def _gather(kernel: Kernel) -> float:
     """Bytes that a CTA writes to and reads from a workspace, to add up its part of a tile: it reads the chunks that it
     owns, of every part."""
-    config = footprint.config
-    tile = 4 * config.tile_m * config.tile_n
-    return tile * (1 + config.split_k * ceil(footprint.chunks / config.split_k) / footprint.chunks)
+    tile = 4 * kernel.tile_m * kernel.tile_n
+    return tile * (1 + kernel.split_k * ceil(kernel.chunks / kernel.split_k) / kernel.chunks)
 
 
 def _load(
-    footprint: Footprint,
+    kernel: Kernel,
     problem: GemmProblem,
     taken: tuple[float, float],
     sides: tuple[int, int],
     resident: int,
-    pace: Pace,
+    constants: ModelConstants,
 ) -> float:
     """Clocks in which an SM gets one stage while all others do.
 
     Args:
-        footprint, problem, pace: as above.
+        kernel, problem, constants: as above.
         taken: of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
         resident: clusters under way.
     """
-    config, (of_a, of_b) = footprint.config, taken
-    rate = pace.l2_bytes * {128: 1.0, 64: pace.half}.get(footprint.swizzle_bytes, pace.quarter)
-    rate *= pace.thread_loads if config.loads != "tma" else 1.0
-    patch = _patch(config, output_sides(config, problem.m, problem.n), resident / config.work_items)
-    read = ELEMENT_BYTES * config.tile_k * config.split_k * sum(patch)
-    read *= 1.0 if config.serpentine else 1.0 + pace.straight
+    of_a, of_b = taken
+    rate = constants.l2_bytes * {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
+    rate *= constants.thread_loads if kernel.loads != "tma" else 1.0
+    patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / kernel.work_items)
+    read = ELEMENT_BYTES * kernel.tile_k * kernel.split_k * sum(patch)
+    read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
     lines, sectors = _astray(problem)
-    whole = ELEMENT_BYTES * config.tile_k * (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m)
-    asked = (of_a + of_b) * (1.0 + lines * pace.off_lines + sectors * pace.off_sectors - pace.beyond)
-    asked += pace.beyond * whole
-    spared = 1.0 - pace.shared if config.cluster_size == 1 else (1.0 - pace.shared) / 2
-    walk, by_part = (config.raster, config.swizzle, config.serpentine), config.part_order == "part"
-    again_a, again_b = _repeated(sides, walk, config.work_items, by_part, config.cluster_size)
+    whole = ELEMENT_BYTES * kernel.tile_k * (kernel.tile_m / kernel.cluster_n + kernel.tile_n / kernel.cluster_m)
+    asked = (of_a + of_b) * (1.0 + lines * constants.off_lines + sectors * constants.off_sectors - constants.beyond)
+    asked += constants.beyond * whole
+    spared = 1.0 - constants.shared if kernel.cluster_size == 1 else (1.0 - constants.shared) / 2
+    walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
+    again_a, again_b = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
     asked -= spared * (of_a * again_a + of_b * again_b)
-    return asked / rate + pace.stage + pace.dram_share * read * DRAM_CLOCKS_PER_BYTE
+    return asked / rate + constants.stage + constants.dram_share * read * DRAM_CLOCKS_PER_BYTE
 
 
 @cache
@@ -401,14 +402,14 @@ def _reads_per_math(share_n: int) -> float:
     return reads / (2 * hopper.WGMMA_M * share_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM)
 
 
-def _patch(config: GemmConfig, sides: tuple[int, int], resident: float) -> tuple[float, float]:
+def _patch(kernel: Kernel, sides: tuple[int, int], resident: float) -> tuple[float, float]:
     """Rows and columns of the part of the output that is under way at once; see
     :func:`hopper_gemm.model.roofline.best_swizzle`."""
-    rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
     area = resident * rows * columns
     most_m, most_n = ceil(sides[0] / rows) * rows, ceil(sides[1] / columns) * columns
-    if config.raster == "m":
-        wide = min(config.swizzle * columns, most_n)
+    if kernel.raster == "m":
+        wide = min(kernel.swizzle * columns, most_n)
         return min(area / wide, most_m, sides[0]), min(wide, sides[1])
-    tall = min(config.swizzle * rows, most_m)
+    tall = min(kernel.swizzle * rows, most_m)
     return min(tall, sides[0]), min(area / tall, most_n, sides[1])

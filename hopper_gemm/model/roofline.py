@@ -9,7 +9,7 @@ from math import ceil
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 
 LAUNCH_SECONDS = 1.5e-6
@@ -104,7 +104,7 @@ def smem_intensity(config: GemmConfig) -> float:
 
 def smem_reads_per_flop(config: GemmConfig) -> float:
     """Shared-memory bytes that wgmma reads per FLOP: A's 64 rows and B's n columns for 2 * 64 * n FLOP per k."""
-    n = footprint_of(config).share_n
+    n = resolve(config).share_n
     return ELEMENT_BYTES * (hopper.WGMMA_M + n) / (2 * hopper.WGMMA_M * n)
 
 

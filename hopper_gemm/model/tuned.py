@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
@@ -37,7 +37,7 @@ class TunedEntry:
     Args:
         problem: sizes, type, layouts.
         regime: burst or steady.
-        config: resolved.
+        config: the kernel.
         speedup, speedup_low, speedup_high: of the final, over cuBLAS.
         noise: noise floor of that run.
         registers, wgmma, instructions: of the compiled kernel.
@@ -50,7 +50,7 @@ class TunedEntry:
 
     problem: GemmProblem
     regime: str
-    config: GemmConfig
+    config: Kernel
     speedup: float
     speedup_low: float
     speedup_high: float
@@ -230,14 +230,14 @@ class Pick:
     """A config for a problem, and where it comes from.
 
     Args:
-        config: resolved.
+        config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
             very problem in another one; ``"model"``: nobody tuned it, and the analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, where it came from one.
     """
 
-    config: GemmConfig
+    config: Kernel
     how: Literal["tuned", "other regime", "other context", "model"]
     entry: TunedEntry | None = None
     table: Path | None = None
@@ -287,11 +287,11 @@ def modelled(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
     return Pick(choose(problem, filter(is_legal, configs)), "model")
 
 
-def without_pdl(config: GemmConfig) -> GemmConfig:
-    """The config as it runs between other kernels: without programmatic dependent launch."""
+def without_pdl(config: Kernel) -> Kernel:
+    """The kernel as it runs between other kernels: without programmatic dependent launch."""
     if not config.pdl:
         return config
-    other = replace(config, pdl=False)
+    other = config.but(pdl=False)
     return other if is_legal(other) else config
 
 

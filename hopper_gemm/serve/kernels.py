@@ -12,6 +12,7 @@ import torch
 
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES, slug
@@ -71,14 +72,14 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
     return _loaded[key]
 
 
-def default_config(problem: GemmProblem, device: int = 0) -> GemmConfig:
+def default_config(problem: GemmProblem, device: int = 0) -> Kernel:
     """What the tuned tables that serve a device have for this very problem and this thread's context, in the order of
     :func:`hopper_gemm.use_table`; where none has anything, what the analytic model chooses."""
     return _picked(problem, MODE.context, device, CHANGES.count)
 
 
 @lru_cache(maxsize=4096)
-def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> GemmConfig:
+def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Kernel:
     """The config for a problem, since the last change of the tables."""
     kind = _kind(device)
     found = find(_tables(kind, changes), problem, context=context)

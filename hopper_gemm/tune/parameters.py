@@ -13,12 +13,12 @@ from typing import Any
 
 from hopper_gemm.compiler.store import source_digest
 from hopper_gemm.model.config import GemmConfig, current, parameters_of
-from hopper_gemm.model.legality import kinds
+from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.tune.registry import load
 
 load()
 
-WIDEST: type[GemmConfig] = max(kinds(), key=lambda kind: len(fields(kind)))
+WIDEST: type[GemmConfig] = max(KINDS, key=lambda kind: len(fields(kind)))
 """The kind of config that has every parameter."""
 
 PARAMETERS = parameters_of(WIDEST)  # type: ignore[arg-type]
@@ -54,6 +54,11 @@ def config_of(values: Mapping[str, Any]) -> GemmConfig:
     return WIDEST.of(values).narrowed()
 
 
+def kernel_of(values: Mapping[str, Any]) -> Kernel:
+    """The kernel of :func:`config_of` values: what a row or a rung names."""
+    return resolve(config_of(values))
+
+
 def kind_of(axes: Mapping[str, list[Any]]) -> type[GemmConfig]:
     """The narrowest kind of config that has all parameters of a grid, and all their values."""
     own = parameters_of(GemmConfig)
@@ -80,4 +85,4 @@ def current_values(values: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def kernel_digest() -> str:
     """Digest of the sources of the kernels of all kinds of config; it names the kernel in the provenance of rows."""
-    return source_digest(*(builder for kind in kinds() if isinstance(builder := kind.builder, str)))
+    return source_digest(*(builder for kind in KINDS if isinstance(builder := kind.builder, str)))

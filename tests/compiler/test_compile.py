@@ -14,7 +14,7 @@ from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.lab.verify.drawing import STRATA, pairs
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import Footprint, footprint_of, resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.tuned import pick, recorded_entries
@@ -64,15 +64,15 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
     pool.submit(KernelId.of(config, problem) for config in configs)
     found = []
     for config in configs:
-        built, shares = pool.result(KernelId.of(config, problem)), footprint_of(config)
+        built, shares = pool.result(KernelId.of(config, problem)), resolve(config)
         if built.status != "ok":
-            found.append(f"{shares.config}: {built.status} {built.reason}")
+            found.append(f"{shares}: {built.status} {built.reason}")
             continue
-        report, tensors = built.report, {"tma": 2, "mixed": 1, "cp_async": 0}[shares.config.loads]
-        each, unrolled = shares.wgmma_per_stage, shares.config.unroll
+        report, tensors = built.report, {"tma": 2, "mixed": 1, "cp_async": 0}[shares.loads]
+        each, unrolled = shares.wgmma_per_stage, shares.unroll
         stores = shares.tma_stores(problem.out_bytes)
-        if shares.config.work_items > 1:  # a part that adds up alone stores the whole tile
-            stores += Footprint(replace(shares.config, split_k=1, reduction="cluster")).tma_stores(problem.out_bytes)
+        if shares.work_items > 1:  # a part that adds up alone stores the whole tile
+            stores += shares.but(split_k=1, reduction="cluster").tma_stores(problem.out_bytes)
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
             and report.wgmma_waits <= shares.wgmma_waits
@@ -80,7 +80,7 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
             and (report.tma_loads >= tensors if tensors else report.tma_loads == 0)
         )
         if not right:
-            found.append(f"{shares.config}: expected {each} wgmma a stage and {stores} stores, got {report}")
+            found.append(f"{shares}: expected {each} wgmma a stage and {stores} stores, got {report}")
     return found
 
 
@@ -184,7 +184,7 @@ def test_a_spill_is_refused_unless_it_is_asked_for(pool):
     assert (built.status, built.report.registers) == ("ok", 255)
     assert built.report.stack_bytes > 320
     assert f"{built.report.stack_bytes} B of stack" in built.reason
-    assert built.report.wgmma_waits > footprint_of(naive).wgmma_waits
+    assert built.report.wgmma_waits > resolve(naive).wgmma_waits
     assert pool.result(refused).status == "spilled"
 
 
@@ -251,7 +251,7 @@ def test_a_metered_kernel_is_another_binary_that_does_not_spill_either(pool, con
     assert metered.report.code != plain.report.code
     for name in ("wgmma_waits", "tma_stores"):
         assert getattr(metered.report, name) == getattr(plain.report, name)
-    assert metered.report.wgmma % footprint_of(config).wgmma_per_stage == 0
+    assert metered.report.wgmma % resolve(config).wgmma_per_stage == 0
 
 
 def test_every_kernel_that_matmul_takes_from_the_tuned_table_compiles_without_a_spill(pool):

@@ -11,7 +11,7 @@ import pytest
 from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.lab.verify.drawing import Pair, pairs
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import varied

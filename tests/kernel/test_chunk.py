@@ -14,8 +14,8 @@ from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.kernel.epilogue import Chunks
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import footprint_of
 from hopper_gemm.model.hopper import WARPGROUP_THREADS, WGMMA_K, WGMMA_M
+from hopper_gemm.model.kernel import resolve
 
 ALIGN = 1024
 BUFFERS = 2
@@ -71,7 +71,7 @@ def tma_address(row: int, column: int, columns: int, transposed: bool) -> int:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_every_register_lands_where_the_tma_store_looks_for_its_element(columns, transposed):
     config = GemmConfig(epi_n=2 * columns, swap_ab=transposed)
-    chunks = Chunks(footprint_of(config), Float32)
+    chunks = Chunks(resolve(config), Float32)
     assert chunks.n == columns
     size, each = WGMMA_M * columns, WGMMA_M * columns // WARPGROUP_THREADS
     memory, registers = aligned(BUFFERS * size), torch.zeros(each)

@@ -11,7 +11,7 @@ import pytest
 from hopper_gemm.lab.verify.drawing import legal_configs
 from hopper_gemm.model import hopper, legality
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import EPI_BUFFERS_MAX, footprint_of, resolve, stages_max
+from hopper_gemm.model.kernel import EPI_BUFFERS_MAX, resolve
 from hopper_gemm.model.legality import PAIR_RULES, PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
 from hopper_gemm.model.problem import GemmProblem
 
@@ -31,7 +31,7 @@ def rules_of(config: GemmConfig) -> list[str]:
 
 @pytest.mark.parametrize("tile_m", PUBLISHED_STAGES)
 def test_max_gives_exactly_the_published_stage_counts(tile_m):
-    found = [stages_max(GemmConfig(tile_m=tile_m, tile_n=128, k_depth=k_depth)) for k_depth in K_DEPTHS]
+    found = [resolve(GemmConfig(tile_m=tile_m, tile_n=128, k_depth=k_depth)).stages for k_depth in K_DEPTHS]
     assert found == list(PUBLISHED_STAGES[tile_m])
 
 
@@ -261,7 +261,7 @@ def test_parts_of_k_are_refused_where_their_accumulators_spilled(change, legal):
 
 def test_c_is_staged_only_in_slots_that_its_tile_fills():
     config = GemmConfig(staging="ring")
-    held = footprint_of(config).held_slots(2)
+    held = resolve(config).held_slots(2)
     assert held > 1
     least = config.tile_k * (held - 1)
     assert is_legal(config, GemmProblem(512, 512, least + 8))
@@ -270,30 +270,30 @@ def test_c_is_staged_only_in_slots_that_its_tile_fills():
 
 def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
     problem = GemmProblem(512, 512, 512, "fp16_fp32")
-    for shares in map(footprint_of, islice((one for one in legal_configs(7) if is_legal(one, problem)), 100)):
-        columns, parts = shares.chunk_columns(4), shares.config.split_k
+    for shares in map(resolve, islice((one for one in legal_configs(7) if is_legal(one, problem)), 100)):
+        columns, parts = shares.chunk_columns(4), shares.split_k
         assert columns % hopper.WGMMA_N_STEP == 0
         assert shares.share_n % columns == 0
-        if shares.config.stores == "tma":
+        if shares.stores == "tma":
             assert 4 * hopper.WGMMA_M * columns == shares.chunk_bytes
-            assert shares.tma_stores(4) == -(-2 * shares.chunks // parts) * (2 if shares.config.swap_ab else 1)
+            assert shares.tma_stores(4) == -(-2 * shares.chunks // parts) * (2 if shares.swap_ab else 1)
             assert shares.tma_stores(2) == -(-shares.chunks // parts)
-            assert 2 * shares.chunks % shares.config.split_k == 0 or shares.config.reduction == "workspace"
+            assert 2 * shares.chunks % shares.split_k == 0 or shares.reduction == "workspace"
 
 
 def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():
     for config in islice(legal_configs(3), 400):
-        shares = footprint_of(config)
+        shares = resolve(config)
         split = shares.registers
         assert shares.smem_bytes <= hopper.SMEM_BYTES
         assert shares.share_m % hopper.WGMMA_M == 0
         assert shares.share_n % hopper.WGMMA_N_STEP == 0
         assert shares.accumulators < split.consumer
         at_launch = hopper.REGISTERS_PER_SM // shares.threads // hopper.REGISTER_STEP * hopper.REGISTER_STEP
-        given = split.producer + shares.config.consumers * split.consumer
+        given = split.producer + shares.consumers * split.consumer
         assert not split.moved or given * hopper.WARPGROUP_THREADS <= at_launch * shares.threads
-        unbuffered = shares.config.stores == "direct" or shares.config.staging == "ring"
-        assert (shares.config.epi_buffers == 0) if unbuffered else (1 <= shares.config.epi_buffers <= EPI_BUFFERS_MAX)
+        unbuffered = shares.stores == "direct" or shares.staging == "ring"
+        assert (shares.epi_buffers == 0) if unbuffered else (1 <= shares.epi_buffers <= EPI_BUFFERS_MAX)
         assert shares.share_n % shares.chunk_n == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 import hopper_gemm
 from hopper_gemm.model import lookup, tuned
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import CLUSTER, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import (

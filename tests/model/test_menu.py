@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose, menu, promising, technique
 from hopper_gemm.model.predict import predict

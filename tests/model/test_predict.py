@@ -10,8 +10,8 @@ import pytest
 
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem

@@ -16,7 +16,7 @@ import pytest
 import hopper_gemm
 from hopper_gemm.compiler import loader
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry, write_tuned

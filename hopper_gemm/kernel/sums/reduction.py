@@ -36,7 +36,7 @@ from hopper_gemm.kernel.sums.workspace import (
 )
 from hopper_gemm.kernel.work import Item, TileScheduler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.footprint import Footprint
+from hopper_gemm.model.kernel import Kernel
 
 if TYPE_CHECKING:
     from hopper_gemm.kernel.epilogue import Epilogue, Region
@@ -304,26 +304,26 @@ class Parts:
     """One consumer's part in adding up, the same for all its tiles.
 
     Args:
-        footprint: of the config.
+        config: the kernel on paper.
         scheduler: of the CTA.
         consumer: number of the warpgroup among the consumers.
         ring: shared address of the ring's memory, where the CTAs of a cluster meet.
     """
 
-    footprint: Footprint
+    config: Kernel
     scheduler: TileScheduler
     consumer: Int32
     ring: cute.Pointer
 
     def reduction(self, item: Item, size: int, chunk: int) -> Reduction:
         """How the sums of an item come together; ``size`` is a thread's accumulators, ``chunk`` those of one chunk."""
-        config, scheduler, place = self.footprint.config, self.scheduler, self.scheduler.place
+        config, scheduler, place = self.config, self.scheduler, self.scheduler.place
         share = place.rank * config.consumers + self.consumer
         shares = config.cluster_m * config.cluster_n * config.consumers
         thread, barrier = place.in_group, self.consumer + 1
         if config.work_items > 1:
             parts = config.split_k
             return WorkspaceSum.of(scheduler.workspace, item, parts, share, shares, size, chunk, thread, barrier)
-        if self.footprint.parts_meet:
+        if config.parts_meet:
             return ClusterSum.of(self.ring, config.split_k, place.part, self.consumer, thread, size, chunk)
         return Whole()

@@ -7,11 +7,11 @@ from dataclasses import replace
 import cutlass
 from cutlass import Int32, cute
 
+from hopper_gemm.kernel.cta import CtaTask, Operands, Output
 from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
-from hopper_gemm.kernel.task import Operands, Output, Task
 from hopper_gemm.kernel.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.threads.direct_store import DirectEpilogue
 from hopper_gemm.model import hopper
@@ -47,7 +47,7 @@ class ThreadGemm(HopperGemm):
             cute.arch.sync_threads()
 
     @cute.jit
-    def _produce(self, task: Task) -> None:
+    def _produce(self, task: CtaTask) -> None:
         """Load every item of this CTA, by all threads of the warpgroup."""
         if cutlass.const_expr(self.config.loads == "tma"):
             HopperGemm._produce(self, task)
@@ -55,10 +55,10 @@ class ThreadGemm(HopperGemm):
             self._await_launch()
             self._fill(task, self._copy_fill(task), self._state(phase=1))
 
-    def _copy_fill(self, task: Task) -> CopyFill:
+    def _copy_fill(self, task: CtaTask) -> CopyFill:
         """Both operands' loads by the producer's threads, or those of B beside A's by TMA."""
         config, thread, operands = self.config, task.place.thread, task.operands
-        storage, span = task.memory.storage, self.footprint.swizzle_bytes * 8 // self.dtype.width
+        storage, span = task.memory.storage, self.config.swizzle_bytes * 8 // self.dtype.width
         if config.loads == "mixed":
             a = self.a.load(operands.atom_a, task.memory.a, operands.a, 0, 0)
         else:
@@ -68,10 +68,10 @@ class ThreadGemm(HopperGemm):
         lag = min(config.stages - 1 - config.stagger, COPIES_UNDER_WAY)
         return CopyFill(loads, lag, self._peeks("producer"), self._state(phase=0))
 
-    def _epilogue(self, task: Task, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
+    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
         if self.config.stores == "tma":
             return super()._epilogue(task, consumer, own)
-        return DirectEpilogue.of(task.place.in_group, task.output.c, self.footprint.share_n, self.out_dtype)
+        return DirectEpilogue.of(task.place.in_group, task.output.c, self.config.share_n, self.out_dtype)
 
     def _ring(self, storage) -> Ring:
         """Every copying warp arrives on a full barrier, beside the thread that announces the bytes of TMA loads."""

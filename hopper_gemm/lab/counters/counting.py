@@ -29,7 +29,7 @@ from hopper_gemm.lab.counters.profiler import (
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId
-from hopper_gemm.tune.parameters import config_of
+from hopper_gemm.tune.parameters import kernel_of
 
 START_SECONDS = 240.0
 POINT_SECONDS = 45.0
@@ -211,7 +211,7 @@ def _profiled(
 
 def point_of(raw: dict[str, Any]) -> Point:
     """A point from JSON, where its fields stand by name."""
-    config = None if raw["config"] is None else config_of(raw["config"])
+    config = None if raw["config"] is None else kernel_of(raw["config"])
     return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "config": config})
 
 

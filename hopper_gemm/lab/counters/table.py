@@ -10,7 +10,7 @@ import pandas as pd
 from hopper_gemm.lab.pages.sources import unique_panels
 from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import LEGEND, GemmConfig
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import COUNTED
@@ -121,7 +121,7 @@ def with_derived(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _derived(row: Mapping[str, Any]) -> dict[str, float]:
     config, problem = config_of(row), problem_of(row)
-    footprint = footprint_of(config)
+    footprint = resolve(config)
     assert isinstance(config.stages, int)
     ahead = config.stages - 1 - config.stagger
     clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM

@@ -16,7 +16,7 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 
 FOLDER = "recorded"
@@ -40,7 +40,7 @@ class RecordedBinary:
     """
 
     problem: GemmProblem
-    config: GemmConfig
+    config: Kernel
     report: CubinReport
     object_file: Path
     digest: str

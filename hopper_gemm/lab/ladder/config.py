@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import GemmConfig, flag, integer, parameters_of, word
-from hopper_gemm.model.legality import add_rules
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.legality import add_kind
 
 Side = Literal["producer", "consumer"]
 
@@ -131,19 +132,29 @@ class LadderConfig(GemmConfig):
         """Whether every thread of a side of the ring arrives on its barriers."""
         return self.arrivals in ("thread", side)
 
-    def narrowed(self) -> GemmConfig:
-        """The same config as a :class:`GemmConfig` where the study's own parameters stand at their defaults."""
-        own = {name: getattr(self, name) for name in LADDER_FIELDS}
-        if self.schedule == "multistage" or own != {name: DEFAULTS[name] for name in LADDER_FIELDS}:
-            return self
-        return GemmConfig().but(**{one.name: getattr(self, one.name) for one in fields(GemmConfig)})
+    @property
+    def plain(self) -> bool:
+        """Whether the study's own parameters stand at their defaults."""
+        return self.schedule != "multistage" and all(getattr(self, name) == DEFAULTS[name] for name in LADDER_FIELDS)
 
-    def compiled(self) -> GemmConfig:
-        """The part of the config that the machine code depends on."""
+    def narrowed(self) -> GemmConfig:
+        """The same config as a :class:`GemmConfig` where it is plain."""
+        return GemmConfig.like(self) if self.plain else self
+
+
+class LadderKernel(Kernel, LadderConfig):
+    """A kernel of the design study on paper."""
+
+    def narrowed(self) -> Kernel:
+        """The same kernel as one of the kernel's own kind where it is plain."""
+        return Kernel.like(self) if self.plain else self
+
+    def compiled(self) -> Kernel:
+        """What the machine code depends on: the kernel at default launch values."""
         return super().compiled().narrowed()
 
 
-add_rules(LadderConfig, LADDER_RULES)
+add_kind(LadderConfig, LadderKernel, LADDER_RULES)
 
 LADDER_FIELDS = tuple(name for name in parameters_of(LadderConfig) if name not in parameters_of(GemmConfig))
 """Parameters that only the study varies."""

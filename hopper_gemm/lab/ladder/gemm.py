@@ -8,6 +8,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from hopper_gemm.kernel.consumer import Mainloop, Share
+from hopper_gemm.kernel.cta import CtaTask, Operands
 from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.operand import Loads
@@ -15,10 +16,9 @@ from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill
 from hopper_gemm.kernel.sums.reduction import Parts
-from hopper_gemm.kernel.task import Operands, Task
 from hopper_gemm.kernel.threads.gemm import ThreadGemm
 from hopper_gemm.kernel.work import Item, Raster, TileScheduler
-from hopper_gemm.lab.ladder.config import DEFAULTS, LadderConfig
+from hopper_gemm.lab.ladder.config import DEFAULTS, LadderKernel
 from hopper_gemm.lab.ladder.library_ring import LibraryRing, LibraryState
 from hopper_gemm.lab.ladder.multistage import LoadingMainloop
 from hopper_gemm.lab.ladder.operand import PromotedLoad, PromotedOperands, load_descriptor, prefetch
@@ -77,9 +77,9 @@ class LadderFill(Fill):
 
 
 class LadderGemm(ThreadGemm):
-    """:class:`HopperGemm` for a :class:`LadderConfig`."""
+    """:class:`HopperGemm` for a :class:`LadderKernel`."""
 
-    config: LadderConfig
+    config: LadderKernel
 
     # What the launch hands over --------------------------------------------------------------
 
@@ -112,14 +112,14 @@ class LadderGemm(ThreadGemm):
     # The roles -------------------------------------------------------------------------------
 
     @cute.jit
-    def _set_up(self, task: Task) -> None:
+    def _set_up(self, task: CtaTask) -> None:
         if cutlass.const_expr(self.config.prefetch > 0):
             if task.place.warp == 2:  # the second warp initialises the barriers
                 self._prefetch(task, self._loads(task))
         HopperGemm._set_up(self, task)
 
     @cute.jit
-    def _prefetch(self, task: Task, loads: Loads) -> None:
+    def _prefetch(self, task: CtaTask, loads: Loads) -> None:
         """Ask the first stages that this CTA will load into the L2, before anything else is done. By one warp.
 
         It does not pay: 1 to 1.8 us were lost on launches of 5 to 50 us, since the same rows pass through the TMA unit
@@ -145,7 +145,7 @@ class LadderGemm(ThreadGemm):
             cute.arch.sync_threads()
 
     @cute.jit
-    def _play(self, task: Task) -> None:
+    def _play(self, task: CtaTask) -> None:
         """Run one role in each warpgroup; without a producer all are consumers."""
         if cutlass.const_expr(self.config.specialised):
             HopperGemm._play(self, task)
@@ -156,7 +156,7 @@ class LadderGemm(ThreadGemm):
                 cute.arch.cluster_wait()
 
     @cute.jit
-    def _fall_behind(self, task: Task, walk, at, consumer: Int32) -> None:
+    def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         if cutlass.const_expr(self.config.skew > 0):
             # only for a stage of the first item: a CTA may have no other, or, handed out dynamically, none at all
             if walk.more(at):
@@ -176,18 +176,18 @@ class LadderGemm(ThreadGemm):
     def _unroll(self) -> int:
         return self.config.stages if self.config.unroll else 1
 
-    def _loads(self, task: Task) -> Loads:
+    def _loads(self, task: CtaTask) -> Loads:
         loads, operands = super()._loads(task), task.operands
         if not isinstance(operands, PromotedOperands):
             return loads
         return replace(loads, a=PromotedLoad.of(loads.a, operands.map_a), b=PromotedLoad.of(loads.b, operands.map_b))
 
-    def _filler(self, task: Task, loads: Loads) -> Fill:
+    def _filler(self, task: CtaTask, loads: Loads) -> Fill:
         fill, config = super()._filler(task, loads), self.config
         given = {one.name: getattr(fill, one.name) for one in fields(Fill)} | {"unroll": self._unroll}
         return LadderFill(**given, apart=config.split_k if config.interleave_k else 1, rotate=config.rotate_k)
 
-    def _mainloop(self, task: Task, share: Share, epilogue: Epilogue) -> Mainloop:
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
         loop = replace(super()._mainloop(task, share, epilogue), unroll=self._unroll)
         if self.config.specialised:
             return loop
@@ -195,7 +195,7 @@ class LadderGemm(ThreadGemm):
         ahead = self.config.stages - 1 - self.config.stagger
         return LoadingMainloop(**given, loads=self._loads(task), ahead=ahead, mine=task.place.warp == 0)
 
-    def _of_tile(self, loop: Mainloop, task: Task, tile_m: Int32, tile_n: Int32) -> Mainloop:
+    def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
         return loop if self.config.specialised else replace(loop, tile_m=tile_m, tile_n=tile_n)
 
     def _ring(self, storage) -> Ring:

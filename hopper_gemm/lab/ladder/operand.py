@@ -16,8 +16,8 @@ from cutlass.experimental.cuda.tensor_map import (
     create_tensor_map_tiled,
 )
 
+from hopper_gemm.kernel.cta import Operands
 from hopper_gemm.kernel.operand import Loads, OperandLoad
-from hopper_gemm.kernel.task import Operands
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import ELEMENT_BYTES
 

@@ -17,7 +17,7 @@ from cutlass import Boolean, Int32, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.pipeline import Ring
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.config import LadderKernel
 from hopper_gemm.model import hopper
 
 WAIT_NS = 10_000_000
@@ -41,7 +41,7 @@ class LadderRing(Ring):
     relaxed: bool = False
 
     @staticmethod
-    def of(ring: Ring, config: LadderConfig, halves: tuple[int, int]) -> LadderRing:
+    def of(ring: Ring, config: LadderKernel, halves: tuple[int, int]) -> LadderRing:
         """The ring of a config, from the one that the kernel would have; ``halves`` are bytes of A and of B."""
         by_all, by_consumers = config.every_thread("producer"), config.every_thread("consumer")
         speaking = hopper.WARPGROUP_WARPS if config.arrivals == "group" else 1

@@ -305,7 +305,7 @@ class StreamParts(Parts):
 
     def reduction(self, item: Item, size: int, chunk: int) -> Reduction | StreamSum:
         """The reduction of a tile from its pieces."""
-        config, scheduler, place = self.footprint.config, self.scheduler, self.scheduler.place
+        config, scheduler, place = self.config, self.scheduler, self.scheduler.place
         share = place.rank * config.consumers + self.consumer
         shares = config.cluster_m * config.cluster_n * config.consumers
         walk, thread = scheduler.static(), place.in_group

@@ -1,9 +1,10 @@
 """The dynamic scheduler's protocol: how clusters take numbers of items, and how a number reaches every role.
 
-Mirrors :class:`hopper_gemm.kernel.work.Counter` and ``Handed``, and the loops of ``HopperGemm._fill`` and ``_consume``:
-the producer of a cluster's first CTA takes numbers one ahead, passes them to the other producers through a mailbox of
-:data:`SLOTS` slots with full and empty barriers, and every producer hands them to its consumer beside the stages of the
-item. The ring itself is that of :mod:`hopper_gemm.lab.protocols.ring`; here a slot is full once every CTA of the
+Mirrors :class:`hopper_gemm.kernel.work.DynamicWalk` and ``ReceivedWalk``, and the loops of ``HopperGemm._fill`` and
+``_consume``: the producer of a cluster's first CTA takes numbers one ahead, passes them to the other producers through
+a mailbox of :data:`SLOTS` slots with full and empty barriers, and every producer hands them to its consumer beside the
+stages of the item. The ring itself is that of :mod:`hopper_gemm.lab.protocols.ring`; here a slot is full once every CTA
+of the
 cluster has loaded its share of it, and empty once the consumers of all have given it back. CTAs of a cluster begin
 together; any cluster may begin first, and no more than ``resident`` are under way at once.
 """
@@ -157,7 +158,7 @@ class Launch:
         for one in cluster.mail:
             yield counter, self._deliver(cluster, one)
 
-    # The producers: Counter.ask, next and leave; Fill.tile and end ------------------------------
+    # The producers: DynamicWalk.ask, next and leave; Fill.tile and end ------------------------------
 
     def _may_produce(self, cluster: Cluster, cta: Cta) -> bool:
         if cta.producer == "post":
@@ -242,7 +243,7 @@ class Launch:
         cluster = replace(cluster, mail=tuple(other for other in cluster.mail if other != one))
         return cluster.having(rank, mail=mail, arrived=arrived)
 
-    # The consumers: Handed.next, multiply_tile --------------------------------------------------
+    # The consumers: ReceivedWalk.next, multiply_tile --------------------------------------------------
 
     def _full(self, cluster: Cluster, cta: Cta) -> bool:
         """Return True if the consumer's next slot is full: loaded by every CTA, or marked as the end by its own."""

@@ -10,7 +10,7 @@ from itertools import count, cycle, islice
 from typing import Any
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.rules.problem import reachable

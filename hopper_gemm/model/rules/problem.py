@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import WIDE_CHUNK, Footprint, swizzle_bytes
+from hopper_gemm.model.kernel import WIDE_CHUNK, Kernel, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once
 from hopper_gemm.model.rules.rule import Rule
@@ -49,45 +48,45 @@ PROBLEM_RULES = (
 """The rules on problems."""
 
 
-def _parts_of_k(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
-    if problem.k <= config.tile_k * (config.split_k - 1):
-        parts = f"{config.split_k} parts of {config.tile_k} each"
+def _parts_of_k(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
+    if problem.k <= kernel.tile_k * (kernel.split_k - 1):
+        parts = f"{kernel.split_k} parts of {kernel.tile_k} each"
         yield f"k = {problem.k} is too short for {parts}; lower split_k or k_depth"
 
 
-def _workspace(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
-    at_once = clusters_at_once(config.cluster_size) * config.ctas_per_sm
-    if config.part_order == "part" and cluster_tiles(config, problem) * config.split_k > at_once:
+def _workspace(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
+    at_once = clusters_at_once(kernel.cluster_size) * kernel.ctas_per_sm
+    if kernel.part_order == "part" and cluster_tiles(kernel, problem) * kernel.split_k > at_once:
         yield 'part_order "part" puts the parts of a tile too far apart to meet; lower split_k or take part_order tile'
-    crowded = config.consumers != 1 and footprint.accumulators > WIDE_ACCUMULATORS and config.split_k > WIDE_PARTS
-    if config.work_items > 1 and crowded and problem.out_bytes > ELEMENT_BYTES:
+    crowded = kernel.consumers != 1 and kernel.accumulators > WIDE_ACCUMULATORS and kernel.split_k > WIDE_PARTS
+    if kernel.work_items > 1 and crowded and problem.out_bytes > ELEMENT_BYTES:
         spills = (
-            f"{config.split_k} parts of {footprint.accumulators} accumulators spill with the output of {problem.dtype}"
+            f"{kernel.split_k} parts of {kernel.accumulators} accumulators spill with the output of {problem.dtype}"
         )
         yield f"{spills}; lower split_k to {WIDE_PARTS} or take a smaller tile"
-    tiles = cluster_tiles(config, problem) * config.cluster_size
-    need = 4 * config.split_k * tiles * config.tile_m * config.tile_n
-    if config.work_items > 1 and need > WORKSPACE_BYTES_MAX:
+    tiles = cluster_tiles(kernel, problem) * kernel.cluster_size
+    need = 4 * kernel.split_k * tiles * kernel.tile_m * kernel.tile_n
+    if kernel.work_items > 1 and need > WORKSPACE_BYTES_MAX:
         room = f"{need / 2**20:.0f} MiB of {WORKSPACE_BYTES_MAX // 2**20} for a workspace"
-        yield f"{config.split_k} parts of the output take {room}; lower split_k"
+        yield f"{kernel.split_k} parts of the output take {room}; lower split_k"
 
 
-def _held(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
-    held = footprint.held_slots(problem.out_bytes)
-    if held > int(config.stages):
-        yield f'staging "ring" takes {held} slots for {problem.dtype} of {config.stages}; take staging own'
-    if held and problem.k <= config.tile_k * (held - 1):
+def _held(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
+    held = kernel.held_slots(problem.out_bytes)
+    if held > kernel.stages:
+        yield f'staging "ring" takes {held} slots for {problem.dtype} of {kernel.stages}; take staging own'
+    if held and problem.k <= kernel.tile_k * (held - 1):
         yield f'k = {problem.k} fills fewer than the {held} slots that staging "ring" takes; take staging own'
 
 
-def _layouts(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
+def _layouts(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it."""
-    if problem.layouts != "kk" and config.loads != "tma":
-        yield f'loads "{config.loads}" read only layouts kk but got {problem.layouts}; take loads tma'
-    axes = reversed(problem.layouts) if config.swap_ab else problem.layouts
-    sides = (("tile_m", footprint.share_m, config.cluster_n), ("tile_n", footprint.share_n, config.cluster_m))
+    if problem.layouts != "kk" and kernel.loads != "tma":
+        yield f'loads "{kernel.loads}" read only layouts kk but got {problem.layouts}; take loads tma'
+    axes = reversed(problem.layouts) if kernel.swap_ab else problem.layouts
+    sides = (("tile_m", kernel.share_m, kernel.cluster_n), ("tile_n", kernel.share_n, kernel.cluster_m))
     for axis, (name, share, sharers) in zip(axes, sides, strict=True):
-        span, tile = swizzle_bytes(share) // ELEMENT_BYTES, getattr(config, name)
+        span, tile = swizzle_bytes(share) // ELEMENT_BYTES, getattr(kernel, name)
         if axis == "k":
             continue
         if span < LEAST_SPAN:
@@ -96,23 +95,23 @@ def _layouts(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> 
             yield f"{name} = {tile} has {tile // span} boxes of {span}, which {sharers} CTAs cannot share out"
 
 
-def _output(config: GemmConfig, footprint: Footprint, problem: GemmProblem) -> Iterator[str]:
+def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     """A wider output in chunks of the same bytes: they have fewer columns, each stored to an address of its own."""
-    columns, least = footprint.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
+    columns, least = kernel.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
     if problem.out_bytes == ELEMENT_BYTES:
         return
-    full = footprint.accumulators + footprint.spare_registers >= footprint.registers.consumer
-    if config.stream_k and footprint.chunk_n == WIDE_CHUNK and full and config.stores == "tma":
+    full = kernel.accumulators + kernel.spare_registers >= kernel.registers.consumer
+    if kernel.stream_k and kernel.chunk_n == WIDE_CHUNK and full and kernel.stores == "tma":
         yield (
-            f"stream_k beside {footprint.accumulators} accumulators has no registers for the addresses of {columns} "
+            f"stream_k beside {kernel.accumulators} accumulators has no registers for the addresses of {columns} "
             f"columns of {problem.dtype}; take epi_n 32"
         )
     if columns % least:
         need = least * problem.out_bytes // ELEMENT_BYTES
         fix = f"take epi_n {need} or more"
-        if footprint.share_n % need:
-            fix = f"give each consumer a multiple of {need} columns instead of {footprint.share_n}"
-            fix += "" if config.swap_ab else ", or take stores direct"
+        if kernel.share_n % need:
+            fix = f"give each consumer a multiple of {need} columns instead of {kernel.share_n}"
+            fix += "" if kernel.swap_ab else ", or take stores direct"
         yield f"{problem.dtype} leaves in chunks of {columns} columns here and needs whole {least}; {fix}"
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import Footprint
+from hopper_gemm.model.kernel import Kernel
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on a resolved config, on a problem, or on both together.
+    """One condition on a kernel, on a problem, or on both together.
 
     Args:
         name: how tables and messages call it.
         why: the fact behind it.
-        mistakes: what is wrong, each with its fix, where anything is. Given are a config and its footprint; these and
-            a problem; or a problem.
+        mistakes: what is wrong, each with its fix, where anything is. Given are a kernel; a kernel and a
+            problem; or a problem.
     """
 
     name: str
@@ -29,11 +28,11 @@ class Rule:
         return next(self.mistakes(*given), None)
 
 
-def one_of(name: str, allowed: tuple[int, ...]) -> Callable[[GemmConfig, Footprint], Iterator[str]]:
+def one_of(name: str, allowed: tuple[int, ...]) -> Callable[[Kernel], Iterator[str]]:
     """Mistakes of a rule by which a parameter has one of these values."""
 
-    def mistakes(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-        value = getattr(config, name)
+    def mistakes(kernel: Kernel) -> Iterator[str]:
+        value = getattr(kernel, name)
         if value not in allowed:
             yield f"{name} must be one of {', '.join(map(str, allowed))} but got {value}"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import REGISTER_SPLITS, Footprint, accumulators_fit, stages_max
+from hopper_gemm.model.kernel import REGISTER_SPLITS, Kernel, stages_max
 from hopper_gemm.model.rules.rule import Rule, one_of
 
 TILE_M = (64, 128, 192, 256, 320, 384)
@@ -19,91 +18,91 @@ WGMMA_N_MOST = {3: 200, 4: 136}
 102 registers where 640 threads enter with 96 (C7602)."""
 
 
-def _tile_n(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
+def _tile_n(kernel: Kernel) -> Iterator[str]:
     step, most = hopper.WGMMA_N_STEP, hopper.WGMMA_N_MAX
-    if config.tile_n % step or config.tile_n > most:
-        yield f"tile_n must be a multiple of {step} up to {most} but got {config.tile_n}"
+    if kernel.tile_n % step or kernel.tile_n > most:
+        yield f"tile_n must be a multiple of {step} up to {most} but got {kernel.tile_n}"
 
 
-def _k_depth(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.k_depth > K_DEPTH_MAX:
-        yield f"k_depth must be 1 to {K_DEPTH_MAX} but got {config.k_depth}"
+def _k_depth(kernel: Kernel) -> Iterator[str]:
+    if kernel.k_depth > K_DEPTH_MAX:
+        yield f"k_depth must be 1 to {K_DEPTH_MAX} but got {kernel.k_depth}"
 
 
-def _split(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.schedule == "pingpong":
-        if config.split != "m":
+def _split(kernel: Kernel) -> Iterator[str]:
+    if kernel.schedule == "pingpong":
+        if kernel.split != "m":
             yield 'pingpong divides no tile; leave split at "auto"'
         return
     side, other, step, units = ("tile_m", "n", hopper.WGMMA_M, "rows")
-    if config.split == "n":
+    if kernel.split == "n":
         side, other, step, units = ("tile_n", "m", hopper.WGMMA_N_STEP, "columns")
-    tile = getattr(config, side)
-    if tile % (step * int(config.consumers)):
+    tile = getattr(kernel, side)
+    if tile % (step * kernel.consumers):
         yield (
-            f"{config.consumers} consumers cannot share {side} = {tile} in blocks of {step} {units}; "
+            f"{kernel.consumers} consumers cannot share {side} = {tile} in blocks of {step} {units}; "
             f"split along {other} or change consumers"
         )
 
 
-def _schedule(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.schedule == "pingpong" and config.consumers != 2:
-        yield f'pingpong takes turns between 2 consumers but got {config.consumers}; leave consumers at "auto"'
+def _schedule(kernel: Kernel) -> Iterator[str]:
+    if kernel.schedule == "pingpong" and kernel.consumers != 2:
+        yield f'pingpong takes turns between 2 consumers but got {kernel.consumers}; leave consumers at "auto"'
 
 
-def _registers(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if not accumulators_fit(footprint):
-        room = footprint.registers.consumer - footprint.spare_registers
+def _registers(kernel: Kernel) -> Iterator[str]:
+    if not kernel.registers_suffice:
+        room = kernel.registers.consumer - kernel.spare_registers
         yield (
-            f"{footprint.accumulators} accumulator registers per thread exceed the {room} that {config.consumers} "
+            f"{kernel.accumulators} accumulator registers per thread exceed the {room} that {kernel.consumers} "
             "consumers leave; take a smaller tile or more consumers"
         )
 
     producer, crowded = (
-        footprint.registers.producer,
-        config.loads == "mixed" or (config.stream_k and config.split == "m"),
+        kernel.registers.producer,
+        kernel.loads == "mixed" or (kernel.stream_k and kernel.split == "m"),
     )
-    if crowded and config.consumers == 2 and producer == 24 and footprint.share_m == 3 * hopper.WGMMA_M:
-        what = "stream_k" if config.stream_k else f'loads "{config.loads}"'
-        yield f"{what} beside {footprint.accumulators} accumulators spills with chunks of 64 columns; take epi_n 32"
+    if crowded and kernel.consumers == 2 and producer == 24 and kernel.share_m == 3 * hopper.WGMMA_M:
+        what = "stream_k" if kernel.stream_k else f'loads "{kernel.loads}"'
+        yield f"{what} beside {kernel.accumulators} accumulators spills with chunks of 64 columns; take epi_n 32"
 
 
-def _wgmma_n(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    most = WGMMA_N_MOST.get(int(config.consumers), hopper.WGMMA_N_MAX)
-    if config.specialised and footprint.share_n > most:
+def _wgmma_n(kernel: Kernel) -> Iterator[str]:
+    most = WGMMA_N_MOST.get(kernel.consumers, hopper.WGMMA_N_MAX)
+    if kernel.specialised and kernel.share_n > most:
         yield (
-            f"with {config.consumers} consumers a wgmma may be at most {most} columns wide but is {footprint.share_n}; "
+            f"with {kernel.consumers} consumers a wgmma may be at most {most} columns wide but is {kernel.share_n}; "
             "split along n or take 2 consumers"
         )
 
 
-def _stages(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    most, need = stages_max(config), footprint.stage_bytes
+def _stages(kernel: Kernel) -> Iterator[str]:
+    most, need = stages_max(kernel), kernel.stage_bytes
     if most == 0:
         yield f"exceeds smem: one stage of {need} B does not fit beside the epilogue; take a smaller tile or k_depth"
-    if not 1 <= int(config.stages) <= most:
-        yield f"stages must be 1 to {most} here but got {config.stages}; one stage takes {need} B"
+    if not 1 <= kernel.stages <= most:
+        yield f"stages must be 1 to {most} here but got {kernel.stages}; one stage takes {need} B"
 
 
-def _stagger(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    most = max(0, min(int(config.stages) - 1, STAGGER_MAX))
-    if config.stages and config.stagger > most:
-        yield f"stagger must be 0 to {most} with {config.stages} stages but got {config.stagger}"
+def _stagger(kernel: Kernel) -> Iterator[str]:
+    most = max(0, min(kernel.stages - 1, STAGGER_MAX))
+    if kernel.stages and kernel.stagger > most:
+        yield f"stagger must be 0 to {most} with {kernel.stages} stages but got {kernel.stagger}"
 
 
-def _cluster(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if (config.cluster_m, config.cluster_n) not in CLUSTERS:
+def _cluster(kernel: Kernel) -> Iterator[str]:
+    if (kernel.cluster_m, kernel.cluster_n) not in CLUSTERS:
         allowed = ", ".join(f"{m}x{n}" for m, n in CLUSTERS)
-        yield f"cluster must be one of {allowed} but got {config.cluster_m}x{config.cluster_n}"
+        yield f"cluster must be one of {allowed} but got {kernel.cluster_m}x{kernel.cluster_n}"
 
 
-def _multicast(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.multicast == "alternate":
-        if config.cluster_m * config.cluster_n == 1:
+def _multicast(kernel: Kernel) -> Iterator[str]:
+    if kernel.multicast == "alternate":
+        if kernel.cluster_m * kernel.cluster_n == 1:
             yield 'multicast "alternate" is for CTAs that share a tile and cluster is 1x1; leave it at "split"'
         return
-    for side, sharers in (("tile_m", config.cluster_n), ("tile_n", config.cluster_m)):
-        rows = getattr(config, side)
+    for side, sharers in (("tile_m", kernel.cluster_n), ("tile_n", kernel.cluster_m)):
+        rows = getattr(kernel, side)
         if rows % (8 * sharers):
             yield (
                 f"{side} = {rows} cannot be cut into {sharers} parts of whole 8-row atoms; change it or the cluster, "

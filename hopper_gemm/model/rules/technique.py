@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import Footprint, is_odd_chunk, smem_limit, stages_max
+from hopper_gemm.model.kernel import Kernel, is_odd_chunk, smem_limit, stages_max
 from hopper_gemm.model.problem import ELEMENT_BYTES
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.rules.rule import Rule, one_of
@@ -29,189 +28,187 @@ COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
 DIRECT_MOST = 184
 
 
-def _loads(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.loads == "tma":
+def _loads(kernel: Kernel) -> Iterator[str]:
+    if kernel.loads == "tma":
         return
-    loads = f'loads "{config.loads}"'
-    if config.cluster_size > 1:
+    loads = f'loads "{kernel.loads}"'
+    if kernel.cluster_size > 1:
         yield f"{loads} cannot multicast; take cluster 1x1"
-    copied = config.tile_n + (config.tile_m if config.loads == "cp_async" else 0)
+    copied = kernel.tile_n + (kernel.tile_m if kernel.loads == "cp_async" else 0)
     if copied > COPIED_ROWS:
         yield f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
-    if config.loads == "cp_async" and config.tile_m == 320 and config.consumers == 3 and config.stages == 1:
+    if kernel.loads == "cp_async" and kernel.tile_m == 320 and kernel.consumers == 3 and kernel.stages == 1:
         yield f"{loads} of 320 rows for 3 consumers spill with one stage; take more stages or 2 consumers"
-    if config.tile_m >= DEEP_COPIES[0] and config.k_depth >= DEEP_COPIES[1] and config.loads == "cp_async":
-        yield f"{loads} of {config.tile_m} rows at k_depth {config.k_depth} spill; lower k_depth or tile_m"
+    if kernel.tile_m >= DEEP_COPIES[0] and kernel.k_depth >= DEEP_COPIES[1] and kernel.loads == "cp_async":
+        yield f"{loads} of {kernel.tile_m} rows at k_depth {kernel.k_depth} spill; lower k_depth or tile_m"
 
 
-def _stores(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.stores == "tma":
+def _stores(kernel: Kernel) -> Iterator[str]:
+    if kernel.stores == "tma":
         return
-    if config.specialised and config.consumers == 2 and min(footprint.share_n, footprint.accumulators) > DIRECT_MOST:
+    if kernel.specialised and kernel.consumers == 2 and min(kernel.share_n, kernel.accumulators) > DIRECT_MOST:
         yield (
-            f'stores "direct" from {footprint.accumulators} accumulators, {footprint.share_n} columns wide, run out of '
+            f'stores "direct" from {kernel.accumulators} accumulators, {kernel.share_n} columns wide, run out of '
             f"registers beyond {DIRECT_MOST} of both; take stores tma"
         )
-    if config.epi_n or config.epi_buffers:
+    if kernel.epi_n or kernel.epi_buffers:
         yield 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
 
 
-def _split_k(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.split_k > 1:
-        yield from (_in_workspace if config.reduction == "workspace" else _in_cluster)(config, footprint)
+def _split_k(kernel: Kernel) -> Iterator[str]:
+    if kernel.split_k > 1:
+        yield from (_in_workspace if kernel.reduction == "workspace" else _in_cluster)(kernel)
 
 
-def _in_cluster(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.split_k not in SPLIT_K:
+def _in_cluster(kernel: Kernel) -> Iterator[str]:
+    if kernel.split_k not in SPLIT_K:
         yield (
-            f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {config.split_k}; "
+            f"split_k must be one of {', '.join(map(str, SPLIT_K))} but got {kernel.split_k}; "
             f'take reduction "workspace" for any up to {PARTS_MAX}'
         )
-    alone = config.cluster_m * config.cluster_n == 1 and config.schedule == "cooperative"
-    if not alone or config.loads != "tma" or config.stores != "tma":
+    alone = kernel.cluster_m * kernel.cluster_n == 1 and kernel.schedule == "cooperative"
+    if not alone or kernel.loads != "tma" or kernel.stores != "tma":
         yield "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
-    if footprint.chunks % config.split_k:
-        yield f"{footprint.chunks} chunks of a consumer cannot be dealt to {config.split_k} CTAs; take a smaller epi_n"
-    most, blocks = CLUSTER_MOST.get(int(config.consumers), GATHERED_MOST), _blocks(footprint)
-    if config.consumers == 1 and blocks <= 2:
+    if kernel.chunks % kernel.split_k:
+        yield f"{kernel.chunks} chunks of a consumer cannot be dealt to {kernel.split_k} CTAs; take a smaller epi_n"
+    most, blocks = CLUSTER_MOST.get(kernel.consumers, GATHERED_MOST), _blocks(kernel)
+    if kernel.consumers == 1 and blocks <= 2:
         most = 208
-    elif config.consumers == 2 and blocks in ODD_BLOCKS:
+    elif kernel.consumers == 2 and blocks in ODD_BLOCKS:
         most = 160
-    if config.ctas_per_sm > 1 and config.consumers == 1 and config.split_k == SPLIT_K[-1]:
-        most = min(most, footprint.registers.consumer - footprint.spare_registers - 8)
-    yield from _held_accumulators("cluster", footprint, most)
-    room = footprint.stage_bytes * int(config.stages)
-    if footprint.reduction_bytes > room:
-        yield f"the parts of a tile take {footprint.reduction_bytes} B but the ring has {room}; take more stages"
+    if kernel.ctas_per_sm > 1 and kernel.consumers == 1 and kernel.split_k == SPLIT_K[-1]:
+        most = min(most, kernel.registers.consumer - kernel.spare_registers - 8)
+    yield from _held_accumulators("cluster", kernel, most)
+    room = kernel.stage_bytes * kernel.stages
+    if kernel.reduction_bytes > room:
+        yield f"the parts of a tile take {kernel.reduction_bytes} B but the ring has {room}; take more stages"
 
 
-def _in_workspace(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    most = min(PARTS_MAX, clusters_at_once(config.cluster_size) * config.ctas_per_sm)
-    if config.split_k > most:
-        yield f"split_k must be at most {most}, the clusters that fit the GPU at once, but got {config.split_k}"
-    if config.schedule != "cooperative":
+def _in_workspace(kernel: Kernel) -> Iterator[str]:
+    most = min(PARTS_MAX, clusters_at_once(kernel.cluster_size) * kernel.ctas_per_sm)
+    if kernel.split_k > most:
+        yield f"split_k must be at most {most}, the clusters that fit the GPU at once, but got {kernel.split_k}"
+    if kernel.schedule != "cooperative":
         yield 'reduction "workspace" needs a walk over parts: take schedule cooperative'
-    if config.loads != "tma" or config.stores != "tma":
+    if kernel.loads != "tma" or kernel.stores != "tma":
         yield 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
-    most = WORKSPACE_MOST.get(int(config.consumers), GATHERED_MOST)
-    if config.consumers != 1 and _blocks(footprint) == ODD_BLOCKS[-1]:
-        most = 100 if config.consumers == 2 else 60
-    yield from _held_accumulators("workspace", footprint, most)
+    most = WORKSPACE_MOST.get(kernel.consumers, GATHERED_MOST)
+    if kernel.consumers != 1 and _blocks(kernel) == ODD_BLOCKS[-1]:
+        most = 100 if kernel.consumers == 2 else 60
+    yield from _held_accumulators("workspace", kernel, most)
 
 
-def _held_accumulators(reduction: str, footprint: Footprint, most: int) -> Iterator[str]:
-    if footprint.accumulators > most:
-        room = (
-            f'reduction "{reduction}" has registers for {most} accumulators of {footprint.config.consumers} consumers'
-        )
-        yield f"{room}, {_blocks(footprint)} blocks of rows each, but got {footprint.accumulators}; take a smaller tile"
+def _held_accumulators(reduction: str, kernel: Kernel, most: int) -> Iterator[str]:
+    if kernel.accumulators > most:
+        room = f'reduction "{reduction}" has registers for {most} accumulators of {kernel.consumers} consumers'
+        yield f"{room}, {_blocks(kernel)} blocks of rows each, but got {kernel.accumulators}; take a smaller tile"
 
 
-def _blocks(footprint: Footprint) -> int:
+def _blocks(kernel: Kernel) -> int:
     """Blocks of 64 rows that a consumer computes."""
-    return footprint.share_m // hopper.WGMMA_M
+    return kernel.share_m // hopper.WGMMA_M
 
 
-def _reduction(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.reduction == "workspace" and config.split_k == 1:
+def _reduction(kernel: Kernel) -> Iterator[str]:
+    if kernel.reduction == "workspace" and kernel.split_k == 1:
         yield 'reduction "workspace" adds up split-K parts and split_k is 1; take reduction "cluster" or raise split_k'
 
 
-def _part_order(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.part_order == "part" and config.work_items == 1:
+def _part_order(kernel: Kernel) -> Iterator[str]:
+    if kernel.part_order == "part" and kernel.work_items == 1:
         yield 'part_order "part" is for parts that clusters take one by one: take reduction workspace, raise split_k'
 
 
-def _swizzle(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.swizzle > SWIZZLE_MAX:
-        yield f"swizzle must be 1 to {SWIZZLE_MAX} but got {config.swizzle}"
+def _swizzle(kernel: Kernel) -> Iterator[str]:
+    if kernel.swizzle > SWIZZLE_MAX:
+        yield f"swizzle must be 1 to {SWIZZLE_MAX} but got {kernel.swizzle}"
 
 
-def _reverse_k(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.reverse_k and not _walks(config):
+def _reverse_k(kernel: Kernel) -> Iterator[str]:
+    if kernel.reverse_k and not _walks(kernel):
         yield f"reverse_k reverses k from tile to tile of a CTA: {_WALKS}"
 
 
-def _pace(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.pace > PACE_MAX:
-        yield f"pace must be 0 to {PACE_MAX} stages but got {config.pace}"
-    if config.pace and not _walks(config):
+def _pace(kernel: Kernel) -> Iterator[str]:
+    if kernel.pace > PACE_MAX:
+        yield f"pace must be 0 to {PACE_MAX} stages but got {kernel.pace}"
+    if kernel.pace and not _walks(kernel):
         yield f"pace holds back who walks over tiles: {_WALKS}"
 
 
 _WALKS = "take loads tma, split_k 1"
 
 
-def _walks(config: GemmConfig) -> bool:
+def _walks(kernel: Kernel) -> bool:
     """Whether a producer walks over whole tiles."""
-    return config.loads == "tma" and config.split_k == 1
+    return kernel.loads == "tma" and kernel.split_k == 1
 
 
-def _evict_c(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.evict_c and config.stores == "direct":
+def _evict_c(kernel: Kernel) -> Iterator[str]:
+    if kernel.evict_c and kernel.stores == "direct":
         yield 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
 
 
-def _swap_ab(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.swap_ab and config.stores == "direct":
+def _swap_ab(kernel: Kernel) -> Iterator[str]:
+    if kernel.swap_ab and kernel.stores == "direct":
         yield 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
 
 
-def _four(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    plain = config.schedule == "cooperative" and config.split_k == 1
-    if config.consumers == 4 and not (plain and config.loads == "tma" and config.stores == "tma"):
+def _four(kernel: Kernel) -> Iterator[str]:
+    plain = kernel.schedule == "cooperative" and kernel.split_k == 1
+    if kernel.consumers == 4 and not (plain and kernel.loads == "tma" and kernel.stores == "tma"):
         yield "4 consumers share whole tiles by TMA: take schedule cooperative, split_k 1, loads and stores tma"
 
 
-def _epi_n(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    columns = int(config.epi_n)
-    if config.stores == "direct":
+def _epi_n(kernel: Kernel) -> Iterator[str]:
+    columns = kernel.epi_n
+    if kernel.stores == "direct":
         return
     if not is_odd_chunk(columns):
-        yield from one_of("epi_n", EPI_N)(config, footprint)
-    elif footprint.share_n % columns:
-        yield f"chunks of {columns} columns cannot make up a share of {footprint.share_n}; take a divisor, or {EPI_N}"
+        yield from one_of("epi_n", EPI_N)(kernel)
+    elif kernel.share_n % columns:
+        yield f"chunks of {columns} columns cannot make up a share of {kernel.share_n}; take a divisor, or {EPI_N}"
 
 
-def _staging(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.stores == "direct" or config.staging == "ring" or int(config.stages) > stages_max(config):
+def _staging(kernel: Kernel) -> Iterator[str]:
+    if kernel.stores == "direct" or kernel.staging == "ring" or kernel.stages > stages_max(kernel):
         return
-    if config.epi_buffers == 0:
+    if kernel.epi_buffers == 0:
         yield 'epi_buffers must be at least 1 but got 0; leave it at "max"'
-    if footprint.smem_bytes > smem_limit(config):
+    if kernel.smem_bytes > smem_limit(kernel):
         yield (
-            f"{config.epi_buffers} epilogue buffers take the CTA to {footprint.smem_bytes} B of {smem_limit(config)}; "
+            f"{kernel.epi_buffers} epilogue buffers take the CTA to {kernel.smem_bytes} B of {smem_limit(kernel)}; "
             'leave epi_buffers at "max"'
         )
 
 
-def _ring_staging(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.staging == "own":
+def _ring_staging(kernel: Kernel) -> Iterator[str]:
+    if kernel.staging == "own":
         return
-    if config.schedule != "cooperative" or config.loads != "tma" or config.stores != "tma":
+    if kernel.schedule != "cooperative" or kernel.loads != "tma" or kernel.stores != "tma":
         yield 'staging "ring" is for a tile that TMA loads and stores: take schedule cooperative'
-    if config.split_k > 1:
+    if kernel.split_k > 1:
         yield 'staging "ring" stores whole tiles; take split_k 1, or staging own'
-    if config.k_depth != 4:
-        yield f'staging "ring" puts chunks where rows of 128 bytes lay: take k_depth 4 but got {config.k_depth}'
-    if config.epi_buffers:
+    if kernel.k_depth != 4:
+        yield f'staging "ring" puts chunks where rows of 128 bytes lay: take k_depth 4 but got {kernel.k_depth}'
+    if kernel.epi_buffers:
         yield 'staging "ring" has no buffers of its own; leave epi_buffers at "max"'
-    if not footprint.slot_chunks:
-        yield f"a chunk of {footprint.chunk_n} columns does not fit into a consumer's part of a slot; lower epi_n"
-    held = footprint.held_slots(ELEMENT_BYTES)
-    if held > int(config.stages):
-        yield f'staging "ring" takes {held} slots and the ring has {config.stages}; take more stages, or a wider epi_n'
+    if not kernel.slot_chunks:
+        yield f"a chunk of {kernel.chunk_n} columns does not fit into a consumer's part of a slot; lower epi_n"
+    held = kernel.held_slots(ELEMENT_BYTES)
+    if held > kernel.stages:
+        yield f'staging "ring" takes {held} slots and the ring has {kernel.stages}; take more stages, or a wider epi_n'
 
 
-def _scheduler(config: GemmConfig, footprint: Footprint) -> Iterator[str]:
-    if config.scheduler == "static":
+def _scheduler(kernel: Kernel) -> Iterator[str]:
+    if kernel.scheduler == "static":
         return
-    if config.schedule != "cooperative" or config.loads != "tma":
+    if kernel.schedule != "cooperative" or kernel.loads != "tma":
         yield (
             'scheduler "dynamic" hands work from a producer to consumers that share each tile: take schedule '
             "cooperative, loads tma"
         )
-    if footprint.parts_meet:
+    if kernel.parts_meet:
         yield 'scheduler "dynamic" takes whole tiles or split-K parts through a workspace; take static'
 
 

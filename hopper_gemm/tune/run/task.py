@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol
@@ -231,7 +231,7 @@ Event = Joined | Said | Begun | Answer | Left
 def launch_key(point: Point) -> tuple[Any, ...]:
     """What two points must share, beside their machine code, to be one measurement."""
     assert point.config is not None
-    footprint = footprint_of(point.config)
+    footprint = resolve(point.config)
     values = all_values(point.config)
     host = tuple(values[name] for name in HOST_FIELDS)
     about = (point.problem, point.regime, point.context, point.against, point.data)

@@ -19,7 +19,7 @@ from typing import Any
 from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
@@ -373,7 +373,7 @@ class Worker:
 def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
     """What compiling tells of a point, by column."""
     assert point.config is not None
-    figures: dict[str, Any] = {"smem_bytes": footprint_of(point.config).smem_bytes}
+    figures: dict[str, Any] = {"smem_bytes": resolve(point.config).smem_bytes}
     if built.report is not None:
         figures |= {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions", "code")}
     return figures
@@ -382,7 +382,7 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
 def serialised(point: Point, built: Built) -> str:
     """What a measured kernel's row should say beside its figures, if anything."""
     assert point.config is not None
-    most, told = footprint_of(point.config).wgmma_waits, built.reason
+    most, told = resolve(point.config).wgmma_waits, built.reason
     if built.report is None or built.report.wgmma_waits <= most:
         return told
     waits = f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"

@@ -10,7 +10,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.tune.search.gp import Gp
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
-from hopper_gemm.tune.search.samplers import Inside, Losses, Ranked, Tpe, diverse
+from hopper_gemm.tune.search.samplers import LegalSampler, Losses, Ranked, Tpe, diverse
 
 SAMPLERS = ("exhaustive", "random", "tpe", "gp", "prior")
 
@@ -24,12 +24,12 @@ def make(
     seeds: int = 4,
     earlier: Sequence[tuple[GemmConfig, Losses, float]] = (),
     known: Sequence[int] = (),
-) -> Inside:
+) -> LegalSampler:
     """A sampler by its name.
 
     Args:
         name: of :data:`SAMPLERS`.
-        space, objective, seed: as for :class:`hopper_gemm.tune.search.samplers.Inside`.
+        space, objective, seed: as for :class:`hopper_gemm.tune.search.samplers.LegalSampler`.
         predicted: logarithm of the time that a model predicts for each config of the space.
         seeds: configs that guided samplers try first: up to half of them the best of earlier studies, the others the
             model's.
@@ -42,7 +42,7 @@ def make(
     if name == "exhaustive":
         return Ranked(space, objective, seed, np.arange(len(space)))
     if name == "random":
-        return Inside(space, objective, seed)
+        return LegalSampler(space, objective, seed)
     told = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
     first = list(dict.fromkeys(number for _, number in told))[: seeds // 2]
     if name == "prior":

@@ -18,7 +18,7 @@ ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Covariance:
     """How alike figures at two places are.
 
     Args:
@@ -35,7 +35,7 @@ class Kernel:
         """Covariance of any two places; rows of ``a`` down, rows of ``b`` across."""
         return covariance(apart(a, b, self.groups), self.scales)
 
-    def fitted(self, where: np.ndarray, figures: np.ndarray) -> Kernel:
+    def fitted(self, where: np.ndarray, figures: np.ndarray) -> Covariance:
         """Length scales and noise by marginal likelihood, one after the other over a few values each.
 
         Args:
@@ -62,7 +62,7 @@ class Kernel:
                 scales[group] = SCALES[int(np.argmax(rated))]
             whole = covariance(distances, scales)
             noise = max(NOISES, key=lambda one: score(whole, one))
-        return Kernel(self.groups, scales, noise)
+        return Covariance(self.groups, scales, noise)
 
 
 class Posterior:
@@ -75,7 +75,7 @@ class Posterior:
         known: places that have a figure, or will have one.
     """
 
-    def __init__(self, kernel: Kernel, places: np.ndarray, known: np.ndarray) -> None:
+    def __init__(self, kernel: Covariance, places: np.ndarray, known: np.ndarray) -> None:
         self._kernel, self._places, self._known = kernel, places, known
         self._inverse = np.linalg.inv(_factor(kernel.between(known, known), kernel.noise))
         across = kernel.between(known.astype(np.float32), places.astype(np.float32))  # the time goes into exponentials

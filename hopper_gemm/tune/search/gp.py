@@ -9,10 +9,10 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.tune.search.gaussian import Kernel, Posterior
+from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
-from hopper_gemm.tune.search.samplers import Inside, Losses
+from hopper_gemm.tune.search.samplers import LegalSampler, Losses
 
 CURIOSITY = 1.0
 """Between learning and gaining; chosen by simulated searches (docs/samplers.md), as is the
@@ -28,7 +28,7 @@ FITTED = 200
 """Observations that choose the length scales where there are more; the fit takes time with the cube of their number."""
 
 
-class Gp(Inside):
+class Gp(LegalSampler):
     """A Gaussian process over the legal configs, on top of a model's prediction. The config is taken that could be the
     best: that with the lowest mean less about :data:`CURIOSITY` deviations. What is being measured counts as what the
     process expects of it.
@@ -54,7 +54,7 @@ class Gp(Inside):
         self._predicted = predicted
         self._where = np.hstack([space.places, _scaled(predicted, predicted)[:, None]])
         groups = np.append(space.groups, space.groups.max() + 1)
-        self._kernel = Kernel(groups, np.full(groups.max() + 1, 1.0))
+        self._kernel = Covariance(groups, np.full(groups.max() + 1, 1.0))
         self._outside = [one for one in earlier if one[0] not in space.number]
         self._fitted = 0
         self._posterior: Posterior | None = None

@@ -22,13 +22,14 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
 
-HOPELESS = 0.4
-"""A technique whose best is predicted so much slower, as a logarithm, is not tried unless the search comes to it."""
+SLOWEST_TECHNIQUE = 0.4
+"""Logarithm of predicted times: a technique whose best config is predicted this much slower than the best of all is
+left out of the initial configs."""
 
 Losses = tuple[float, ...]
 
 
-class Inside(optuna.samplers.BaseSampler):
+class LegalSampler(optuna.samplers.BaseSampler):
     """The base: keeps proposals inside the legal set and off what was tried. This one draws at random.
 
     Each has an Optuna study of its own, in memory.
@@ -126,7 +127,7 @@ class Inside(optuna.samplers.BaseSampler):
         return int(self._rng.choice(free))
 
 
-class Ranked(Inside):
+class Ranked(LegalSampler):
     """Configs in the order of a model's prediction.
 
     Args:
@@ -144,7 +145,7 @@ class Ranked(Inside):
         return int(free[self._predicted[free].argmin()])
 
 
-class Tpe(Inside):
+class Tpe(LegalSampler):
     """Optuna's TPE; the free legal config nearest to what it suggests is taken."""
 
     def __init__(self, space: LegalSpace, objective: Objective, seed: int, first: Iterable[int] = ()) -> None:
@@ -182,7 +183,7 @@ def predictions(configs: Iterable[GemmConfig], problem: GemmProblem) -> np.ndarr
 
 def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> list[int]:
     """The configs with the best predictions, no two with one tile and depth: near twins teach little. Every other one
-    is the best of another technique, as long as it is not hopeless.
+    is the best of another technique, as long as that is not predicted much slower.
 
     Args:
         predicted: logarithm of a time.
@@ -191,14 +192,14 @@ def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> 
     """
     tiles: dict[Any, int] = {}
     techniques: dict[Any, int] = {}
-    hopeless = float(predicted.min()) + HOPELESS if len(predicted) else 0.0
+    slowest = float(predicted.min()) + SLOWEST_TECHNIQUE if len(predicted) else 0.0
     for i in map(int, predicted.argsort(kind="stable")):
         config = configs[i]
         if len(tiles) < most:
             tiles.setdefault((config.tile_m, config.tile_n, config.k_depth), i)
-        if predicted[i] > hopeless and len(tiles) == most:
+        if predicted[i] > slowest and len(tiles) == most:
             break
-        if predicted[i] <= hopeless:
+        if predicted[i] <= slowest:
             techniques.setdefault(technique(config), i)
     alternately = (one for pair in zip_longest(tiles.values(), techniques.values()) for one in pair if one is not None)
     return list(dict.fromkeys(alternately))[:most]

@@ -19,7 +19,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.catalogue import make
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective, joint
-from hopper_gemm.tune.search.samplers import Inside, predictions
+from hopper_gemm.tune.search.samplers import LegalSampler, predictions
 from hopper_gemm.tune.study.files import here_or_recorded
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
@@ -144,7 +144,7 @@ class Search:
         if self._left is not None and place.started is not None:
             self._left = max(0.0, self._left - (self._clock() - place.started))
 
-    def _sampler(self, place: _Place) -> Inside:
+    def _sampler(self, place: _Place) -> LegalSampler:
         """The place's sampler, which is told what there is when it is made."""
         if place.sampler is not None:
             return place.sampler
@@ -201,7 +201,7 @@ class _Place:
     done: set[int] = field(default_factory=set)
     started: float | None = None
     closed: bool = False
-    sampler: Inside | None = None
+    sampler: LegalSampler | None = None
 
     def __post_init__(self) -> None:
         self.number = {point: i for i, of in enumerate(self.points) for point in of}

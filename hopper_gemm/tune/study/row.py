@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NamedTuple
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS, WIDEST, all_values
@@ -153,8 +153,8 @@ class RowParser:
         return self._known[kind, found]
 
 
-def _config(**values: Any) -> GemmConfig:
-    return WIDEST(**values).narrowed()
+def _config(**values: Any) -> Kernel:
+    return resolve(WIDEST(**values)).narrowed()
 
 
 def _converter(name: str, kind: str) -> Callable[[str], Any]:

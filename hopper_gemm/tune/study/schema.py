@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, WIDEST
 
 SCHEMA_VERSION = 3

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
 from hopper_gemm.model.menu import promising
 from hopper_gemm.model.point import Point
@@ -58,7 +58,7 @@ class Rung:
     adds: str
     start: str | None
     published: str
-    config: GemmConfig
+    config: Kernel
 
     def as_dict(self) -> dict[str, Any]:
         """The rung in provenance, from which tables know the ladder without its spec."""
@@ -141,12 +141,12 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
     return Space(kept, dict(Counter(why.split(":", 1)[0] for why in found.values() if why)), len(found))
 
 
-def begun_with(spec: SweepSpec) -> list[GemmConfig]:
+def begun_with(spec: SweepSpec) -> list[Kernel]:
     """The first config of each known grid, legal or not: a search tries these first."""
     return [next(_grid(spec, grid))[0] for grid in spec.known]
 
 
-def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[GemmConfig, str]:
+def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[Kernel, str]:
     """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
     refused = [str(reason) for reason in problem_reasons(problem)]
     known = {config: why for grid in spec.known for config, why in _grid(spec, grid)}
@@ -160,7 +160,7 @@ def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[GemmConfig, str]:
     return {config: why for config, why in ruled.items() if why or config in kept}
 
 
-def _refusals(spec: SweepSpec) -> Mapping[GemmConfig, tuple[str, ...]]:
+def _refusals(spec: SweepSpec) -> Mapping[Kernel, tuple[str, ...]]:
     """Every config with the rules that refuse it, whatever the problem.
 
     What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
@@ -175,15 +175,15 @@ def _refusals(spec: SweepSpec) -> Mapping[GemmConfig, tuple[str, ...]]:
 
 
 SPACES = 4
-_LAST: dict[str, dict[GemmConfig, tuple[str, ...]]] = {}
+_LAST: dict[str, dict[Kernel, tuple[str, ...]]] = {}
 """So many spaces that were enumerated last: problems of a list are tuned in another where they are short, or long, or
 have a large output."""
 
 
-def _enumerated(spec: SweepSpec) -> dict[GemmConfig, tuple[str, ...]]:
+def _enumerated(spec: SweepSpec) -> dict[Kernel, tuple[str, ...]]:
     if spec.rungs:
         return {rung.config: _why(rung.config) for rung in rungs(spec)}
-    found: dict[GemmConfig, tuple[str, ...]] = {}
+    found: dict[Kernel, tuple[str, ...]] = {}
     for grid in (spec.space, *spec.grids):
         for config, why in _grid(spec, grid):
             found.setdefault(config, why)
@@ -194,7 +194,7 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
 
 
-def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
+def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[Kernel, tuple[str, ...]]]:
     """Every config of one grid with the rules that refuse it, the last parameter fastest."""
     axes = _axes(grid)
     kind = kind_of(axes)
@@ -215,7 +215,7 @@ def _is_order(name: str, value: Any) -> bool:
     return name in ("raster", "serpentine") or (name == "swizzle" and value <= SWIZZLE_MAX)
 
 
-def _why(config: GemmConfig) -> tuple[str, ...]:
+def _why(config: Kernel) -> tuple[str, ...]:
     return tuple(map(str, reasons(config)))
 
 
@@ -223,9 +223,8 @@ def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for name, chosen in choice.items() for field, value in fields_of(name, chosen).items()}
 
 
-def _config(spec: SweepSpec, kind: type[GemmConfig], fields: dict[str, Any]) -> GemmConfig:
-    config = resolve(kind(**fields))
+def _config(spec: SweepSpec, kind: type[GemmConfig], fields: dict[str, Any]) -> Kernel:
+    kernel = resolve(kind(**fields))
     if "stagger" not in spec.lower_to_fit:
-        return config
-    assert isinstance(config.stages, int)
-    return replace(config, stagger=max(0, min(config.stagger, config.stages - 1, STAGGER_MAX)))
+        return kernel
+    return kernel.but(stagger=max(0, min(kernel.stagger, kernel.stages - 1, STAGGER_MAX)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import REGISTER_SPLITS, footprint_of, stages_max
+from hopper_gemm.model.kernel import REGISTER_SPLITS, resolve, stages_max
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
@@ -22,9 +22,9 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         problem: what is multiplied.
 
     Returns:
-        By name; figures that need whole footprint, or a config that can run, are None without them:
+        By name; figures that need whole shares, or a config that can run, are None without them:
 
-        * problem, config, label: as asked, the config resolved, and in a line;
+        * problem, config, label: as asked, the config with nothing left open, and in a line;
         * legal, reasons: whether it can run, and why not, one line each;
         * stages_max, stage_bytes: stages that fit, bytes of one stage;
         * smem_bytes, smem_map: shared memory of a CTA, and its regions in order;
@@ -40,33 +40,32 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         * predicted_us: what the analytic model expects of a config that can run;
         * paced_by: what it thinks sets the pace of a stage: math, load or ring.
     """
-    footprint = footprint_of(config)
-    resolved = footprint.config
+    kernel = resolve(config)
     found = reasons(config, problem)
-    split = footprint.registers if resolved.consumers in REGISTER_SPLITS else None
-    whole = footprint.share_n > 0 and footprint.share_m >= hopper.WGMMA_M
-    said = None if found else predict(resolved, problem)
-    falls = waves(resolved, problem) if resolved.cluster_size <= hopper.SM_COUNT else None
+    split = kernel.registers if kernel.consumers in REGISTER_SPLITS else None
+    whole = kernel.share_n > 0 and kernel.share_m >= hopper.WGMMA_M
+    said = None if found else predict(kernel, problem)
+    falls = waves(kernel, problem) if kernel.cluster_size <= hopper.SM_COUNT else None
     return {
         "problem": asdict(problem),
-        "config": resolved.as_dict(),
-        "label": str(resolved),
+        "config": kernel.as_dict(),
+        "label": str(kernel),
         "legal": not found,
         "reasons": [str(reason) for reason in found],
-        "stages_max": stages_max(config),
-        "stage_bytes": footprint.stage_bytes,
-        "smem_bytes": footprint.smem_bytes,
-        "smem_map": footprint.smem_map,
-        "accumulators": footprint.accumulators,
+        "stages_max": stages_max(kernel),
+        "stage_bytes": kernel.stage_bytes,
+        "smem_bytes": kernel.smem_bytes,
+        "smem_map": kernel.smem_map,
+        "accumulators": kernel.accumulators,
         "registers": None if split is None else {"producer": split.producer, "consumer": split.consumer},
-        "wgmma": f"{footprint.wgmma_per_stage} x m64n{footprint.share_n}k16" if whole else None,
-        "swizzle_bytes": footprint.swizzle_bytes,
-        "threads": footprint.threads,
+        "wgmma": f"{kernel.wgmma_per_stage} x m64n{kernel.share_n}k16" if whole else None,
+        "swizzle_bytes": kernel.swizzle_bytes,
+        "threads": kernel.threads,
         "tiles": falls.tiles if falls else 0,
         "waves": falls.waves if falls else 0,
         "wave_efficiency": falls.efficiency if falls else 0.0,
-        "flop_per_smem_byte": smem_intensity(resolved),
-        "smem_read_bytes_per_flop": smem_reads_per_flop(resolved) if whole else None,
+        "flop_per_smem_byte": smem_intensity(kernel),
+        "smem_read_bytes_per_flop": smem_reads_per_flop(kernel) if whole else None,
         "limit_us": limit_seconds(problem) * 1e6,
         "predicted_us": said.seconds * 1e6 if said else None,
         "paced_by": said.limit if said else None,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.tune.parameters import all_values
-from hopper_gemm.tune.parameters import config_of as config_of_values
+from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.tables.pivot import Group, config_of, groups, one_line, words
 
 NOT_MEASURED = "not measured"
@@ -83,7 +82,7 @@ def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]
     parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
     steps: dict[str | None, Step] = {}
     for rung in rungs:
-        config = config_of_values(rung["config"])
+        config = kernel_of(rung["config"])
         start = steps.get(rung["from"])
         results = tuple(
             _result(group, found.get(config), None if start is None else start.results[i])

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.parameters import FIELDS
-from hopper_gemm.tune.parameters import config_of as config_of_values
+from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
 from hopper_gemm.tune.study.row import ResultsError, as_text
@@ -104,9 +104,9 @@ def plain(value: Any) -> Any:
     return None if value is pd.NA or value != value else value.item() if hasattr(value, "item") else value
 
 
-def config_of(row: Mapping[str, Any] | pd.Series) -> GemmConfig:
-    """The config of a frame's row."""
-    return config_of_values({name: plain(row[name]) for name in FIELDS})
+def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
+    """The kernel of a frame's row."""
+    return kernel_of({name: plain(row[name]) for name in FIELDS})
 
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:

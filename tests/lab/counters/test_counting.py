@@ -27,7 +27,7 @@ from hopper_gemm.lab.counters.profiler import (
 )
 from hopper_gemm.lab.counters.waits import FIGURES
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId

@@ -14,7 +14,7 @@ from hopper_gemm.lab.counters.table import (
     with_derived,
 )
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.reader import frame_of, read_study

@@ -13,7 +13,7 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.lab.guard.binaries import RecordedBinaryError, record_binary, recorded_binaries
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 
 PROBLEM = GemmProblem(4096, 4096, 4096)

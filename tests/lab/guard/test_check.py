@@ -16,7 +16,7 @@ from hopper_gemm.lab.guard import check as questions
 from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, record_binary, recorded_binaries
 from hopper_gemm.lab.guard.check import CODES, MORE, PROTOCOLS, Check, Checked, Guarded, code_of, guarded_of, record
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, recorded_tables, write_tuned
 from hopper_gemm.tune.measure.device import GpuId

@@ -8,12 +8,12 @@ from itertools import islice
 import pytest
 
 from hopper_gemm.lab.ladder import config as module
-from hopper_gemm.lab.ladder.config import DEFAULTS, LADDER_FIELDS, LadderConfig
+from hopper_gemm.lab.ladder.config import DEFAULTS, LADDER_FIELDS, LadderConfig, LadderKernel
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.lab.verify.drawing import legal_configs, values_of
 from hopper_gemm.model import config as plain
 from hopper_gemm.model.config import LABELLED, LARGEST, LEGEND, GemmConfig
-from hopper_gemm.model.footprint import footprint_of
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
@@ -25,6 +25,7 @@ from hopper_gemm.tune.parameters import (
     PARAMETERS,
     all_values,
     config_of,
+    kernel_of,
     varied,
 )
 from tests.each import each
@@ -114,22 +115,23 @@ def test_what_the_kernel_always_does_is_what_the_study_does_by_default():
         if type(config) is GemmConfig:
             wide = LadderConfig(**all_values(config))
             assert reasons(wide, problem) == reasons(config, problem)
-            assert footprint_of(wide).smem_map == footprint_of(config).smem_map
+            assert resolve(wide).smem_map == resolve(config).smem_map
             assert predict(wide, problem) == predict(config, problem)
             assert str(wide) == str(config)
 
 
 def test_two_ways_to_launch_one_kernel_are_compiled_once():
-    compiled = GemmConfig(raster="n", swizzle=4).compiled()
-    assert config_of({"raster": "n", "serpentine": False, "persistent": False}).compiled() == compiled == GemmConfig()
+    compiled = resolve(GemmConfig(raster="n", swizzle=4)).compiled()
+    other = kernel_of({"raster": "n", "serpentine": False, "persistent": False}).compiled()
+    assert other == compiled == resolve(GemmConfig())
 
 
 @pytest.mark.parametrize("study", ["ladder", "ring"])
 def test_a_recorded_row_has_the_narrowest_config_that_has_its_values(study):
     rows = recorded(study).rows
     configs = {row.point.config for row in rows if row.point.config is not None}
-    assert {type(config) for config in configs} == {GemmConfig, LadderConfig}
-    assert all(config == config_of(all_values(config)) for config in configs)
+    assert {type(config) for config in configs} == {Kernel, LadderKernel}
+    assert all(config == kernel_of(all_values(config)) for config in configs)
 
 
 def test_earlier_names_and_words_are_understood():

@@ -7,6 +7,7 @@ import pytest
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS, LadderConfig
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import RULES, is_legal, reasons, rules_on
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of
@@ -110,9 +111,9 @@ def test_stream_k_has_no_registers_for_a_wide_chunk_of_an_fp32_output_beside_a_f
 
 
 def test_the_rules_of_the_study_come_after_the_kernel_s_and_hold_for_the_study_s_configs_alone():
-    assert rules_on(LadderConfig()) == (*RULES, *LADDER_RULES)
-    assert rules_on(GemmConfig()) == RULES
-    assert len({rule.name for rule in rules_on(LadderConfig())}) == len(RULES) + len(LADDER_RULES)
+    assert rules_on(resolve(LadderConfig())) == (*RULES, *LADDER_RULES)
+    assert rules_on(resolve(GemmConfig())) == RULES
+    assert len({rule.name for rule in rules_on(resolve(LadderConfig()))}) == len(RULES) + len(LADDER_RULES)
     assert all(rule.why for rule in LADDER_RULES)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hopper_gemm.lab.pages.sources import beside, pairs_by, published, recorded, share, spans, unique_panels
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.tune.study.reader import frame_of, read_study

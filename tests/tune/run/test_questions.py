@@ -10,7 +10,7 @@ import pytest
 
 from hopper_gemm.lab.counters.question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned

@@ -13,7 +13,7 @@ import pytest
 
 from hopper_gemm.compiler.child import CONTEXT
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import NoHopperError

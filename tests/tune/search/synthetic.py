@@ -8,7 +8,7 @@ import numpy as np
 
 from hopper_gemm.lab.simulation.simulate import Recorded
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem

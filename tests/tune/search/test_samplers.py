@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of, varied
 from hopper_gemm.tune.search import gp
 from hopper_gemm.tune.search.catalogue import SAMPLERS, make
-from hopper_gemm.tune.search.gaussian import Kernel, Posterior
+from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import diverse, predictions
@@ -108,7 +108,7 @@ def test_a_large_space_is_searched_among_candidates(monkeypatch, space):
 def test_a_posterior_that_grew_place_by_place_is_that_made_at_once():
     rng = np.random.default_rng(0)
     places, known, figures = rng.random((50, 3)), rng.random((12, 3)), rng.normal(size=12)
-    kernel = Kernel(np.array([0, 1, 2]), np.array([0.6, 1.2, 0.3]), 1e-2)
+    kernel = Covariance(np.array([0, 1, 2]), np.array([0.6, 1.2, 0.3]), 1e-2)
     grown = Posterior(kernel, places, known[:5])
     for place in known[5:]:
         grown.add(place)

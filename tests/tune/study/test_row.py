@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from hopper_gemm.lab.ladder.config import LadderConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.study.row import Row, RowParser, as_text, figures_of, header, values_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import read_provenance, recorded_folders
 from hopper_gemm.tune.study.space import MOST, count, place_of, points, rungs, space_of

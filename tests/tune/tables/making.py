@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS, config_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.tables.ladder import ladder, ladder_table
 from hopper_gemm.tune.tables.pages.publish import publish

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.study.reader import frame_of, read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pivot import best_row, config_of, effects, groups, pivot, render, rows_of, serving_all

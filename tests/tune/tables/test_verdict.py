@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.footprint import resolve
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pages.campaign import Rate, Tuned, campaign_page
 from hopper_gemm.tune.tables.verdict import verdict

@@ -1,16 +1,16 @@
-"""What a config takes of an SM: geometry of the footprint, shared-memory map, registers.
+"""A kernel on paper: a config with nothing left open, and its footprint: shares, shared-memory map, registers.
 
-Pure arithmetic over :class:`GemmConfig`; the kernel, the legality rules and ``explain`` read the same figures.
+Pure arithmetic; the kernel's builder, the legality rules and ``explain`` read the same figures.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.config import Axis, GemmConfig, launch_defaults
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 EPI_BUFFERS_MAX = 4
@@ -18,7 +18,7 @@ EPI_BUFFERS_MAX = 4
 
 SPARE_REGISTERS = 32
 """Registers a consumer needs beside its accumulators (addresses, barriers, the epilogue's packed pairs). Found by
-compiling: with 31 to spare some footprint spill, with 32 none of 378 did."""
+compiling: with 31 to spare some kernels spill, with 32 none of 378 did."""
 
 STAGING_COLUMNS = 32
 """The ring leaves the epilogue room for tile_m x 32 elements; the published stage counts follow from it."""
@@ -73,34 +73,38 @@ REGISTERS_UNSPECIALISED = {1: 255, 2: 255, 3: 168}
 threads, up to the 255 that an instruction can name."""
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """Derived figures of a resolved config. Build it with :func:`footprint_of`."""
+class Kernel(GemmConfig):
+    """A kernel on paper: a config with nothing left open, and what it takes of an SM. :func:`resolve` builds it."""
 
-    config: GemmConfig
+    if TYPE_CHECKING:  # each a number or a letter here
+        stages: int
+        consumers: int
+        split: Axis
+        epi_n: int
+        epi_buffers: int
 
     # The share of one consumer -------------------------------------------------------------
 
     @property
     def share_m(self) -> int:
         """Rows of the tile that one consumer computes."""
-        return self.config.tile_m // self.readers if self.config.split == "m" else self.config.tile_m
+        return self.tile_m // self.readers if self.split == "m" else self.tile_m
 
     @property
     def share_n(self) -> int:
         """Columns of the tile that one consumer computes; also n of its wgmma instruction."""
-        return self.config.tile_n // self.readers if self.config.split == "n" else self.config.tile_n
+        return self.tile_n // self.readers if self.split == "n" else self.tile_n
 
     @property
     def wgmma_per_stage(self) -> int:
         """wgmma instructions that one consumer issues for one stage."""
-        return self.share_m // hopper.WGMMA_M * self.config.k_depth
+        return self.share_m // hopper.WGMMA_M * self.k_depth
 
     @property
     def wgmma_waits(self) -> int:
         """Waits for wgmma in the code: the fence before a stage's group, the stagger's wait and the drain, for each
         copy of the loop's body. More of them means that the compiler serialised wgmma (C7510 and its kin)."""
-        bodies = 2 * _int(self.config.stages) - 1 if self.config.unroll else 1
+        bodies = 2 * self.stages - 1 if self.unroll else 1
         return 2 * bodies + 1
 
     @property
@@ -111,60 +115,57 @@ class Footprint:
     @property
     def registers(self) -> RegisterSplit:
         """Registers per thread of the producer and of a consumer: the first split that holds the accumulators."""
-        splits = register_splits(self.config)
-        wide, apart = self.chunk_n == WIDE_CHUNK, self.config.has_workspace
+        splits = register_splits(self)
+        wide, apart = self.chunk_n == WIDE_CHUNK, self.has_workspace
         spare = self.spare_registers + WIDE_CHUNK_REGISTERS * wide + WORKSPACE_MARGIN * apart
         return next((split for split in splits if self.accumulators <= split.consumer - spare), splits[-1])
 
     @property
     def spare_registers(self) -> int:
         """Registers that a consumer needs beside its accumulators."""
-        more = STREAM_K_REGISTERS if self.config.stream_k else GATHER_REGISTERS if self.config.work_items > 1 else 0
+        more = STREAM_K_REGISTERS if self.stream_k else GATHER_REGISTERS if self.work_items > 1 else 0
         return SPARE_REGISTERS + more
 
     @property
     def threads(self) -> int:
         """Threads of a CTA: the consumers, and one producer warpgroup where there is one."""
-        return hopper.WARPGROUP_THREADS * (self._consumers + int(self.config.specialised))
+        return hopper.WARPGROUP_THREADS * (self.consumers + int(self.specialised))
 
     # Shared memory -------------------------------------------------------------------------
 
     @property
     def swizzle_bytes(self) -> int:
         """Span of the operands' swizzle: the widest whose row divides a stage's row of tile_k elements."""
-        return swizzle_bytes(self.config.tile_k)
+        return swizzle_bytes(self.tile_k)
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of one stage: a tile of A and a tile of B."""
-        return stage_bytes(self.config)
+        return stage_bytes(self)
 
     @property
     def chunk_n(self) -> int:
         """Columns of an epilogue chunk of a 16-bit output: the most of epi_n that divides a share, or epi_n itself
         where its rows are an odd number of 16-byte pieces; the whole share with direct stores."""
-        if self.config.stores == "direct":
+        if self.stores == "direct":
             return self.share_n
-        asked = self.config.epi_n
-        if isinstance(asked, str):
-            return gcd(self.share_n, STAGING_COLUMNS)
-        return asked if is_odd_chunk(asked) else gcd(self.share_n, asked)
+        return self.epi_n if is_odd_chunk(self.epi_n) else gcd(self.share_n, self.epi_n)
 
     @property
     def reduction_bytes(self) -> int:
         """Shared memory for the parts of a tile that the CTAs of a split_k cluster send; it lies over the ring."""
-        return 4 * self.config.tile_m * self.config.tile_n if self.parts_meet else 0
+        return 4 * self.tile_m * self.tile_n if self.parts_meet else 0
 
     @property
     def parts_meet(self) -> bool:
         """Whether the CTAs of a cluster divide k, and meet in its shared memory."""
-        return self.config.split_k > 1 and self.config.reduction == "cluster"
+        return self.split_k > 1 and self.reduction == "cluster"
 
     @property
     def chunk_swizzled(self) -> bool:
         """Whether a chunk is swizzled; rows of an odd number of 16-byte pieces need not be. A transposed chunk, whose
         swizzle spans 64 rows of the tile, always is."""
-        return self.config.swap_ab or not is_odd_chunk(self.chunk_n)
+        return self.swap_ab or not is_odd_chunk(self.chunk_n)
 
     @property
     def chunk_bytes(self) -> int:
@@ -180,13 +181,13 @@ class Footprint:
     def slot_chunks(self) -> int:
         """Chunks that a consumer can stage in its part of one slot of the ring: the rows of the side that the consumers
         split, which no other consumer reads."""
-        rows = self.share_m if self.config.split == "m" else self.share_n
-        return ELEMENT_BYTES * rows * self.config.tile_k // self.chunk_bytes
+        rows = self.share_m if self.split == "m" else self.share_n
+        return ELEMENT_BYTES * rows * self.tile_k // self.chunk_bytes
 
     def held_slots(self, out_bytes: int) -> int:
         """Slots of the ring in which a tile is staged on its way out, for elements of C of so many bytes; 0 where it
         has memory of its own."""
-        if self.config.staging == "own" or not self.slot_chunks:
+        if self.staging == "own" or not self.slot_chunks:
             return 0
         chunks = self.chunks * out_bytes // ELEMENT_BYTES
         return -(-chunks // self.slot_chunks)
@@ -194,47 +195,45 @@ class Footprint:
     def chunk_columns(self, out_bytes: int) -> int:
         """Columns of a chunk of an output whose elements take so many bytes: a chunk keeps its bytes, so that what a
         config takes of an SM is the same for every problem. The whole share with direct stores."""
-        return self.chunk_n if self.config.stores == "direct" else self.chunk_n * ELEMENT_BYTES // out_bytes
+        return self.chunk_n if self.stores == "direct" else self.chunk_n * ELEMENT_BYTES // out_bytes
 
     def box_rows(self, out_bytes: int) -> int:
         """Rows of the box in which TMA stores a chunk: all 64, but of a transposed one, whose rows are contiguous, no
         more than the swizzle spans."""
         most = hopper.SWIZZLE_BYTES[0] // out_bytes
-        return min(hopper.WGMMA_M, most) if self.config.swap_ab else hopper.WGMMA_M
+        return min(hopper.WGMMA_M, most) if self.swap_ab else hopper.WGMMA_M
 
     def tma_stores(self, out_bytes: int) -> int:
         """Boxes in which one consumer's share leaves, or those chunks of it that a part of k owns; 0 with direct
         stores."""
-        if self.config.stores == "direct":
+        if self.stores == "direct":
             return 0
         chunks = self.share_m // hopper.WGMMA_M * (self.share_n // self.chunk_columns(out_bytes))
-        return -(-chunks // self.config.split_k) * (hopper.WGMMA_M // self.box_rows(out_bytes))
+        return -(-chunks // self.split_k) * (hopper.WGMMA_M // self.box_rows(out_bytes))
 
     @property
     def barriers(self) -> int:
         """mbarriers of the ring."""
-        return (1 + self.config.full_barriers) * _int(self.config.stages)
+        return (1 + self.full_barriers) * self.stages
 
     @property
     def smem_map(self) -> dict[str, int]:
         """Bytes of each region, in the order in which they lie."""
-        assert isinstance(self.config.stages, int), "resolve() the config first"
-        assert isinstance(self.config.epi_buffers, int)
-        tile_k = self.config.tile_k
+        tile_k = self.tile_k
         sizes = {
-            "A": ELEMENT_BYTES * self.config.tile_m * tile_k * self.config.stages,
-            "C": self.chunk_bytes * self.config.epi_buffers * self._consumers,
-            "B": ELEMENT_BYTES * self.config.tile_n * tile_k * self.config.stages,
+            "A": ELEMENT_BYTES * self.tile_m * tile_k * self.stages,
+            "C": self.chunk_bytes * self.epi_buffers * self.consumers,
+            "B": ELEMENT_BYTES * self.tile_n * tile_k * self.stages,
             "barriers": hopper.MBARRIER_BYTES * self.barriers,
         }
-        if self.config.staging == "ring":
+        if self.staging == "ring":
             del sizes["C"]
         order = ("C", "A", "B") if self.parts_meet else ("A", "C", "B")
-        hands_out = self.config.scheduler == "dynamic"
-        if hands_out and self.config.cluster_size > 1:
+        hands_out = self.scheduler == "dynamic"
+        if hands_out and self.cluster_size > 1:
             sizes["mailbox"] = MAILBOX_BYTES
         if hands_out:
-            sizes["tags"] = TAG_BYTES * self.config.stages
+            sizes["tags"] = TAG_BYTES * self.stages
         return {name: sizes[name] for name in (*order, "barriers", "mailbox", "tags") if name in sizes}
 
     @property
@@ -245,12 +244,24 @@ class Footprint:
     @property
     def readers(self) -> int:
         """Consumers that share a tile, and so read each stage."""
-        return 1 if self.config.schedule == "pingpong" else self._consumers
+        return 1 if self.schedule == "pingpong" else self.consumers
 
     @property
-    def _consumers(self) -> int:
-        assert isinstance(self.config.consumers, int), "resolve() the config first"
-        return self.config.consumers
+    def registers_suffice(self) -> bool:
+        """Whether a consumer's registers hold its accumulators and what it needs beside them, or need not."""
+        return self.spills or self.accumulators <= register_splits(self)[-1].consumer - self.spare_registers
+
+    def compiled(self) -> Kernel:
+        """What the machine code depends on: the kernel at default launch values."""
+        return self.but(**launch_defaults(type(self)))  # type: ignore[arg-type]
+
+    def narrowed(self) -> Kernel:
+        """The same kernel, of the narrowest kind that has its parameters."""
+        return self
+
+
+KINDS: dict[type[GemmConfig], type[Kernel]] = {GemmConfig: Kernel}
+"""Kinds of config, with the kernels that they resolve to; a package above may add one that has more parameters."""
 
 
 def swizzle_bytes(elements: int) -> int:
@@ -258,133 +269,116 @@ def swizzle_bytes(elements: int) -> int:
     return gcd(ELEMENT_BYTES * elements, hopper.SWIZZLE_BYTES[0])
 
 
-def footprint_of(config: GemmConfig) -> Footprint:
-    """The figures of a config, resolved on the way.
-
-    Example:
-        >>> footprint_of(GemmConfig(tile_m=256, tile_n=128, k_depth=4)).accumulators
-        128
-    """
-    return Footprint(resolve(config))
-
-
-def register_splits(config: GemmConfig) -> tuple[RegisterSplit, ...]:
+def register_splits(kernel: Kernel) -> tuple[RegisterSplit, ...]:
     """The ways to deal out registers between producer and consumers, the roomiest producer first."""
-    consumers = _int(config.consumers)
-    if config.ctas_per_sm > 1 or config.spills:
-        threads = hopper.WARPGROUP_THREADS * (consumers + int(config.specialised))
-        registers = hopper.REGISTERS_PER_SM // (config.ctas_per_sm * threads) // hopper.REGISTER_STEP
+    consumers = kernel.consumers
+    if kernel.ctas_per_sm > 1 or kernel.spills:
+        threads = hopper.WARPGROUP_THREADS * (consumers + int(kernel.specialised))
+        registers = hopper.REGISTERS_PER_SM // (kernel.ctas_per_sm * threads) // hopper.REGISTER_STEP
         most = min(hopper.REGISTERS_PER_THREAD, registers * hopper.REGISTER_STEP)
         return (RegisterSplit(most, most, moved=False),)
-    if config.specialised or consumers not in REGISTERS_UNSPECIALISED:
+    if kernel.specialised or consumers not in REGISTERS_UNSPECIALISED:
         return REGISTER_SPLITS[consumers]
     registers = REGISTERS_UNSPECIALISED[consumers]
     return (RegisterSplit(0, registers, moved=False),)
 
 
-def stage_bytes(config: GemmConfig) -> int:
+def stage_bytes(kernel: Kernel) -> int:
     """Bytes of one stage of the ring: tile_m x tile_k of A and tile_n x tile_k of B."""
-    return ELEMENT_BYTES * (config.tile_m + config.tile_n) * config.tile_k
+    return ELEMENT_BYTES * (kernel.tile_m + kernel.tile_n) * kernel.tile_k
 
 
-def staging_bytes(config: GemmConfig) -> int:
+def staging_bytes(kernel: Kernel) -> int:
     """Shared memory that the epilogue is sure of: tile_m x 32 elements, a chunk for each consumer at least; none with
     direct stores."""
-    if config.stores == "direct" or config.staging == "ring":
+    if kernel.stores == "direct" or kernel.staging == "ring":
         return 0
-    footprint = Footprint(_with_consumers(config))
-    return max(
-        ELEMENT_BYTES * config.tile_m * STAGING_COLUMNS, footprint.chunk_bytes * _int(footprint.config.consumers)
-    )
+    return max(ELEMENT_BYTES * kernel.tile_m * STAGING_COLUMNS, kernel.chunk_bytes * kernel.consumers)
 
 
-def smem_limit(config: GemmConfig) -> int:
-    """Shared memory that one CTA may use, so that as many as the config asks for share an SM."""
-    return hopper.SMEM_BYTES_PER_SM // config.ctas_per_sm - hopper.SMEM_SYSTEM_BYTES
+def smem_limit(kernel: Kernel) -> int:
+    """Shared memory that one CTA may use, so that as many as it asks for share an SM."""
+    return hopper.SMEM_BYTES_PER_SM // kernel.ctas_per_sm - hopper.SMEM_SYSTEM_BYTES
 
 
-def stages_max(config: GemmConfig) -> int:
+def stages_max(kernel: Kernel) -> int:
     """Stages that fit beside the epilogue's staging; 0 where not even one does."""
-    free = smem_limit(config) - SMEM_SLACK - staging_bytes(config)
-    return max(0, free // stage_bytes(config))
+    free = smem_limit(kernel) - SMEM_SLACK - staging_bytes(kernel)
+    return max(0, free // stage_bytes(kernel))
 
 
-def resolve(config: GemmConfig) -> GemmConfig:
-    """The same config with every ``"auto"`` and ``"max"`` replaced by what it stands for.
+def resolve(config: GemmConfig) -> Kernel:
+    """The kernel that a config asks for: every ``"auto"`` and ``"max"`` replaced by what it stands for.
 
     Returns:
-        A config whose fields are all plain numbers and letters. Where nothing fits, ``stages`` is 0.
+        A kernel that need not be legal. Where nothing fits, ``stages`` is 0.
 
     Example:
         >>> resolve(GemmConfig(tile_m=320, tile_n=128, k_depth=4)).stages
         3
     """
-    config = _with_consumers(config)
+    if isinstance(config, Kernel):
+        return config
+    kernel = _shared_out(config)
     if config.stages == "max":
-        config = config.but(stages=stages_max(config))
-    if config.stores == "direct":
-        return config.but(
-            epi_n=0 if isinstance(config.epi_n, str) else config.epi_n,
-            epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers,
-        )
-    if config.staging == "ring":
-        columns = _columns_in_ring(config) if isinstance(config.epi_n, str) else config.epi_n
-        return config.but(epi_n=columns, epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers)
-    if config.epi_n == "wide":
-        config = config.but(epi_n=_odd_columns(config))
-    if config.epi_n == "auto" and config.split_k > 1:
-        config = config.but(epi_n=_columns_to_share(config))
-    if config.epi_n == "auto":
-        wide = config.but(epi_n=WIDE_CHUNK)
-        config = wide if _buffers_that_fit(wide) >= 1 else config.but(epi_n=STAGING_COLUMNS)
+        kernel = kernel.but(stages=stages_max(kernel))
+    if kernel.stores == "direct" or kernel.staging == "ring":
+        kernel = kernel.but(epi_buffers=0 if config.epi_buffers == "max" else config.epi_buffers)
+        if not isinstance(config.epi_n, str):
+            return kernel
+        return kernel.but(epi_n=0 if kernel.stores == "direct" else _columns_in_ring(kernel))
+    if isinstance(config.epi_n, str):
+        odd = _odd_columns(kernel) if config.epi_n == "wide" else 0
+        kernel = kernel.but(epi_n=odd or (_columns_to_share if kernel.split_k > 1 else _columns_beside)(kernel))
     if config.epi_buffers == "max":
-        most = min(EPI_BUFFERS_MAX, Footprint(config).chunks, _buffers_that_fit(config))
-        config = config.but(epi_buffers=max(1, most))
-    return config
+        most = min(EPI_BUFFERS_MAX, kernel.chunks, _buffers_that_fit(kernel))
+        kernel = kernel.but(epi_buffers=max(1, most))
+    return kernel
 
 
-def _columns_in_ring(config: GemmConfig) -> int:
+def _columns_in_ring(kernel: Kernel) -> int:
     """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest
     where there is none."""
-    footprint = Footprint(config)
-    swizzled = {gcd(footprint.share_n, WIDE_CHUNK)}
+    swizzled = {gcd(kernel.share_n, WIDE_CHUNK)}
     while min(swizzled) > hopper.WGMMA_N_STEP:
         swizzled.add(min(swizzled) // 2)
-    odd = {n for n in range(24, footprint.share_n + 1, 8) if is_odd_chunk(n)}
+    odd = {n for n in range(24, kernel.share_n + 1, 8) if is_odd_chunk(n)}
     fit = [
-        n
-        for n in sorted(swizzled | odd, reverse=True)
-        if footprint.share_n % n == 0 and Footprint(config.but(epi_n=n)).slot_chunks
+        n for n in sorted(swizzled | odd, reverse=True) if kernel.share_n % n == 0 and kernel.but(epi_n=n).slot_chunks
     ]
     return fit[0] if fit else hopper.WGMMA_N_STEP
 
 
-def _odd_columns(config: GemmConfig) -> int | Literal["auto"]:
+def _odd_columns(kernel: Kernel) -> int:
     """The widest chunk of an odd multiple of 8 columns that fits beside the ring, where one of 32 would not divide a
-    share, and nobody deals out chunks."""
-    share = Footprint(config).share_n
-    if share % STAGING_COLUMNS and config.split_k == 1:
+    share, and nobody deals out chunks; else 0."""
+    share = kernel.share_n
+    if share % STAGING_COLUMNS and kernel.split_k == 1:
         for columns in range(share, STAGING_COLUMNS // 2, -hopper.WGMMA_N_STEP):
-            if share % columns == 0 and is_odd_chunk(columns) and _buffers_that_fit(config.but(epi_n=columns)) > 0:
+            if share % columns == 0 and is_odd_chunk(columns) and _buffers_that_fit(kernel.but(epi_n=columns)) > 0:
                 return columns
-    return "auto"
+    return 0
 
 
-def _columns_to_share(config: GemmConfig) -> int:
+def _columns_to_share(kernel: Kernel) -> int:
     """The widest chunk of which every part of k owns equally many; of parts that meet in a workspace, one at least.
     The narrowest where there is none."""
-    in_cluster = config.reduction == "cluster"
+    in_cluster = kernel.reduction == "cluster"
     widths = (WIDE_CHUNK, STAGING_COLUMNS, 16, 8) if in_cluster else (WIDE_CHUNK, STAGING_COLUMNS, 16)
-    chunks = ((n, Footprint(config.but(epi_n=n)).chunks) for n in widths)
-    fair = (n for n, count in chunks if (count % config.split_k == 0 if in_cluster else count >= config.split_k))
+    chunks = ((n, kernel.but(epi_n=n).chunks) for n in widths)
+    fair = (n for n, count in chunks if (count % kernel.split_k == 0 if in_cluster else count >= kernel.split_k))
     return next(fair, widths[-1])
 
 
-def _with_consumers(config: GemmConfig) -> GemmConfig:
-    """Fill in consumers and split: along m while whole 64-row blocks and the registers allow it, since a
-    wider wgmma reads less shared memory per FLOP; else along n."""
-    if config.consumers != "auto" and config.split != "auto":
-        return config
+def _columns_beside(kernel: Kernel) -> int:
+    """A wide chunk where one fits beside the ring."""
+    return WIDE_CHUNK if _buffers_that_fit(kernel.but(epi_n=WIDE_CHUNK)) >= 1 else STAGING_COLUMNS
+
+
+def _shared_out(config: GemmConfig) -> Kernel:
+    """A kernel with consumers and split filled in: along m while whole 64-row blocks and the registers allow it, since
+    a wider wgmma reads less shared memory per FLOP; else along n. Its chunks are as wide as the ring leaves room
+    for."""
     counts: tuple[int, ...]
     if config.consumers != "auto":
         counts = (config.consumers,)
@@ -392,34 +386,21 @@ def _with_consumers(config: GemmConfig) -> GemmConfig:
         counts = (2,)
     else:
         counts = (1,) if config.tile_m <= hopper.WGMMA_M else (2, 3)
-    axes = (config.split,) if config.split != "auto" else ("m", "n")
-    choices = [(count, axis) for axis in axes for count in counts]
-    candidates = (config.but(consumers=count, split=axis) for count, axis in choices)
-    first = config.but(consumers=choices[0][0], split=choices[0][1])
-    return next((candidate for candidate in candidates if _divides(candidate)), first)
+    axes: tuple[Axis, ...] = ("m", "n") if config.split == "auto" else (config.split,)
+    columns = STAGING_COLUMNS if isinstance(config.epi_n, str) else config.epi_n
+    kernel = KINDS[type(config)].like(config).but(epi_n=columns)
+    candidates = [kernel.but(consumers=count, split=axis) for axis in axes for count in counts]
+    return next((candidate for candidate in candidates if _divides(candidate)), candidates[0])
 
 
-def _divides(config: GemmConfig) -> bool:
-    consumers = _int(config.consumers)
-    if consumers not in REGISTER_SPLITS:
+def _divides(kernel: Kernel) -> bool:
+    if kernel.consumers not in REGISTER_SPLITS:
         return False
-    side, block = (config.tile_m, hopper.WGMMA_M) if config.split == "m" else (config.tile_n, hopper.WGMMA_N_STEP)
-    footprint = Footprint(config)
-    return side % (block * footprint.readers) == 0 and accumulators_fit(footprint)
+    side, block = (kernel.tile_m, hopper.WGMMA_M) if kernel.split == "m" else (kernel.tile_n, hopper.WGMMA_N_STEP)
+    return side % (block * kernel.readers) == 0 and kernel.registers_suffice
 
 
-def accumulators_fit(footprint: Footprint) -> bool:
-    """Whether a consumer's registers hold its accumulators and what it needs beside them, or need not."""
-    most = register_splits(footprint.config)[-1].consumer - footprint.spare_registers
-    return footprint.config.spills or footprint.accumulators <= most
-
-
-def _buffers_that_fit(config: GemmConfig) -> int:
+def _buffers_that_fit(kernel: Kernel) -> int:
     """Chunk buffers of each consumer that fit beside the ring."""
-    left = smem_limit(config) - SMEM_SLACK - stage_bytes(config) * _int(config.stages)
-    return left // (Footprint(config).chunk_bytes * _int(config.consumers))
-
-
-def _int(value: int | str) -> int:
-    assert isinstance(value, int)
-    return value
+    left = smem_limit(kernel) - SMEM_SLACK - stage_bytes(kernel) * kernel.stages
+    return left // (kernel.chunk_bytes * kernel.consumers)

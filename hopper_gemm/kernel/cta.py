@@ -16,7 +16,7 @@ from hopper_gemm.kernel.operand import Operand
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.work import SLOTS, TileScheduler
-from hopper_gemm.model.footprint import Footprint
+from hopper_gemm.model.kernel import Kernel
 
 BUFFER_ALIGN = 1024
 """Bytes; what swizzled tiles need (PTX, tensor map swizzle modes)."""
@@ -50,27 +50,27 @@ class Memory:
     layout_c: cute.ComposedLayout | None
 
     @staticmethod
-    def of(footprint: Footprint, a: Operand, b: Operand, chunks: Chunks) -> Memory:
+    def of(config: Kernel, a: Operand, b: Operand, chunks: Chunks) -> Memory:
         """Allocate it; where parts of a tile meet in the ring, its A and B lie side by side."""
-        config, layout_a, layout_b, layout_c = footprint.config, a.layout(), b.layout(), None
+        layout_a, layout_b, layout_c = a.layout(), b.layout(), None
         if config.epi_buffers:
             layout_c = chunks.layout(config.epi_buffers * config.consumers)
         regions = {
             "A": _buffer(layout_a, a.dtype),
             "B": _buffer(layout_b, b.dtype),
             "C": _buffer(layout_c, chunks.dtype),
-            "barriers": cute.struct.MemRange[Int64, footprint.barriers],
+            "barriers": cute.struct.MemRange[Int64, config.barriers],
             "mailbox": cute.struct.MemRange[Int64, 3 * SLOTS],
             "tags": cute.struct.MemRange[Int32, config.stages],
         }
-        fields = {name.lower(): regions[name] for name in footprint.smem_map}
+        fields = {name.lower(): regions[name] for name in config.smem_map}
         storage = SmemAllocator().allocate(cute.struct(type("Shared", (), {"__annotations__": fields})))
         shared_a = storage.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
         return Memory(storage, shared_a, storage.b.get_tensor(layout_b.outer, swizzle=layout_b.inner), layout_c)
 
 
 @dataclass(frozen=True)
-class Task:
+class CtaTask:
     """Task of a CTA, shared by all of its roles."""
 
     scheduler: TileScheduler
