@@ -12,7 +12,7 @@ from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Can
 from hopper_gemm.tune.measure.workload import Operands, Workload
 
 
-class Recorded(Baseline):
+class RecordedBaseline(Baseline):
     """The fastest binary recorded for a problem, in the context and the regime that are asked about. Its label is the
     digest of its machine code.
 

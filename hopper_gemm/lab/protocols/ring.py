@@ -56,7 +56,7 @@ class Barrier(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class RingStep:
     """One line of a role's program.
 
     Args:
@@ -170,14 +170,14 @@ class Protocol:
         return tuple(tiles[fill // self.k_tiles] for fill in range(self.fills))
 
     @cached_property
-    def programs(self) -> tuple[tuple[Step, ...], ...]:
+    def programs(self) -> tuple[tuple[RingStep, ...], ...]:
         """The steps of each role."""
         ahead = self.fault.phase_ahead
-        load = tuple(Step("load", fill, place(self.stages, fill, ahead)[1]) for fill in range(self.fills))
+        load = tuple(RingStep("load", fill, place(self.stages, fill, ahead)[1]) for fill in range(self.fills))
         multiply = [tuple(self._multiply(consumer)) for consumer in range(self.consumers)]
         return (load, *(program for program in multiply for _ in range(self.warps)))
 
-    def _multiply(self, consumer: int) -> Iterator[Step]:
+    def _multiply(self, consumer: int) -> Iterator[RingStep]:
         """Step by step what :func:`hopper_gemm.kernel.consumer.multiply_tile` does, tile after tile."""
         lag = self.stagger - self.fault.early
         behind = consumer * self.skew
@@ -188,12 +188,12 @@ class Protocol:
             turn = first - 1 if tile and self.pingpong and self.fault.ordered else None
             for k in range(self.k_tiles):
                 parity = place(self.stages, first + k)[1]
-                yield Step("read", first + k, parity, turn, behind=0 if tile or k else behind)
+                yield RingStep("read", first + k, parity, turn, behind=0 if tile or k else behind)
                 fill = first + k - lag if lag <= k < self.k_tiles - self.held + lag else None
-                yield Step("release", fill, leave=self.stagger + self.fault.lax)
-            yield Step("release", None)
+                yield RingStep("release", fill, leave=self.stagger + self.fault.lax)
+            yield RingStep("release", None)
             for k in range(max(lag, self.k_tiles), self.k_tiles + lag - self.held):
                 if not self.fault.skip_drain:
-                    yield Step("release", first + k - lag, leave=self.k_tiles)
+                    yield RingStep("release", first + k - lag, leave=self.k_tiles)
             for fill in range(first + self.k_tiles - self.held, first + self.k_tiles):
-                yield Step("release", fill, leave=self.k_tiles)
+                yield RingStep("release", fill, leave=self.k_tiles)

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from hopper_gemm.cli import app
-from hopper_gemm.lab.protocols.ledger import Ledger
+from hopper_gemm.lab.protocols.ledger import LedgerModel
 from hopper_gemm.lab.verify import protocols
 from hopper_gemm.lab.verify.harness import Harness
 from hopper_gemm.tune.measure import device
@@ -44,7 +44,7 @@ def test_bad_input_is_refused_in_one_line(capsys, tmp_path, arguments, message):
 
 @pytest.mark.parametrize(("fault", "code"), [("", 0), ("no turn", 1)])
 def test_the_part_without_a_gpu_writes_rows_and_a_page(capsys, monkeypatch, tmp_path, fault, code):
-    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault=fault))]))
+    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", LedgerModel(2, 2, fault=fault))]))
     page = tmp_path / "docs/page.md"
     page.parent.mkdir()
     (tmp_path / "verify-cpu.csv").write_text("proof,outcome,cases\ndamage,refused,3\n")
@@ -81,7 +81,7 @@ def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(caps
 
 
 def test_a_failed_protocol_fails_the_same_command_again(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault="no turn"))]))
+    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", LedgerModel(2, 2, fault="no turn"))]))
     for _ in range(2):
         assert run("--cpu", "--out", tmp_path, "--json", "--pairs", 7) == 1
         assert json.loads(capsys.readouterr().out)["failed"] == 1
