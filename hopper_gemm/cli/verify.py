@@ -49,8 +49,8 @@ def verify(
     from hopper_gemm.lab.verify.kinds import load_jobs
     from hopper_gemm.lab.verify.protocols import verify_protocols
     from hopper_gemm.lab.verify.protocols import wanted as wanted_models
-    from hopper_gemm.lab.verify.report import page, standing
     from hopper_gemm.lab.verify.rows import FIXED, Rows, VerifyRow, judged, read_rows
+    from hopper_gemm.lab.verify.summary import page, standing
     from hopper_gemm.tune.measure.device import find_hopper
 
     say, kept, path = saying(as_json), store or default_store(), report or out / "report.md"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 from hopper_gemm.lab.protocols.ring import Barrier
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
 
 CTAS = (0, 1)
 A_BYTES, B_BYTES = 3, 2

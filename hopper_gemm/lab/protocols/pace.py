@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 
 Fault = Literal["", "torn", "short total", "whole waves"]
 """A mistake to make: read the counter and write it in two steps; reset it one too early; reset it at the end of the

@@ -1,7 +1,7 @@
 """The ring's protocol, written out: what every role does step by step, and what a barrier makes of it.
 
 :mod:`hopper_gemm.kernel.pipeline` says who waits for whom; here the same waits and arrivals are plain values, which
-:mod:`hopper_gemm.lab.protocols.machine` runs and watches. A barrier counts its phases where the chip keeps only a
+:mod:`hopper_gemm.lab.protocols.ring_machine` runs and watches. A barrier counts its phases where the chip keeps only a
 parity, so that a waiter let through by the right parity of the wrong phase is seen; each filling of a slot has a
 number, so that a slot loaded anew under a running wgmma is seen. Fill ``f`` lives in slot ``f % stages`` and is that
 slot's round ``f // stages``.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from hopper_gemm.lab.protocols.search import Broken
+from hopper_gemm.lab.protocols.exploration import Broken
 
 OPERAND_BYTES = (2, 1)
 """Bytes that A and B bring to a stage; unequal, so that one cannot stand for the other."""

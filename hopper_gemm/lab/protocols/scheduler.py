@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 
 SLOTS = 2
 NO_MORE, NOTHING = -1, -2

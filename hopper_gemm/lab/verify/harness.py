@@ -42,7 +42,7 @@ BOARDS = 2
 
 JUDGES = (
     "hopper_gemm.tune.measure.correctness",
-    *(f"hopper_gemm.lab.verify.{name}" for name in ("busy", "check", "harness", "load")),
+    *(f"hopper_gemm.lab.verify.{name}" for name in ("busy", "harness", "judge", "load")),
 )
 """Modules that decide what is right on a GPU."""
 

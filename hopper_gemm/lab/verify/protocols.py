@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.lab.protocols import ring
-from hopper_gemm.lab.protocols.ledger import LedgerModel
-from hopper_gemm.lab.protocols.machine import explore
+from hopper_gemm.lab.protocols.exploration import Broken
+from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.lab.protocols.multicast import MulticastPair
 from hopper_gemm.lab.protocols.pace import Meetings
 from hopper_gemm.lab.protocols.ring import Protocol
+from hopper_gemm.lab.protocols.ring_machine import explore
 from hopper_gemm.lab.protocols.scheduler import Launch
-from hopper_gemm.lab.protocols.search import Broken
 from hopper_gemm.lab.verify.rows import CPU, Rows, VerifyRow, failed_before, judged, verifier_digest
 
 Model = Protocol | MulticastPair | LedgerModel | Meetings | Launch

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from hopper_gemm.cli import app
-from hopper_gemm.lab.protocols.ledger import LedgerModel
+from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.lab.verify import protocols
 from hopper_gemm.lab.verify.harness import Harness
 from hopper_gemm.tune.measure import device

@@ -14,8 +14,8 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.verify import harness
 from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.harness import JUDGES, PROCESSES, Harness, VerifyJob, suspects, verdict
-from hopper_gemm.lab.verify.report import page
 from hopper_gemm.lab.verify.rows import FIXED, Finding, Rows, judged, read_rows, verifier_digest
+from hopper_gemm.lab.verify.summary import page
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId

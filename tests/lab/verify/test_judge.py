@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hopper_gemm.lab.verify.check import GuardedMatrix, check_pair, ordinary, plant
 from hopper_gemm.lab.verify.drawing import Pair
+from hopper_gemm.lab.verify.judge import GuardedMatrix, check_pair, ordinary, plant
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from tests.lab.verify.kernels import Kernel

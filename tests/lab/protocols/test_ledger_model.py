@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.protocols.ledger import LedgerModel
+from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.model import hopper
 from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.model.rules.shape import CTAS_PER_SM

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from copy import copy
 from random import Random
 
-from hopper_gemm.lab.protocols import search
+from hopper_gemm.lab.protocols import exploration
+from hopper_gemm.lab.protocols.exploration import Broken
 from hopper_gemm.lab.protocols.ring import OPERAND_BYTES, Barrier, Move, Protocol, RingStep
-from hopper_gemm.lab.protocols.search import Broken
 
 
 class RingMachine:
@@ -176,7 +176,7 @@ def explore(ring: Protocol) -> int:
     Raises:
         Broken: some order breaks the protocol; no shorter trail does.
     """
-    return search.explore(RingMachine(ring), RingMachine.following, RingMachine.finish).moments
+    return exploration.explore(RingMachine(ring), RingMachine.following, RingMachine.finish).moments
 
 
 ORDERS: dict[str, tuple[str, ...]] = {

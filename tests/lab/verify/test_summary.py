@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hopper_gemm.lab.verify.drawing import pairs
-from hopper_gemm.lab.verify.report import page, standing
 from hopper_gemm.lab.verify.rows import FIXED, VerifyRow
+from hopper_gemm.lab.verify.summary import page, standing
 
 PAIRS = [
     VerifyRow("pair", pair.as_dict(), "ok", kernel="new", code="c", board="GPU-1", gpu="H") for pair in pairs(1, 8)

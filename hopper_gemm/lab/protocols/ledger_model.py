@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 
 Fault = Literal["", "early clear", "torn alone", "no turn", "late sums"]
