@@ -32,7 +32,7 @@ from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
 from hopper_gemm.tune.measure.statistics import Ratio
-from hopper_gemm.tune.measure.verdict import Measured, components_of, paired_verdict, published
+from hopper_gemm.tune.measure.verdict import Measured, class_of, components_of, coverage, paired_verdict, published
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
@@ -247,7 +247,7 @@ def across_boards(row: Row) -> str:
     """The speedup of a row with an interval that holds on other boards of the model."""
     one = row.figures
     ratio = Ratio(one["speedup"], one["speedup_low"], one["speedup_high"], one["pairs"])
-    wide = published(ratio, one["time_us"])
+    wide = published(ratio, one["baseline_us"], looks=one["processes"])
     return f"{wide.median:.3f}x [{wide.low:.3f}, {wide.high:.3f}]"
 
 
@@ -260,23 +260,48 @@ def over(name: str, regime: str = "burst") -> dict[str, dict[str, Row]]:
     return found
 
 
-def components() -> str:
-    """How far finals and comparisons of the same machine code lie apart, isolated, by class of duration."""
-    measured = []
-    for name in (*ISOLATED, "short-again"):
-        rows = study(name).stage("compare")
-        for folder in sorted(study(name).path.glob("tune-*")):
-            rows = [*rows, *read_study(folder).stage("final")]
-        for row in rows:
-            if row.ok and row.point.config is not None and row.point.against == "cublas" and "code" in row.figures:
-                entry = f"{row.figures['code']} {row.point}"
-                us, ratio = float(row.figures["time_us"]), float(row.figures["speedup"])
-                measured.append(Measured(entry, us, row.board, ratio))
+def spread() -> str:
+    """How far finals and comparisons of the same machine code lie apart, bursts in both contexts, by class of duration;
+    and how often intervals that follow from it were right on a board that they were not estimated from."""
+    measured = same_code()
+    right = {one.most_us: one for one in coverage(measured)}
+    alone = controls()
     shown = []
     for one in components_of(measured):
         launch = "longer" if one.most_us == float("inf") else f"up to {one.most_us:.0f} us"
-        shown.append((launch, f"{one.between:.1%}", f"{one.within:.1%}", f"{one.entries} on {one.boards} boards"))
-    return table(("launch", "between boards", "within a board", "entries"), shown)
+        apart = (f"{one.between:.2%}", f"{one.within:.2%}", f"{one.entries} on {one.boards} boards")
+        held = right[one.most_us]
+        within = alone[one.most_us]
+        pairs = f"{sum(within) / len(within):.1%} of {len(within)}"
+        shown.append((launch, *apart, f"{held.half_width:.1%}", f"{held.share:.1%} of {held.comparisons}", pairs))
+    names = ("launch of torch.mm", "between boards", "between processes", "entries", "half-width", "right", "of a run")
+    return table(names, shown)
+
+
+def controls() -> dict[float, list[bool]]:
+    """Of each noise floor, torch.mm beside itself: whether the interval of its pairs holds 1; by class of duration."""
+    found: dict[float, list[bool]] = {}
+    for folder in with_boards():
+        for row in read_study(folder).stage("control"):
+            if row.ok and row.point.regime == "burst":
+                low, high = row.figures["speedup_low"], row.figures["speedup_high"]
+                found.setdefault(class_of(float(row.figures["baseline_us"])), []).append(low <= 1 <= high)
+    return found
+
+
+def same_code() -> list[Measured]:
+    """Every final and comparison with torch.mm whose board is known; entries are alike in machine code, config,
+    problem and context."""
+    found = []
+    for folder in with_boards():
+        study = read_study(folder)
+        for row in (*study.stage("final"), *study.stage("compare")):
+            point = row.point
+            known = row.ok and row.board != "unknown" and "code" in row.figures and point.config is not None
+            if known and (point.against, point.regime) == ("cublas", "burst"):
+                entry, us = f"{row.figures['code']} {point}", float(row.figures["baseline_us"])
+                found.append(Measured(entry, us, row.board, float(row.figures["speedup"])))
+    return found
 
 
 def with_boards() -> list[Path]:
@@ -572,7 +597,7 @@ PARTS: dict[str, Callable[[], str]] = {
     **{name: partial(of_sources, name) for name in SOURCES},
     "rungs": rungs,
     "suite": suite,
-    "components": components,
+    "spread": spread,
     "guard": guard,
     "headline": headline,
     "lists": lists,

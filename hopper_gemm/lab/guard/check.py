@@ -161,7 +161,7 @@ class Check(Question):
         beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
         if entry is not None and beside is not None and beside.answer.status == "ok":
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
-            component = component_of(float(beside.answer.figures["time_us"]))
+            component = component_of(float(beside.answer.figures["baseline_us"]))
             warning = record_verdict(recorded, ratio_of(beside.answer.figures), component)
         board = found[point].member.board
         told = self._busy(board) if timed else ""

@@ -2,14 +2,15 @@
 
 The model: a measurement p of entry e on board b gives ln(speedup) = mu[e] + B[e, b] + W[e, b, p]. B, normal with
 standard deviation *between*, is how the board suits our kernel more or less than the baseline's: the same for every
-process on that board, so that no number of pairs on one board shrinks it. W, with *within*, is everything else: what
-the interval of a run is about, and the luck of a process. Both are pooled over all entries of a class of duration,
-since one entry meets too few boards. Boards count as drawn at random from those of their model.
+process on that board, so that no number of pairs on one board shrinks it. W, with *within*, is the luck of a process:
+which memory it was given, which gap its graphs have; the pairs of one process share it, so that their bootstrap
+interval does not show it. Both are pooled over all entries of a class of duration, since one entry meets too few
+boards. Boards count as drawn at random from those of their model.
 
-It follows that a speedup from one board holds for others within its own interval widened by B (:func:`published`);
-that two boards cannot tell a fallen kernel from another board unless they differ by several times B, which is a warning
-at best (:func:`record_verdict`); and that a kernel is compared with its former binary on one board, in pairs, where B
-cancels (:func:`paired_verdict`).
+It follows that a speedup holds for other boards and processes within its own interval widened by both
+(:func:`published`; how often that is true, :func:`coverage` counts); that two boards cannot tell a fallen kernel from
+another board unless they differ by several times B, which is a warning at best (:func:`record_verdict`); and that a
+kernel is compared with its former binary on one board, in pairs, where B cancels (:func:`paired_verdict`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 from hopper_gemm.tune.measure.statistics import Ratio
@@ -31,8 +32,11 @@ RARE = 3.3
 FALL = 0.015
 """The smallest fall that a check must find, as a fraction."""
 
-CLASSES = (20.0, 150.0, inf)
-"""Upper ends of the classes of duration, microseconds of our launch."""
+CLASSES = (8.0, 20.0, 150.0, inf)
+"""Upper ends of the classes of duration, microseconds of a launch of the baseline."""
+
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+"""Standard deviations in half of a 95 % interval by degrees of freedom, from 1 (Student's t)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Component:
     Args:
         most_us: upper end of the class of duration.
         between: between boards.
-        within: between measurements on one board.
+        within: between processes on one board.
         entries, boards: behind the estimate.
     """
 
@@ -52,17 +56,26 @@ class Component:
     entries: int = 0
     boards: int = 0
 
+    def half_width(self, boards: int = 1, looks: int = 1) -> float:
+        """Half of a 95 % interval of a mean over boards and processes, as a logarithm.
+
+        Args:
+            boards: on which the entry was measured.
+            looks: processes that measured it, on all boards together.
+        """
+        student = Z if self.boards - 1 > len(STUDENT) or self.boards < 2 else STUDENT[self.boards - 2]
+        return student * sqrt(self.between**2 / boards + self.within**2 / looks)
+
 
 COMPONENTS = (
-    Component(20.0, 0.026, 0.0092, 26, 7),
-    Component(150.0, 0.0058, 0.012, 11, 6),
-    Component(inf, 0.0058, 0.0028, 11, 6),
+    Component(8.0, 0.0171, 0.0043, 16, 11),
+    Component(20.0, 0.0274, 0.0122, 15, 13),
+    Component(150.0, 0.0, 0.0138, 57, 20),
+    Component(inf, 0.0030, 0.0030, 42, 14),
 )
-"""Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, isolated,
-on seven boards of three hosts. Below 20 us most of *between* is not the board: the gap between two launches of a graph
-is 0.35 us longer in some rows than in others, for both sides alike, and a baseline of two kernels pays it twice. Beyond
-20 us what stands there are the 0.58 % (rms) by which two boards of two hosts differed in an earlier run; these differ
-by less."""
+"""Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, bursts in
+both contexts. Below 20 us most of *between* is not the board: the gap between two launches of a graph is 0.35 us longer
+in some rows than in others, for both sides alike, and a baseline of two kernels pays it twice."""
 
 
 class Measured(NamedTuple):
@@ -70,7 +83,7 @@ class Measured(NamedTuple):
 
     Args:
         entry: what tells entries of equal machine code, problem, regime and context from others.
-        duration_us: of our launch.
+        duration_us: of a launch of the baseline.
         board: on which it ran.
         speedup: its median.
     """
@@ -95,8 +108,7 @@ def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:
     """
     classes: dict[float, dict[str, dict[str, list[float]]]] = {}
     for one in measured:
-        most_us = next(limit for limit in CLASSES if one.duration_us <= limit)
-        boards = classes.setdefault(most_us, {}).setdefault(one.entry, {})
+        boards = classes.setdefault(class_of(one.duration_us), {}).setdefault(one.entry, {})
         boards.setdefault(one.board, []).append(log(one.speedup))
     found = []
     for most_us, entries in sorted(classes.items()):
@@ -115,23 +127,76 @@ def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:
     return tuple(found)
 
 
-def published(ratio: Ratio, duration_us: float, boards: int = 1, components: Sequence[Component] = COMPONENTS) -> Ratio:
-    """A speedup with an interval that holds on other boards of the model.
+def published(
+    ratio: Ratio, duration_us: float, boards: int = 1, looks: int = 1, components: Sequence[Component] = COMPONENTS
+) -> Ratio:
+    """A speedup with an interval that holds for other processes on other boards of the model.
 
     Args:
         ratio: as measured.
-        duration_us: of our launch.
-        boards: on which it was measured, one after the other.
+        duration_us: of a launch of the baseline.
+        boards: on which it was measured.
+        looks: processes that measured it.
         components: by class of duration.
     """
-    beside = Z * component_of(duration_us, components).between / sqrt(boards)
+    beside = component_of(duration_us, components).half_width(boards, looks)
 
     def widened(end: float) -> float:
-        """The distance from the median to an end, in logarithms, with the boards' share."""
+        """The distance from the median to an end, in logarithms, with the shares of boards and processes."""
         return sqrt(log(end / ratio.median) ** 2 + beside**2)
 
     low, high = exp(-widened(ratio.low)), exp(widened(ratio.high))
     return Ratio(ratio.median, ratio.median * low, ratio.median * high, ratio.pairs)
+
+
+class Coverage(NamedTuple):
+    """How often the intervals of one class of duration were right.
+
+    Args:
+        most_us: upper end of the class.
+        share: of the comparisons in which two boards' intervals allow for their difference.
+        comparisons: of a process on one board with a process on another.
+        entries: that they are of.
+        half_width: median half of an interval of one process on one board, as a fraction.
+    """
+
+    most_us: float
+    share: float
+    comparisons: int
+    entries: int
+    half_width: float
+
+
+def coverage(measured: Iterable[Measured]) -> tuple[Coverage, ...]:
+    """Check the intervals of :func:`published` by leaving one board out.
+
+    A board's measurements are compared with those of the same entries on all other boards, each with the interval that
+    follows from components estimated without that board. Two intervals are right where the measurements differ by no
+    more than the root of their summed squares, as two unbiased measurements do 95 times in a hundred.
+    """
+    known = list(measured)
+    found: dict[float, list[tuple[bool, str, float]]] = {}
+    for left_out in dict.fromkeys(one.board for one in known):
+        components = {one.most_us: one for one in components_of(one for one in known if one.board != left_out)}
+        others: dict[str, list[Measured]] = {}
+        for one in known:
+            if one.board != left_out:
+                others.setdefault(one.entry, []).append(one)
+        for one in known:
+            component = components.get(class_of(one.duration_us))
+            if one.board == left_out and component is not None:
+                half = component.half_width()
+                found.setdefault(component.most_us, []).extend(
+                    (abs(log(one.speedup / other.speedup)) <= half * sqrt(2), one.entry, half)
+                    for other in others.get(one.entry, ())
+                )
+    return tuple(
+        Coverage(
+            most_us, fmean(right for right, _, _ in of), len(of), len({e for _, e, _ in of}), median(h for *_, h in of)
+        )
+        for most_us, of in sorted(found.items())
+        if of
+    )
 
 
 @dataclass(frozen=True)
@@ -189,6 +254,11 @@ def record_verdict(recorded: Ratio, now: Ratio, component: Component) -> str | N
         f"{'below' if apart < 0 else 'above'} it, and another board explains {limit:.2%}; compare board, driver and "
         "the baseline's kernel"
     )
+
+
+def class_of(duration_us: float) -> float:
+    """Upper end of the class of a duration."""
+    return next(limit for limit in CLASSES if duration_us <= limit)
 
 
 def _squares(values: Sequence[float]) -> float:
