@@ -48,7 +48,7 @@ def entry() -> None:
 
 
 def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
-    """One line (or one line for each mistake) on stderr, then out."""
+    """Print a line for each mistake on stderr, and exit."""
     for line in message.splitlines():
         print(f"hopper-gemm: {line}", file=sys.stderr)
     raise typer.Exit(code)
@@ -88,7 +88,7 @@ def stderr(text: str) -> None:
 
 
 def saying(as_json: bool) -> Callable[[str], None]:
-    """What takes text for a person: stdout, unless JSON stands there."""
+    """Return the function that prints text for a person: to stdout, unless JSON stands there."""
     return stderr if as_json else print
 
 

@@ -54,7 +54,7 @@ def gpus_of(text: str) -> list[int]:
 
 
 def listening(cluster: bool, host: str) -> str:
-    """Where workers of other hosts join, as ``--host`` says; empty without ``--cluster``."""
+    """Host that workers of other hosts join, from ``--host``; empty without ``--cluster``."""
     name, _, port = host.partition(":")
     if not name or (":" in host and not (port.isdecimal() and len(port) < 6 and int(port) < 65536)):
         raise ValueError(f"--host must be HOST or HOST:PORT with a port below 65536 but got {host!r}")

@@ -35,7 +35,7 @@ def watching(open_points: int, verbose: bool = False) -> AbstractContextManager[
 
 
 def describe(progress: Progress) -> str:
-    """One line on a row."""
+    """A row as one line of text."""
     row = progress.row
     result = f"{words(row.status)}: {row.reason}"
     if row.ok:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model import hopper
@@ -33,7 +35,7 @@ def matmul(
     out_dtype: torch.dtype | None = None,
     config: GemmConfig | None = None,
 ) -> torch.Tensor:
-    """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`. There is no gradient.
+    """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`, with gradients.
 
     The first call for a config compiles its kernel (about a second) unless the store holds it; calls from several
     threads wait for each other there. Later calls with the same shapes and strides look it up and launch. It may be
@@ -43,12 +45,17 @@ def matmul(
         a: (m, k), bf16 or fp16, contiguous along either axis (a pitch is fine); read in place.
         b: (k, n), same type and device, likewise: row-major, or the ``.t()`` of a row-major (n, k) matrix, as a linear
             layer's weight is.
-        out: (m, n), the operands' type or fp32, same device; made, contiguous, if None.
+        out: (m, n), the operands' type or fp32, same device; made, contiguous, if None. There is no gradient through
+            it.
         out_dtype: of the output: ``torch.float32``, what was accumulated, or the operands' type; by default that of
             ``out``, or of the operands where that is None.
         config: how to run it; by default what was tuned for this very problem on this kind of GPU (order of
             the tables: :func:`hopper_gemm.use_table`), else what an analytic model chooses: for a launch between other
-            kernels, or within :func:`hopper_gemm.chained` for launches back to back.
+            kernels, or within :func:`hopper_gemm.chained` for launches back to back. Neither gradients nor
+            torch.compile take one.
+
+    Where gradients are recorded or a model is traced, it is ``torch.ops.hopper_gemm.mm``
+    (:mod:`hopper_gemm.serve.ops`): gradients are products of the same kernel, and torch.compile makes no break.
 
     Returns:
         ``out``, written on torch's current stream.
@@ -63,15 +70,18 @@ def matmul(
             third type.
         ValueError: shapes that do not fit, an illegal config, or an ``out`` that shares memory with an operand or with
             itself.
-        RuntimeError: the tensors are not on a Hopper GPU; or one requires a gradient while gradients are recorded.
+        RuntimeError: the tensors are not on a Hopper GPU; or ``out`` or ``config`` is given where a gradient is
+            recorded.
 
     Example:
         >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
+    if is_dynamo_compiling():
+        return _operator(a, b, out, out_dtype, config)
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-            _refuse_gradient()
+            return _operator(a, b, out, out_dtype, config)
         if out is None:
             key: Any = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
@@ -80,7 +90,7 @@ def matmul(
             )  # fmt: skip
         else:
             if out.requires_grad and torch.is_grad_enabled():
-                _refuse_gradient()
+                return _operator(a, b, out, out_dtype, config)
             key = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
@@ -146,15 +156,15 @@ def _first(
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and spare later calls both if they need not be checked."""
+    if _traced(a, b) or _cast(a):
+        return _operator(a, b, out, out_dtype, config)
     remembered = _known
     _refuse_foreign(a, b, out, config)
     if a.is_neg() or b.is_neg():
         return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
-    _check_pair(a, b)
-    if out_dtype not in (None, a.dtype, torch.float32):
-        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+    check_matrices(a, b, out, out_dtype)
     if out is not None:
-        _check_out(out, a, b, out_dtype)
+        check_memory(out, a, b)
     _check_device(a.device)
     dtype = out.dtype if out is not None else out_dtype or a.dtype
     (m, k), n = a.shape, b.shape[1]
@@ -173,6 +183,55 @@ def _first(
     device = index if torch.cuda.device_count() > 1 else None
     remembered[key] = (kernel, device, extent(a), extent(b), extent(product))
     return product
+
+
+def _operator(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    config: GemmConfig | None,
+) -> torch.Tensor:
+    """The product as an operator of torch's, for autograd and for what traces a call."""
+    from hopper_gemm.serve.ops import mm, mm_out
+
+    if not _traced(a, b):
+        _refuse_foreign(a, b, out, config)
+        _check_device(a.device)
+    if config is not None:
+        raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
+    if out is None:
+        return mm(a, b, out_dtype)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or out.requires_grad):
+        raise RuntimeError("out must be None where a gradient is recorded; use what is returned, or torch.no_grad()")
+    if out_dtype not in (None, out.dtype):
+        raise ValueError(f"out_dtype must be that of out, {out.dtype}, but got {out_dtype}; leave it out")
+    mm_out(a, b, out)
+    return out
+
+
+def _traced(*tensors: Any) -> bool:
+    """Return True if a call is being traced, for torch.compile or torch.export or by fake tensors alone."""
+    return is_compiling() or any(isinstance(one, FakeTensor) for one in tensors)
+
+
+def _cast(matrix: Any) -> bool:
+    """Return True if autocast changes the type of a matrix on a GPU."""
+    single = isinstance(matrix, torch.Tensor) and matrix.is_cuda and matrix.dtype == torch.float32
+    return single and torch.is_autocast_enabled("cuda")
+
+
+def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
+    """Refuse shapes and types that :func:`matmul` refuses on any device; tensors may be fake.
+
+    Raises:
+        TypeError, ValueError: as it does.
+    """
+    _check_pair(a, b)
+    if out_dtype not in (None, a.dtype, torch.float32):
+        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+    if out is not None:
+        _check_out(out, a, b, out_dtype)
 
 
 def _staged(
@@ -215,10 +274,6 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = N
 # What is refused -----------------------------------------------------------------------------
 
 
-def _refuse_gradient() -> NoReturn:
-    raise RuntimeError("matmul has no gradient yet but an operand requires one; use torch.no_grad() or .detach()")
-
-
 def _refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
     """Refuse what is no tensor, tensors whose memory does not hold what they stand for, and what is no config."""
     for name, one in (("a", a), ("b", b), ("out", out)):
@@ -255,6 +310,14 @@ def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: t
             f"out must be ({m}, {n}) {' or '.join(map(str, allowed))} on {a.device} "
             f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
         )
+
+
+def check_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Refuse an output that shares memory with an operand or with itself.
+
+    Raises:
+        ValueError: it does.
+    """
     if out.numel() and not owns_its_elements(out):
         raise ValueError(
             f"out must have a place in memory for each element but has strides {out.stride()} for {tuple(out.shape)}; "

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.guard.baseline import Recorded
+from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.lab.guard.binaries import record_binary
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
@@ -108,7 +108,7 @@ def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp
     """What the check of the best configs does: in pairs on this board, where the board's own share cancels."""
     problem, config = LONG[1], GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
     record_binary(tmp_path / "h200" / "recorded", config, problem, kernel_store)
-    monkeypatch.setitem(BASELINES, "recorded", Recorded(tmp_path))
+    monkeypatch.setitem(BASELINES, "recorded", RecordedBaseline(tmp_path))
     outcome = bench.measure(Point(problem, config, context=context, against="recorded"), PROTOCOL)
     assert outcome.status == "ok", outcome.reason
     figures = outcome.figures

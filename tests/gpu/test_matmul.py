@@ -234,15 +234,6 @@ def test_chained_calls_are_right_and_may_run_another_kernel():
     torch.testing.assert_close(chained, apart, atol=0.05, rtol=0.02)
 
 
-def test_a_gradient_is_refused():
-    a, b = operands(64, 64, 64)
-    hopper_gemm.matmul(a, b)
-    with pytest.raises(RuntimeError, match="no gradient yet"):
-        hopper_gemm.matmul(a.requires_grad_(), b)
-    with torch.no_grad():
-        assert right(hopper_gemm.matmul(a, b), a, b)
-
-
 def test_negated_and_expanded_operands_are_read_as_they_are():
     a, b = operands(128, 264, 520)
     product = hopper_gemm.matmul(a, b)

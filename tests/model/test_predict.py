@@ -147,7 +147,9 @@ def test_neighbours_that_share_more_load_faster():
     square, row = (predict(replace(alone, swizzle=wide), problem).load for wide in (4, 1))
     assert square < row
     none = replace(FITTED, shared=1.0)
-    pairs = [(predict(one, problem), predict(one, problem, pace=none)) for one in (alone, replace(alone, cluster_n=2))]
+    pairs = [
+        (predict(one, problem), predict(one, problem, constants=none)) for one in (alone, replace(alone, cluster_n=2))
+    ]
     left = [shared.load / unshared.load for shared, unshared in pairs]
     assert left[0] < left[1] <= 1.0, "clusters save less"
 

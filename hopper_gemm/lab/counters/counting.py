@@ -36,7 +36,7 @@ POINT_SECONDS = 45.0
 """Allowance for the profiler and the program to start, and for each kernel: its matrices, its check, its replays."""
 
 OURS = "kernel_cutlass"
-"""What the name of every CuTe DSL kernel holds; ours goes on ``_kernel_hopper_gemm...HopperGemm``."""
+"""Part of the name of every CuTe DSL kernel; ours goes on ``_kernel_hopper_gemm...HopperGemm``."""
 
 FAILED_LOG = "counters-failed.log"
 """Raw output of the last run that could not be understood, kept beside the results."""
@@ -63,7 +63,7 @@ class Counted:
 
 
 Stage = Literal["begun", "profiling", "counted", "failed"]
-"""How far the program got with a point; it writes each step down before it goes on."""
+"""Steps of the program with a point; each is written down before the next begins."""
 
 REACHED, ENDED = ("profiling", "counted"), ("counted", "failed")
 
@@ -135,7 +135,7 @@ def settle(
     launches: Sequence[ProfiledLaunch],
     end: str = "",
 ) -> dict[Point, Counted]:
-    """What a run says of its points; those of which it says nothing for sure are left out and are to be run again.
+    """Outcomes of a run's points; points without a certain outcome are left out, to be run again.
 
     Launches are matched to points by their order, which holds only where there is one for each that was counted and
     the names fit. A point that ran alone takes all launches, however many.

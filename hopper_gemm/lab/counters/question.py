@@ -41,7 +41,7 @@ def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counte
 
 
 def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """How long the roles of each point's kernel wait, as the kernel itself counts; one answer for each."""
+    """Waits of the roles of each point's kernel, counted by the kernel itself; one answer for each point."""
     from hopper_gemm.lab.counters.waits import WaitMeter
 
     meter = WaitMeter(gpu, store)
@@ -100,7 +100,7 @@ class Counting(Recording):
         self.failed: list[tuple[Point, str]] = []
         self._answered = 0
         self._finished: dict[str, Any] | None = None
-        """What was noted of the study's end; None where it has not ended."""
+        """The note of the study's end; None where it has not ended."""
 
     @property
     def open(self) -> int:
@@ -176,7 +176,7 @@ def _key(point: Point, kind: str) -> RowKey:
 
 
 def folder_of(target: Path, gpu: str) -> Path:
-    """Where a target's counters go if nobody says otherwise: its own folder where that takes rows, else a local one.
+    """Default folder of a target's counters: its own folder where that takes rows, else a local one.
 
     Args:
         target: a study's folder, or a sweep's file.

@@ -1,4 +1,4 @@
-"""When the roles of a CTA did what, by its SM's clock: the time stamps of a traced kernel.
+"""Time stamps of a traced kernel: the steps of each role of a CTA, by its SM's clock.
 
 The traced kernel is another binary than the one that is timed: one thread of each role of the first CTA stores the
 clock at every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little
@@ -24,7 +24,7 @@ ROLES = ("producer", "consumer 0", "consumer 1", "consumer 2", "consumer 3")
 ROLE_MOMENTS = ("entry", "set_up", "first", "fed", "stored", "left")
 STAGE_MOMENTS = ("asked", "had", "issued", "released")
 ROLE_WORDS, STAGES = 8, 128
-"""What a traced kernel writes: for each role so many words of its own, then the moments of so many stages."""
+"""Words that a traced kernel writes for each role: those of the role, then the moments of its stages."""
 
 TRACE = "hopper_gemm.lab.ladder.meter:Trace"
 """The kernel's observer."""

@@ -1,4 +1,4 @@
-"""How often the roles of our kernel find the ring ready, and how long they wait for it, as they count it themselves.
+"""Waits of the kernel's roles for the ring: how often and how long, counted by the kernel itself.
 
 The counting kernel is another binary than the one that is timed, and slower: it reads the clock twice a stage. Its
 figures are shares, which that changes less than it changes times.
@@ -44,7 +44,7 @@ WARM_UP, LAUNCHES = 1, 3
 """Launches before those that count, and those of which the mean is taken."""
 
 PROTOCOL = {"warm_up": WARM_UP, "launches": LAUNCHES, "data": "normal"}
-"""What shapes the figures; it stands in the provenance."""
+"""Settings that shape the figures; provenance notes them."""
 
 POINT_SECONDS = 60.0
 """Allowance for a kernel: its matrices, its check, its launches."""

@@ -12,7 +12,7 @@ from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Can
 from hopper_gemm.tune.measure.workload import Operands, Workload
 
 
-class Recorded(Baseline):
+class RecordedBaseline(Baseline):
     """The fastest binary recorded for a problem, in the context and the regime that are asked about. Its label is the
     digest of its machine code.
 
@@ -27,11 +27,11 @@ class Recorded(Baseline):
         self._root = root
 
     def missing(self) -> str | None:
-        """Whether any are recorded."""
+        """Say that no binary is recorded; None where there are some."""
         return None if self._binaries() else f"no binaries are recorded under {self._root or results_root()}"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Those of the problem."""
+        """The recorded binaries of the problem."""
         found = [_candidate(one) for one in self._binaries() if one.problem == workload.problem]
         if not found:
             raise BaselineError(f"no binary is recorded for {workload.problem} {workload.problem.dtype}")

@@ -40,7 +40,7 @@ from hopper_gemm.tune.study.shapes import read_shapes
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady()}
 
 MORE = 3
-"""How many times the pairs of a first timing that has not held are taken in a second one."""
+"""Factor of the number of pairs in the second timing of a kernel that did not hold in the first."""
 
 CODES = "recorded_code.json"
 """File of today's machine code, beside a tuned table."""
@@ -173,7 +173,7 @@ class Check(Question):
 
 
 def guarded_of(table: Path) -> list[Guarded]:
-    """What is guarded beside a tuned table: the binaries in its folder, with their entries.
+    """The guarded kernels of a tuned table: the binaries in its folder, with their entries.
 
     Raises:
         TunedTableError, RecordedBinaryError: a file is damaged.

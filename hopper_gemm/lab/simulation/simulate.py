@@ -24,7 +24,7 @@ SHARE = 0.05
 """Part of the space in which the default sampler should get there."""
 
 BLIND = "-blind"
-"""What ends the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
+"""End of the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
 study that is searched, only this says what the sampler itself finds."""
 
 

@@ -25,6 +25,7 @@ from hopper_gemm.tune.measure.verdict import Verdict
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.study.reader import read_study
 from tests.conftest import ROOT
+from tests.each import each
 from tests.tune.run import fakes
 from tests.tune.run.instant import Instant
 
@@ -215,10 +216,10 @@ RECORDED = read_codes(ROOT / "results/h200" / FILE)
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("binary", recorded_binaries(ROOT / "results/h200" / FOLDER), ids=lambda one: one.about.stem)
-def test_the_machine_code_and_launch_of_a_guarded_config_are_those_that_were_noted(tmp_path, binary):
-    if RECORDED["versions"] != versions():
-        pytest.skip(f"noted with {RECORDED['versions']}, and installed is {versions()}")
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(RECORDED["versions"] != versions(), reason=f"noted with {RECORDED['versions']}")
+@each("binary", recorded_binaries(ROOT / "results/h200" / FOLDER), ids=lambda one: one.about.stem)
+def test_the_machine_code_and_launch_of_a_guarded_config_are_those_that_were_noted(kernel_store, binary):
     noted = RECORDED["kernels"].get(binary.about.stem)
     fix = "compare it with hopper-gemm check on a GPU, then run hopper-gemm check --record-digests"
-    assert code_of(binary, KernelStore(tmp_path)) == noted, f"the machine code changed: {fix}"
+    assert code_of(binary, KernelStore(kernel_store)) == noted, f"the machine code changed: {fix}"

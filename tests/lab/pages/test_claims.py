@@ -13,6 +13,7 @@ def test_the_claims_name_their_sources_and_each_stands_once():
     assert len({claim for _, claim, _ in CLAIMS}) == len(CLAIMS)
 
 
+@pytest.mark.results
 def test_a_ring_is_compared_with_the_best_number_of_stages_of_its_own_depth():
     """One that fits fewer than three stages has no choice of them and is left out."""
     shares = depth.by_stages(0)
@@ -20,6 +21,7 @@ def test_a_ring_is_compared_with_the_best_number_of_stages_of_its_own_depth():
     assert (shares.notna().sum(axis=1) >= 3).all()
 
 
+@pytest.mark.results
 def test_pairs_of_stagger_with_one_consumer_hold_equal_what_their_name_says():
     """At the same look-ahead stagger 1 has a stage more; the best of each tile is one pair for a tile and a problem."""
     ones, found = depth.ran("one-consumer"), depth.pairings()

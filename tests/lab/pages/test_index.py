@@ -12,6 +12,7 @@ from tests.tune.tables.making import row, write_study
 FINAL = {"spec": {"space": {}, "final": {"best": 2}}}
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("name", ["h200", "archive/h200"])
 def test_the_recorded_index_is_what_the_results_give(name):
     """``make pages`` writes it; a study that was added, changed or deleted since makes this fail."""

@@ -14,6 +14,8 @@ import pytest
 from tests.tune.run import fakes
 from tests.tune.run.killing import Range, under_fire
 
+pytestmark = pytest.mark.timeout(600)
+
 NARROW = fakes.WIDE.replace("swizzle = [2, 4, 8]", "swizzle = 8").replace("[64, 128, 192, 256]", "[64, 128]")
 
 

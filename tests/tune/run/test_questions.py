@@ -391,7 +391,7 @@ def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_pat
 
 
 def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
-    from tests.test_cli import run as command
+    from tests.command import run as command
 
     asked = [
         "tune",

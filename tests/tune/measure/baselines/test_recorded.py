@@ -10,7 +10,7 @@ import torch
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
-from hopper_gemm.lab.guard.baseline import Recorded
+from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.lab.guard.binaries import RecordedBinary, RecordedBinaryError, record_binary
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -39,7 +39,7 @@ def baseline(tmp_path, monkeypatch):
         report = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, f"code of {stages}")
         KernelStore(tmp_path / "store").put(KernelId.of(config, problem), b"%d" % stages, report)
         record_binary(tmp_path / "results" / "h200" / "recorded", config, problem, tmp_path / "store")
-    return Recorded(tmp_path / "results"), launched
+    return RecordedBaseline(tmp_path / "results"), launched
 
 
 def test_the_binaries_of_a_problem_are_its_candidates_by_their_code(baseline):
@@ -61,8 +61,8 @@ def test_a_problem_without_a_recorded_binary_is_refused(baseline):
 
 def test_it_is_missing_where_nothing_is_recorded(baseline, tmp_path):
     assert baseline[0].missing() is None
-    assert Recorded(tmp_path / "none").missing() == f"no binaries are recorded under {tmp_path / 'none'}"
-    assert isinstance(BASELINES["recorded"], Recorded)
+    assert RecordedBaseline(tmp_path / "none").missing() == f"no binaries are recorded under {tmp_path / 'none'}"
+    assert isinstance(BASELINES["recorded"], RecordedBaseline)
 
 
 def test_a_binary_that_cannot_be_loaded_is_no_baseline_and_says_why(baseline, monkeypatch):

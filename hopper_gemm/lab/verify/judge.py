@@ -39,7 +39,7 @@ NEAR = 0.02
 
 
 @dataclass(frozen=True)
-class Guarded:
+class GuardedMatrix:
     """A matrix with rows of memory above and below it, and 16 bytes or more on either side.
 
     Args:
@@ -51,7 +51,7 @@ class Guarded:
     matrix: torch.Tensor
 
     @staticmethod
-    def of(matrix: torch.Tensor, by_rows: bool = False, fill: float = float("nan")) -> Guarded:
+    def of(matrix: torch.Tensor, by_rows: bool = False, fill: float = float("nan")) -> GuardedMatrix:
         """A copy of a matrix inside memory that holds a number.
 
         Args:
@@ -65,7 +65,7 @@ class Guarded:
         whole = torch.full((rows + 2 * GUARD_ROWS, pitch), fill, dtype=matrix.dtype, device=matrix.device)
         middle = whole[GUARD_ROWS : GUARD_ROWS + rows, side : side + columns]
         middle.copy_(inner)
-        return Guarded(whole, middle.t() if by_rows else middle)
+        return GuardedMatrix(whole, middle.t() if by_rows else middle)
 
     def strays(self, fill: float) -> int:
         """Elements around the matrix that no longer hold a number, bit by bit."""
@@ -111,11 +111,11 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
 
 
 def _check_guarded(launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor) -> tuple[str, torch.Tensor]:
-    """What is wrong with one launch between guards, and its output."""
-    given = [Guarded.of(one, axis != "k") for one, axis in zip((a, b), problem.layouts, strict=True)]
+    """Mistakes of one launch between guards, and its output."""
+    given = [GuardedMatrix.of(one, axis != "k") for one, axis in zip((a, b), problem.layouts, strict=True)]
     before = [one.whole.clone() for one in given]
     nan = torch.full((problem.m, problem.n), float("nan"), dtype=TYPES[types_of(problem.dtype)[1]], device=a.device)
-    out = Guarded.of(nan, fill=GUARD)
+    out = GuardedMatrix.of(nan, fill=GUARD)
     launch(given[0].matrix, given[1].matrix, out.matrix)
     found, strays = check(out.matrix, product(a, b), problem.k), out.strays(GUARD)
     written = [name for name, one, was in zip("AB", given, before, strict=True) if not same_bits(one.whole, was)]
@@ -156,7 +156,7 @@ def digest(matrix: torch.Tensor) -> str:
 def _check_special(
     launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, seed: int
 ) -> str:
-    """What is wrong where a few rows of A and B hold one special value each, or are zero, or subnormal.
+    """Mistakes where a few rows of A and B hold one special value each, or are zero, or subnormal.
 
     One value in a row: then what comes out does not depend on the order of the sum. Subnormal numbers that are taken
     for zero show where they meet an infinity.

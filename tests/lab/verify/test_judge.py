@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hopper_gemm.lab.verify.check import Guarded, check_pair, ordinary, plant
 from hopper_gemm.lab.verify.drawing import Pair
+from hopper_gemm.lab.verify.judge import GuardedMatrix, check_pair, ordinary, plant
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from tests.lab.verify.kernels import Kernel
@@ -68,7 +68,7 @@ def test_a_graph_whose_replay_gives_other_bits_is_found():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_guarded_matrix_lies_where_tma_reaches_it_among_what_it_is_filled_with(by_rows, dtype):
     matrix = torch.arange(24 * 8).reshape(24, 8).to(dtype)
-    guarded = Guarded.of(matrix, by_rows, fill=-1.0)
+    guarded = GuardedMatrix.of(matrix, by_rows, fill=-1.0)
     assert torch.equal(guarded.matrix, matrix)
     assert guarded.matrix.data_ptr() % 16 == 0
     pitch = max(guarded.matrix.stride())

@@ -25,7 +25,7 @@ class Broken(Exception):
 
 
 class Explored(NamedTuple):
-    """How many different moments there are, and those after which nothing happens."""
+    """Number of different moments, and the moments after which nothing happens."""
 
     moments: int
     ends: tuple[Any, ...]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hopper_gemm.lab.verify.drawing import STRATA, Pair
 from hopper_gemm.lab.verify.harness import legal_pair
 from hopper_gemm.lab.verify.kinds import CIRCUMSTANCES
-from hopper_gemm.lab.verify.rows import CPU, FIXED, NOT_BUILT, WENT_WRONG, Judgement, Row, failed_before, judged
+from hopper_gemm.lab.verify.rows import CPU, FIXED, NOT_BUILT, WENT_WRONG, Judgement, VerifyRow, failed_before, judged
 from hopper_gemm.tune.parameters import DEFAULTS, all_values
 
 PAIRS, LOADS, MODELS = "pairs of config and problem", "checks under load", "protocol models"
@@ -16,7 +16,7 @@ KILLED = ("worker", "child", "coordinator", "scheduler")
 """Columns of the kills, by kind of process, among the proofs of runs."""
 
 
-def page(rows: Sequence[Row], wanted: Sequence[Row], proofs: Sequence[Mapping[str, str]] = ()) -> str:
+def page(rows: Sequence[VerifyRow], wanted: Sequence[VerifyRow], proofs: Sequence[Mapping[str, str]] = ()) -> str:
     """Markdown on what was verified of the sources as they are now, and on what is still to be run.
 
     Args:
@@ -62,7 +62,7 @@ def page(rows: Sequence[Row], wanted: Sequence[Row], proofs: Sequence[Mapping[st
     return "\n".join(lines).rstrip() + "\n"
 
 
-def standing(rows: Iterable[Row], wanted: Iterable[Row]) -> list[Judgement]:
+def standing(rows: Iterable[VerifyRow], wanted: Iterable[VerifyRow]) -> list[Judgement]:
     """Things that failed with the sources as they are now and that no rule refuses since, wanted or not.
 
     Args:
@@ -74,18 +74,18 @@ def standing(rows: Iterable[Row], wanted: Iterable[Row]) -> list[Judgement]:
     return [one for one in found if one.failed and _runs(one.row)]
 
 
-def _runs(row: Row) -> bool:
+def _runs(row: VerifyRow) -> bool:
     """Return True if the subject of a row can still be run."""
     return row.board == CPU or legal_pair(row) is not None
 
 
-def _part(row: Row) -> str:
+def _part(row: VerifyRow) -> str:
     if row.board == CPU:
         return MODELS
     return PAIRS if row.kind == "pair" else LOADS
 
 
-def _counts(name: str, wanted: int, rows: Sequence[Row], left: int) -> str:
+def _counts(name: str, wanted: int, rows: Sequence[VerifyRow], left: int) -> str:
     found = Counter(row.status for row in rows)
     unbuilt, wrong = (sum(found[status] for status in group) for group in (NOT_BUILT, WENT_WRONG))
     counts = (wanted, len(rows), found["ok"], found["skipped"], unbuilt, wrong, left)
@@ -98,13 +98,13 @@ def _left(left: Mapping[str, int], older: int) -> list[str]:
     return lines + ([f"Rows of earlier sources, which count for nothing here: {older:,}.", ""] if older else [])
 
 
-def _boards(rows: Iterable[Row]) -> list[str]:
+def _boards(rows: Iterable[VerifyRow]) -> list[str]:
     boards = Counter((row.gpu, row.board) for row in rows if row.board)
     lines = [f"- {gpu}, board `{board}`: {count:,} checks" for (gpu, board), count in sorted(boards.items())]
     return ["Boards:", "", *lines, ""] if lines else []
 
 
-def _elsewhere(rows: Iterable[Row]) -> list[str]:
+def _elsewhere(rows: Iterable[VerifyRow]) -> list[str]:
     """One line that compares the bits of checks that ran on several boards."""
     bits: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -116,8 +116,8 @@ def _elsewhere(rows: Iterable[Row]) -> list[str]:
     return [told, ""] if several else []
 
 
-def _pairs(rows: Sequence[Row], wanted: int) -> list[str]:
-    """How many pairs had each technique, type and layout."""
+def _pairs(rows: Sequence[VerifyRow], wanted: int) -> list[str]:
+    """Number of pairs of each technique, type and layout."""
     lines = [
         "## Pairs of config and problem",
         "",
@@ -150,7 +150,7 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _loads(rows: Sequence[Row], wanted: Sequence[Row]) -> list[str]:
+def _loads(rows: Sequence[VerifyRow], wanted: Sequence[VerifyRow]) -> list[str]:
     """A table: kinds of kernel down, circumstances across."""
     lines = ["## Kinds of kernel under load", "", f"{len(rows):,} of {len(wanted):,}. Each kind is launched thus:", ""]
     lines += [f"- {name}: {text}" for name, text in CIRCUMSTANCES.items()]
@@ -164,12 +164,12 @@ def _loads(rows: Sequence[Row], wanted: Sequence[Row]) -> list[str]:
     return [*lines, "", *(f"Skipped {count}: {why}." for why, count in skipped.items()), *[""] * bool(skipped)]
 
 
-def _cell(row: Row) -> tuple[str, str]:
+def _cell(row: VerifyRow) -> tuple[str, str]:
     circumstance, _, kind = row.kind.partition(": ")
     return circumstance, kind
 
 
-def _models(rows: Sequence[Row]) -> list[str]:
+def _models(rows: Sequence[VerifyRow]) -> list[str]:
     """A table: how many sizes of each protocol, and the states explored."""
     lines = [
         "## Protocols, without a GPU",
@@ -223,7 +223,7 @@ def _failures(title: str, found: Iterable[Judgement]) -> list[str]:
     return [f"## {title}", "", *lines, ""] if lines else []
 
 
-def _suspects(rows: Sequence[Row], sources: Collection[tuple[str, str]], known: Iterable[Judgement]) -> list[str]:
+def _suspects(rows: Sequence[VerifyRow], sources: Collection[tuple[str, str]], known: Iterable[Judgement]) -> list[str]:
     """Lines on earlier failures, each with the result for today's sources."""
     now = {one.row.thing: one for one in known}
     fixes = {row.key: row.reason for row in rows if row.status == FIXED}

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.protocols.ledger import Ledger
+from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.model import hopper
 from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.model.rules.shape import CTAS_PER_SM
 from hopper_gemm.model.rules.technique import PARTS_MAX
+from tests.each import each
 from tests.lab.protocols.broken import failing
 
 SIZES = [(parts, resident) for parts in (2, 3, 4) for resident in range(1, parts + 1)]
 
 
-def launches(ledger: Ledger) -> set[int]:
+def launches(ledger: LedgerModel) -> set[int]:
     """Words that launches in a row leave, beginning with one after the workspace was cleared."""
     left: set[int] = set()
     todo = [0]
@@ -26,24 +27,23 @@ def launches(ledger: Ledger) -> set[int]:
     return left
 
 
-@pytest.mark.parametrize("looks", [0, 1])
-@pytest.mark.parametrize(("parts", "resident"), SIZES)
+@each("parts, resident, looks", [(*sizes, looks) for sizes in SIZES for looks in (0, 1)])
 def test_split_k_launches_in_a_row_end_well_and_leave_a_word_without_counts(parts, resident, looks):
     """With all parts resident either ending comes about; with fewer, nobody waits for those that are not there."""
-    assert launches(Ledger(parts, resident, looks)) == ({0, TURN} if resident == parts else {0})
+    assert launches(LedgerModel(parts, resident, looks)) == ({0, TURN} if resident == parts else {0})
 
 
-@pytest.mark.parametrize("looks", [0, 1, 2])
-@pytest.mark.parametrize(("parts", "resident"), SIZES)
+@each("parts, resident, looks", [(*sizes, looks) for sizes in SIZES for looks in (0, 1, 2)])
 def test_stream_k_launches_in_a_row_end_well_and_leave_the_word_zero(parts, resident, looks):
     """Also where the owner is the last to be resident."""
-    assert launches(Ledger(parts, resident, looks, owned=True)) == {0}
+    assert launches(LedgerModel(parts, resident, looks, owned=True)) == {0}
 
 
 @pytest.mark.parametrize(("owned", "resident"), [(False, 3), (True, 3), (True, 1)])
 def test_both_endings_come_about(owned, resident):
     adders = {
-        tuple(i for i, part in enumerate(end.parts) if part.adds) for end in Ledger(3, resident, 1, owned).run().ends
+        tuple(i for i, part in enumerate(end.parts) if part.adds)
+        for end in LedgerModel(3, resident, 1, owned).run().ends
     }
     assert adders >= ({(0,), (2,)} if owned else {(0, 1, 2)})
     assert any(len(one) == 1 for one in adders)
@@ -63,12 +63,12 @@ def test_both_endings_come_about(owned, resident):
 )
 def test_each_mistake_is_found(fault, owned, kinds):
     for parts in (3, 4):
-        assert failing(Ledger(parts, parts, owned=owned, fault=fault).run) in kinds
+        assert failing(LedgerModel(parts, parts, owned=owned, fault=fault).run) in kinds
 
 
 def test_a_word_that_the_last_launch_did_not_clear_is_found():
-    assert failing(Ledger(2, 2).run, 2) in ("word", "sums")
-    assert failing(Ledger(2, 2, owned=True).run, 1) in ("word", "sums")
+    assert failing(LedgerModel(2, 2).run, 2) in ("word", "sums")
+    assert failing(LedgerModel(2, 2, owned=True).run, 1) in ("word", "sums")
 
 
 def test_the_counts_hold_as_many_parts_as_any_launch_has():

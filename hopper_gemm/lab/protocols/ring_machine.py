@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from copy import copy
 from random import Random
 
-from hopper_gemm.lab.protocols import search
-from hopper_gemm.lab.protocols.ring import OPERAND_BYTES, Barrier, Move, Protocol, Step
-from hopper_gemm.lab.protocols.search import Broken
+from hopper_gemm.lab.protocols import exploration
+from hopper_gemm.lab.protocols.exploration import Broken
+from hopper_gemm.lab.protocols.ring import OPERAND_BYTES, Barrier, Move, Protocol, RingStep
 
 
-class Machine:
+class RingMachine:
     """A moment of a run: where every role stands, what every barrier has counted, what is under way."""
 
     def __init__(self, ring: Protocol) -> None:
@@ -38,7 +38,7 @@ class Machine:
         self.flying: tuple[tuple[int, int], ...] = ()
         self.trail: tuple[Move, ...] = ()
 
-    def fork(self) -> Machine:
+    def fork(self) -> RingMachine:
         """A copy that goes its own way."""
         other = copy(self)
         other.at, other.read, other.groups = self.at[:], self.read[:], self.groups[:]
@@ -53,9 +53,9 @@ class Machine:
         return hash(self.key())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Machine) and self.key() == other.key()
+        return isinstance(other, RingMachine) and self.key() == other.key()
 
-    def following(self) -> Iterator[Machine]:
+    def following(self) -> Iterator[RingMachine]:
         """Every moment that may come next."""
         for move in self.moves():
             after = self.fork()
@@ -75,7 +75,7 @@ class Machine:
     def _may_land(self, fill: int) -> bool:
         return self.at[0] > min(fill + self.ring.late, self.ring.fills - 1)
 
-    def _ready(self, role: int, step: Step) -> bool:
+    def _ready(self, role: int, step: RingStep) -> bool:
         if step.fill is None or step.kind == "release":
             return len(self.groups[role]) <= step.leave
         slot = step.fill % self.ring.stages
@@ -108,7 +108,7 @@ class Machine:
             broken.trail = self.trail
             raise
 
-    def _step(self, role: int, step: Step) -> None:
+    def _step(self, role: int, step: RingStep) -> None:
         if step.fill is None:
             return
         round_, slot = divmod(step.fill, self.ring.stages)
@@ -176,7 +176,7 @@ def explore(ring: Protocol) -> int:
     Raises:
         Broken: some order breaks the protocol; no shorter trail does.
     """
-    return search.explore(Machine(ring), Machine.following, Machine.finish).moments
+    return exploration.explore(RingMachine(ring), RingMachine.following, RingMachine.finish).moments
 
 
 ORDERS: dict[str, tuple[str, ...]] = {
@@ -185,13 +185,13 @@ ORDERS: dict[str, tuple[str, ...]] = {
     "late loads": ("load", "release", "read", "retire", "land"),
     "late producer": ("land", "release", "read", "retire", "load"),
 }
-"""Which kinds of move go first; among equals one is drawn, among all where none is named.
+"""Kinds of move that go first; among equals one is drawn, among all where none is named.
 
 Hasty loads fill a slot anew the moment they may, while every group still runs that may run.
 """
 
 
-def run(ring: Protocol, order: str = "fair", seed: int = 0) -> Machine:
+def run(ring: Protocol, order: str = "fair", seed: int = 0) -> RingMachine:
     """Run through one order of events.
 
     Args:
@@ -206,7 +206,7 @@ def run(ring: Protocol, order: str = "fair", seed: int = 0) -> Machine:
         Broken: this order breaks the protocol.
     """
     rng, kinds = Random(seed), ORDERS[order]
-    machine = Machine(ring)
+    machine = RingMachine(ring)
     while moves := machine.moves():
         present = {move[0] for move in moves}
         first = next((kind for kind in kinds if kind in present), None)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hopper_gemm.lab.verify.drawing import pairs
-from hopper_gemm.lab.verify.report import page, standing
-from hopper_gemm.lab.verify.rows import FIXED, Row
+from hopper_gemm.lab.verify.rows import FIXED, VerifyRow
+from hopper_gemm.lab.verify.summary import page, standing
 
-PAIRS = [Row("pair", pair.as_dict(), "ok", kernel="new", code="c", board="GPU-1", gpu="H") for pair in pairs(1, 8)]
-LOADS = [
-    Row("busy SMs: static", PAIRS[0].subject, "ok", kernel="new", board="GPU-2", gpu="H"),
-    Row("busy SMs: dynamic", PAIRS[0].subject, "timeout", "no answer", kernel="new", minimal=PAIRS[1].subject),
-    Row("graphs: static", PAIRS[0].subject, "skipped", "no graphs", kernel="new"),
+PAIRS = [
+    VerifyRow("pair", pair.as_dict(), "ok", kernel="new", code="c", board="GPU-1", gpu="H") for pair in pairs(1, 8)
 ]
-MODEL = Row("protocol", {"name": "pace", "model": "m"}, "ok", kernel="p", bits="1234", board="cpu", seconds=2.0)
+LOADS = [
+    VerifyRow("busy SMs: static", PAIRS[0].subject, "ok", kernel="new", board="GPU-2", gpu="H"),
+    VerifyRow("busy SMs: dynamic", PAIRS[0].subject, "timeout", "no answer", kernel="new", minimal=PAIRS[1].subject),
+    VerifyRow("graphs: static", PAIRS[0].subject, "skipped", "no graphs", kernel="new"),
+]
+MODEL = VerifyRow("protocol", {"name": "pace", "model": "m"}, "ok", kernel="p", bits="1234", board="cpu", seconds=2.0)
 WANTED = [replace(row, status="") for row in (*PAIRS, *LOADS, MODEL)]
 PROOFS = [
     {"proof": "damage", "outcome": "refused", "cases": "3"},

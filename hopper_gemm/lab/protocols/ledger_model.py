@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 
 Fault = Literal["", "early clear", "torn alone", "no turn", "late sums"]
@@ -23,7 +23,7 @@ count in before the sums are written."""
 
 @dataclass(frozen=True, order=True)
 class Part:
-    """Where one part stands.
+    """State of one part.
 
     Args:
         step: ``absent`` (its CTA has no SM yet), ``send``, ``arrive``, ``turn``, ``wait``, ``swap``, ``leave``,
@@ -44,7 +44,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Moment:
+class LedgerState:
     """The word, and every part."""
 
     word: int
@@ -52,7 +52,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class LedgerModel:
     """One launch's use of one word.
 
     Args:
@@ -76,9 +76,9 @@ class Ledger:
             Broken: a part is stuck (``deadlock``), sums are added up twice, never or before they are written
                 (``sums``), or the word is not as the next launch wants it (``word``).
         """
-        return explore(Moment(word, (Part(looks=self.looks),) * self.parts), self._moves, self._ended)
+        return explore(LedgerState(word, (Part(looks=self.looks),) * self.parts), self._moves, self._ended)
 
-    def _moves(self, moment: Moment) -> Iterator[Moment]:
+    def _moves(self, moment: LedgerState) -> Iterator[LedgerState]:
         under_way = sum(part.step not in ("absent", "done") for part in moment.parts)
         for i, part in enumerate(moment.parts):
             if part.step == "done" or (part.step == "absent" and under_way == self.resident):
@@ -89,7 +89,7 @@ class Ledger:
             if after.adds and not part.adds:
                 self._check_sums(parts, after.adds)
             first = 1 if self.owned else 0  # the others are alike: in what order they are listed makes no difference
-            yield Moment(word, (*parts[:first], *sorted(parts[first:])))
+            yield LedgerState(word, (*parts[:first], *sorted(parts[first:])))
 
     # Split-K: Ledger.arrive, then Ledger.file -------------------------------------------------
 
@@ -181,7 +181,7 @@ class Ledger:
         if missing:
             raise Broken("sums", f"added up before parts {missing} had written theirs")
 
-    def _ended(self, moment: Moment) -> None:
+    def _ended(self, moment: LedgerState) -> None:
         if any(part.step != "done" for part in moment.parts):
             raise Broken("deadlock", str(moment))
         adds = sorted(part.adds for part in moment.parts if part.adds)

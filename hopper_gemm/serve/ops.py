@@ -1,0 +1,106 @@
+"""The operators ``torch.ops.hopper_gemm``: what compilers, autograd and autocast see of :func:`hopper_gemm.matmul`.
+
+Importing this module registers them; ``hopper_gemm.matmul`` does. ``mm(a, b, out_dtype=None)`` returns a new (m, n)
+matrix, contiguous along n; ``mm_out(a, b, out)`` writes ``out`` and returns nothing. Both take what ``matmul`` takes.
+
+On a Hopper GPU they run the kernel. On a CPU they run a reference, an fp32 product rounded once, with which a model and
+its gradients can be tested where there is no GPU. Fake tensors, and so torch.compile and torch.export, see shapes and
+types; sizes may be symbolic.
+
+The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt, dB = At dC.
+They have the operands' type, accumulated in fp32; the gradient of an fp32 output is rounded to that type first. Within
+``torch.autocast`` fp32 operands are cast to its type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.library import Library
+
+from hopper_gemm.serve.matmul import check_matrices, check_memory, matmul
+
+NAMESPACE = "hopper_gemm"
+
+_library = Library(NAMESPACE, "DEF")
+_library.define("mm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor")
+_library.define("mm_out(Tensor a, Tensor b, Tensor(a!) out) -> ()")
+
+mm = torch.ops.hopper_gemm.mm.default
+mm_out = torch.ops.hopper_gemm.mm_out.default
+
+
+# A product ------------------------------------------------------------------------------------
+
+
+def _mm_cuda(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    with torch.no_grad():  # autograd has been here
+        return matmul(a, b, out_dtype=out_dtype)
+
+
+def _mm_out_cuda(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    with torch.no_grad():
+        matmul(a, b, out=out)
+
+
+def _mm_cpu(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    check_matrices(a, b, None, out_dtype)
+    return (a.float() @ b.float()).to(out_dtype or a.dtype)
+
+
+def _mm_out_cpu(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    check_matrices(a, b, out, None)
+    check_memory(out, a, b)
+    out.copy_(a.float() @ b.float())
+
+
+def _mm_fake(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    check_matrices(a, b, None, out_dtype)
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
+
+
+def _mm_out_fake(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    check_matrices(a, b, out, None)
+
+
+for _name, _on_gpu, _on_cpu, _fake in (
+    ("mm", _mm_cuda, _mm_cpu, _mm_fake),
+    ("mm_out", _mm_out_cuda, _mm_out_cpu, _mm_out_fake),
+):
+    _library.impl(_name, _on_gpu, "CUDA")
+    _library.impl(_name, _on_cpu, "CPU")
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
+
+
+# Its gradients --------------------------------------------------------------------------------
+
+
+def _save(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, torch.dtype | None], output: torch.Tensor) -> None:
+    a, b, _ = inputs
+    wants_a, wants_b = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
+    ctx.dtype = a.dtype
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    a, b = ctx.saved_tensors
+    gradient = gradient.to(ctx.dtype)
+    return None if b is None else mm(gradient, b.t()), None if a is None else mm(a.t(), gradient), None
+
+
+torch.library.register_autograd(f"{NAMESPACE}::mm", _backward, setup_context=_save, lib=_library)
+
+
+# Autocast -------------------------------------------------------------------------------------
+
+
+def _mm_autocast(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    device = a.device.type
+    dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        return mm(a.to(dtype), b.to(dtype), out_dtype)
+
+
+for _key in ("AutocastCUDA", "AutocastCPU"):
+    _library.impl("mm", _mm_autocast, _key)

@@ -1,0 +1,156 @@
+"""The operators give matmul's product and its gradients, and torch's compilers see shapes and types of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import hopper_gemm
+from hopper_gemm.serve.ops import mm, mm_out
+
+TYPES = [torch.bfloat16, torch.float16]
+TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
+"""Half a unit in the last place of each type, relative."""
+
+
+def pair(m, n, k, dtype=torch.bfloat16, layouts="kk"):
+    """Operands (m, k) and (k, n), each contiguous along the axis that is named."""
+    a = torch.randn(m, k, dtype=dtype) if layouts[0] == "k" else torch.randn(k, m, dtype=dtype).t()
+    b = torch.randn(n, k, dtype=dtype).t() if layouts[1] == "k" else torch.randn(k, n, dtype=dtype)
+    return a, b
+
+
+def recorded(*tensors):
+    return [one.detach().requires_grad_() for one in tensors]
+
+
+def near(found, exact, dtype):
+    """Whether each element is the exact one, rounded once, but for fp32 sums."""
+    return torch.allclose(found.double(), exact, rtol=1.01 * TOLERANCE[dtype], atol=1e-4)
+
+
+@pytest.mark.parametrize("layouts", ["kk", "kn", "mk", "mn"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_gradients_are_products_of_the_float64_ones(layouts, dtype):
+    a, b = recorded(*pair(24, 40, 16, dtype, layouts))
+    out = mm(a, b)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    exact_a, exact_b, exact_gradient = (one.detach().double() for one in (a, b, gradient))
+    assert near(out, exact_a @ exact_b, dtype)
+    assert near(a.grad, exact_gradient @ exact_b.t(), dtype)
+    assert near(b.grad, exact_a.t() @ exact_gradient, dtype)
+    assert (a.grad.dtype, b.grad.dtype) == (dtype, dtype)
+
+
+def test_a_gradient_is_made_only_of_what_requires_one():
+    a, b = pair(8, 16, 24)
+    (a,) = recorded(a)
+    mm(a, b).sum().backward()
+    assert a.grad is not None
+    assert b.grad is None
+    assert mm(a.detach(), b).grad_fn is None
+
+
+def test_a_gradient_has_a_gradient():
+    a, b = recorded(*pair(8, 16, 24))
+    (first,) = torch.autograd.grad(mm(a, b).float().square().sum(), a, create_graph=True)
+    first.float().sum().backward()
+    assert b.grad.shape == b.shape
+    assert bool(b.grad.abs().sum() > 0)
+
+
+def test_an_fp32_output_is_not_rounded_and_its_gradient_has_the_operands_type():
+    a, b = recorded(*pair(8, 16, 24))
+    out = mm(a, b, torch.float32)
+    assert out.dtype == torch.float32
+    assert torch.equal(out, a.float() @ b.float())
+    out.sum().backward()
+    assert a.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+def test_mm_passes_the_checks_of_torch(out_dtype):
+    torch.library.opcheck(mm, (*recorded(*pair(24, 40, 16)), out_dtype))
+
+
+def test_mm_out_passes_the_checks_of_torch():
+    torch.library.opcheck(mm_out, (*pair(24, 40, 16), torch.empty(24, 40, dtype=torch.bfloat16)))
+
+
+def test_a_compiled_call_makes_no_break_and_one_graph_for_all_m():
+    counter, weight = CompileCounter(), torch.randn(40, 16, dtype=torch.bfloat16)
+    layer = torch.compile(lambda x: hopper_gemm.matmul(x.relu(), weight.t()).relu(), fullgraph=True, backend=counter)
+    for m in (8, 24, 33, 57):
+        x = torch.randn(m, 16, dtype=torch.bfloat16)
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        assert torch.equal(layer(x), mm(x.relu(), weight.t()).relu())
+    assert counter.frame_count == 1
+
+
+def test_a_compiled_call_has_gradients_and_writes_to_out():
+    a, b = recorded(*pair(24, 40, 16))
+    torch.compile(lambda: hopper_gemm.matmul(a, b).sum(), fullgraph=True, backend="aot_eager")().backward()
+    expected = torch.autograd.grad(mm(a, b).sum(), (a, b))
+    assert all(torch.equal(one.grad, other) for one, other in zip((a, b), expected, strict=True))
+    a, b = pair(24, 40, 16)
+    out = torch.zeros(24, 40, dtype=torch.bfloat16)
+    write = torch.compile(lambda: hopper_gemm.matmul(a, b, out=out), fullgraph=True, backend="aot_eager")
+    assert torch.equal(write(), mm(a, b))
+    assert torch.equal(out, mm(a, b))
+
+
+class Layer(torch.nn.Module):
+    """A linear layer without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(40, 16, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        return hopper_gemm.matmul(x, self.weight.t())
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_model_is_exported_with_any_m(strict):
+    x, rows = torch.randn(8, 16, dtype=torch.bfloat16), torch.export.Dim("m", min=2, max=4096)
+    program = torch.export.export(Layer(), (x,), dynamic_shapes={"x": {0: rows}}, strict=strict)
+    assert torch.ops.hopper_gemm.mm.default in {node.target for node in program.graph.nodes}
+    assert program.module()(torch.randn(77, 16, dtype=torch.bfloat16)).shape == (77, 40)
+
+
+def test_fake_tensors_have_the_products_shape_and_type():
+    with FakeTensorMode():
+        a, b = pair(24, 40, 16)
+        assert hopper_gemm.matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
+        assert hopper_gemm.matmul(a, b).shape == (24, 40)
+
+
+def test_autocast_casts_what_it_multiplies_and_gradients_come_back_in_fp32():
+    a, b = recorded(torch.randn(8, 16), torch.randn(16, 24))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = mm(a, b)
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert (a.grad.dtype, b.grad.dtype) == (torch.float32, torch.float32)
+
+
+def test_what_matmul_refuses_the_operators_refuse_in_the_same_words():
+    a, b = pair(8, 16, 24)
+    wrong = [
+        (lambda: mm(a, b.t()), ValueError, r"a and b must be \(m, k\) and \(k, n\) but got \(8, 24\) and \(16, 24\)"),
+        (lambda: mm(a, b.half()), TypeError, "must both be bfloat16 or both float16"),
+        (lambda: mm(a, b, torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
+        (lambda: mm_out(a, b, torch.empty(8, 8)), ValueError, r"out must be \(8, 16\)"),
+    ]
+    for call, error, message in wrong:
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_an_output_that_shares_memory_is_refused():
+    a = torch.randn(16, 16, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="must not share memory"):
+        mm_out(a, a.t(), a)
