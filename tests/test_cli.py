@@ -442,7 +442,9 @@ def test_table_says_what_an_unfinished_study_lacks(tmp_path):
     assert (done.returncode, done.stderr) == (0, f"{tmp_path} is unfinished: rows missing\n")
 
 
-@pytest.mark.parametrize("arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"]])
+@pytest.mark.parametrize(
+    "arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"], ["table", "--help"], ["--version"]]
+)
 def test_a_reader_that_closes_the_pipe_is_no_failure(arguments):
     """Such as head, which has seen enough."""
     reading, writing = os.pipe()

@@ -35,6 +35,8 @@ def entry() -> None:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except SystemExit as error:  # click's own, also where the reader of --help or --version closed the pipe
+        code = 0 if isinstance(error.__context__, BrokenPipeError) else error.code
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

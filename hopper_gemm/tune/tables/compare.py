@@ -155,8 +155,10 @@ def comparison(records: Sequence[Mapping[str, Any]], form: str) -> str:
             shown = [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
         told = {name: interval(one) if one["status"] == "ok" else words(one["status"]) for name, one in cell.items()}
         cells = [told.get(name, "") for name in names]
-        config = f"`{first['config']}`" if form == "md" else first["config"]
-        rows.append([problem, context, *shown, *cells, config, tuned_on])
+        about = [first["config"], tuned_on]
+        if form == "md":
+            about = [f"`{first['config']}`", one_line(tuned_on)]
+        rows.append([problem, context, *shown, *cells, *about])
     found = {(mean.context, mean.against): mean for mean in means(records)}
     for context in [one for one in CONTEXTS if any(record["context"] == one for record in records)]:
         mean = [f"{found[context, n].speedup:.3f}x" if (context, n) in found else "" for n in names]
@@ -172,7 +174,7 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
         if record["status"] == "ok":
             kernel = record.get("baseline_kernel", "")
             shown = [f"{record['baseline_us']:.1f}", f"`{kernel}`" if kernel else ""]
-            shown += [str(record.get(name) or "") for name in ("candidates", "choice")]
+            shown += [one_line(str(record.get(name) or "")) for name in ("candidates", "choice")]
         rows.append([record["problem"], record["context"], record["against"], *shown])
     columns = ["problem", "context", "baseline", "us", "kernel", "candidates", "choice"]
     return markdown(columns, rows)

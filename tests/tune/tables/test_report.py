@@ -80,10 +80,16 @@ def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
     assert "| 256 | 1.00x (4) |" in text
 
 
-def test_a_tag_in_provenance_stands_as_text_on_every_page(tmp_path):
+def test_a_tag_in_provenance_or_in_a_row_stands_as_text_on_every_page(tmp_path):
     tag = "<img src=x>"
     about = {"question": f"Is n < 64? {tag}", "gpu": {"name": tag, "driver": tag}, "skipped": {tag: 1}}
-    study = read_study(write_study(tmp_path / "results/h200/s", row(), row(stage="compare"), **about))
+    rows = [
+        row(),
+        row("crash", tag, tile_m=64),
+        row(stage="compare", choice=tag, how="other context", tuned_on=tag),
+        row("crash", tag, stage="compare", sizes=(64, 64, 128)),
+    ]
+    study = read_study(write_study(tmp_path / "results/h200/s", *rows, **about))
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks/reader.py").write_text("")  # an index with readers shows the questions
     for text in (report(study), compare_page(study), index(tmp_path / "results/h200")):
