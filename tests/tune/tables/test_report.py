@@ -144,9 +144,9 @@ NOTED = {
     "protocols": [{"regime": "burst"}],
     "points": 3,
     "importance": {PLACE: {"evaluator": "fanova", "parameters": {"tile_m": 0.5}}},
-    "spec": {**ABOUT["spec"], "data": ["normal"], "objective": ["speedup"], "across": "each", "sampler": "gp"},
-    "finished": {"rows": 3, "digest": "", "places": {PLACE: 3}},
+    "spec": {**ABOUT["spec"], "data": ["normal"], "objective": ["speedup"], "across": "each", "final": {"best": 1}},
 }
+ENDED = {"finished": {"rows": 3, "digest": "", "places": {PLACE: 3}}}
 RUNGS = [{"name": "first", "adds": "all", "from": None, "config": {"tile_m": 64}}]
 
 
@@ -158,7 +158,7 @@ def places_of(value, place=()):
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], {}, [3], {"x": 3}], ids=repr)
-@pytest.mark.parametrize("noted", [NOTED, {**NOTED, "rungs": RUNGS}], ids=["sweep", "ladder"])
+@pytest.mark.parametrize("noted", [NOTED, {**NOTED, **ENDED, "rungs": RUNGS}], ids=["sweep", "ladder"])
 def test_whatever_stands_in_provenance_readers_take_it_or_it_is_refused(tmp_path, monkeypatch, noted, value):
     """The schema knows all that pages, verdict, index and export take from the file: none of them meets a value that
     it cannot use."""
