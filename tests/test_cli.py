@@ -91,7 +91,10 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["compare", "--shapes", "sweeps/shapes/drawn.toml", "--regime", "steady"], "no problem of drawn is marked"),
         (["counters", SEED, "--no-ncu", "--no-meter"], "together leave nothing to count; drop one of them"),
         (["counters", "nowhere"], None),
-        (["worker", "http://x", "--pem", "x"], "the address must be like tls://HOST:PORT but got 'http://x'"),
+        (["worker", "http://x:1", "--pem", "x"], "the address must be like tls://HOST:PORT, as sweep --cluster prints"),
+        (["worker", "tls://x", "--pem", "x"], "prints it, but got 'tls://x'"),
+        (["worker", "tls://x:99999", "--pem", "x"], "prints it, but got 'tls://x:99999'"),
+        (["worker", "tls://:80", "--pem", "x"], "prints it, but got 'tls://:80'"),
         (["pack", "tests"], "tests/rows.csv does not exist"),
         (["export", RECORDED, "--format", "t5"], "--format must be csv or t4 but got 't5'"),
         (["simulate", "sweeps"], "sweeps holds no rows.csv"),
@@ -458,7 +461,9 @@ def test_table_says_what_an_unfinished_study_lacks(tmp_path):
     assert (done.returncode, done.stderr) == (0, f"{tmp_path} is unfinished: rows missing\n")
 
 
-@pytest.mark.parametrize("arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"]])
+@pytest.mark.parametrize(
+    "arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"], ["table", "--help"], ["--version"]]
+)
 def test_a_reader_that_closes_the_pipe_is_no_failure(arguments):
     """Such as head, which has seen enough."""
     reading, writing = os.pipe()

@@ -387,8 +387,10 @@ def worker(
     from hopper_gemm.tune.run.executors.cluster import serve
     from hopper_gemm.tune.run.task import Rig
 
-    if not address.startswith("tls://"):
-        raise ValueError(f"the address must be like tls://HOST:PORT but got {address!r}")
+    scheme, _, place = address.partition("://")
+    host, _, port = place.rpartition(":")
+    if scheme != "tls" or not host or not options.is_port(port):
+        raise ValueError(f"the address must be like tls://HOST:PORT, as sweep --cluster prints it, but got {address!r}")
     indices = options.gpus_of(gpus)
     name_tenants([Rig().find(index) for index in indices], stderr)
     serve(address, indices, pem)

@@ -27,6 +27,7 @@ from hopper_gemm.tune.run.questions.tune import Options, question
 from hopper_gemm.tune.run.source import Source, find
 from hopper_gemm.tune.run.task import Job
 from hopper_gemm.tune.run.tenants import busy
+from hopper_gemm.tune.search.search import earlier_rows
 from hopper_gemm.tune.study.files import shown, write_whole
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
@@ -107,6 +108,8 @@ def tune_list(shapes: Path, options: Options, listen: str, gpus: str, out: Path 
     kind = source.gpus[0].name if source.gpus else ""
     folder = out or local_root() / (slug(kind) if kind else "cluster")
     specs = {problem: question(problem, options) for problem in problems}
+    for name in dict.fromkeys(name for spec in specs.values() for name in spec.warm_start):
+        earlier_rows(Path(name), kind)  # what is refused is refused before a folder is made
     title = f"{read.name}, {options.regime}, {options.context}"
     saying(as_json)(source.opening("Tuning", f"{len(problems)} problems ({title})", folder))
     with watching(len(problems)) as (watch, line):

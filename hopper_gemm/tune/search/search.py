@@ -239,13 +239,13 @@ def earlier_rows(folder: Path, gpu: str) -> list[Row]:
 
     Args:
         folder: of the study; a relative one is looked for here and in the checkout.
-        gpu: name of the GPU that is searched on.
+        gpu: name of the GPU that is searched on; empty where none is known yet.
 
     Raises:
         ResultsError: there is no such study, or it was recorded on another kind of GPU.
     """
     study = read_study(here_or_recorded(folder))
     other = study.provenance["gpu"]["name"]
-    if other != gpu:
+    if gpu and other != gpu:
         raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")
     return [row for row in study.stage("sweep") if row.ok]

@@ -209,7 +209,7 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
         if record["status"] == "ok":
             kernel = record.get("baseline_kernel", "")
             shown = [f"{record['baseline_us']:.1f}", f"`{kernel}`" if kernel else ""]
-            shown += [str(record.get(name) or "") for name in ("candidates", "choice")]
+            shown += [one_line(str(record.get(name) or "")) for name in ("candidates", "choice")]
         rows.append([record["problem"], record["context"], record["against"], *shown])
     columns = ["problem", "context", "baseline", "us", "kernel", "candidates", "choice"]
     return markdown(columns, rows)

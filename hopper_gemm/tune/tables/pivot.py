@@ -279,8 +279,8 @@ def words(status: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text that may stand in a cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text that may stand in a cell of Markdown, without a tag."""
+    return str(escaped(" ".join(text.split()))).replace("|", "\\|")
 
 
 def escaped(value: Any) -> Any:

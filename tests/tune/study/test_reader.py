@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pyarrow import parquet
@@ -288,6 +289,34 @@ def test_a_packed_folder_gives_the_same_rows_and_frame(recorded):
     frame = frame_of(before)
     assert frame["m"].dtype == "Int64"
     assert set(frame["tile"]) >= {"256x128"}
+
+
+@pytest.mark.parametrize("column", ["tile_m", "speedup", "reason", "crc"])
+def test_a_file_that_does_not_give_the_rows_back_is_not_written_and_the_rows_stay(tmp_path, monkeypatch, column):
+    """Whatever the library that writes Parquet makes of a value: what it wrote is read before the CSV goes."""
+    write_table = parquet.write_table
+
+    def spoiling(table, target, **options):
+        at = table.column_names.index(column)
+        values = table.column(column).to_pylist()
+        values[1], values[2] = values[2], "x" if column == "reason" else values[1]
+        write_table(table.set_column(at, column, [values]), target, **options)
+
+    write_study(tmp_path, *ENDED[:2], row("crash", "died", tile_m=256, speedup=2.0))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr(parquet, "write_table", spoiling)
+    with pytest.raises(ResultsError, match="holds what Parquet would not give back to the letter"):
+        pack(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_packed_file_is_on_the_disk_before_its_csv_goes(tmp_path, steps, monkeypatch):
+    """A machine that loses its power keeps the one or the other."""
+    csv, unlink = write_study(tmp_path, *ENDED) / "rows.csv", Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **more: (steps.append(f"no {path.name}"), unlink(path, **more)))
+    pack(tmp_path)
+    size = (tmp_path / "rows.parquet").stat().st_size
+    assert steps == [size, "rows.parquet", "folder", f"no {csv.name}"]
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["study", "list"])
