@@ -202,6 +202,25 @@ def seed_table(m: int) -> str:
     return markdown_table(pivot(part), "M tile \\ K depth")
 
 
+def both_tables() -> str:
+    """Our table of 8192^3 in bursts, and in each cell the post's speedup between ours and the stages."""
+    rows = []
+    for ours, theirs in zip(seed_table(8192).splitlines()[2:], PIPELINING.splitlines()[2:], strict=True):
+        cells = zip(ours.strip("| ").split(" | "), theirs.strip("| ").split(" | "), strict=True)
+        rows.append([both_cells(*pair) for pair in cells])
+    return table(seed_table(8192).splitlines()[0].strip("| ").split(" | "), rows)
+
+
+def both_cells(ours: str, theirs: str) -> str:
+    """Two cells of one place as one; both tables have the same sides, and the same stages fit."""
+    if ours == theirs:
+        return ours
+    (our_speedup, our_stages), (their_speedup, their_stages) = ours.split(" "), theirs.split(" ")
+    if our_stages != their_stages:
+        raise ValueError(f"the stages of a cell must be those of the post but got {ours} and {theirs}")
+    return f"{our_speedup} / {their_speedup} {our_stages}"
+
+
 def beside() -> str:
     """The table of the post beside ours, for the cells that it discusses."""
     ours = {m: rows_of(study("seed-table"), "sweep").query(f"m == {m} and regime == 'burst'") for m in (4096, 8192)}
@@ -589,6 +608,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-8192": lambda: seed_table(8192),
     "seed-since": since,
     "seed-post": lambda: PIPELINING,
+    "seed-both": both_tables,
     "seed-beside": beside,
     "seed-all": all_cells,
     "claims": claims_table,
