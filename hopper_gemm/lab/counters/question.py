@@ -92,9 +92,9 @@ class Counting(Recording):
         }
         if limit is not None:
             for kind, of in self._open.items():
-                ours = [point for point in of if point.config is not None][:limit]
+                ours = [point for point in of if not point.is_baseline][:limit]
                 problems = {point.problem for point in ours}
-                self._open[kind] = [p for p in of if (p.problem in problems if p.config is None else p in ours)]
+                self._open[kind] = [p for p in of if (p.problem in problems if p.is_baseline else p in ours)]
         self.total = self.open
         self.written = 0
         self.failed: list[tuple[Point, str]] = []
@@ -167,7 +167,7 @@ def _with_baselines(launches: Sequence[Point]) -> list[Point]:
     """Problem by problem, cuBLAS first."""
     by_problem: dict[Any, list[Point]] = {}
     for point in launches:
-        by_problem.setdefault(point.problem, [Point(point.problem, None)]).append(point)
+        by_problem.setdefault(point.problem, [Point(point.problem, "cublas")]).append(point)
     return [point for of in by_problem.values() for point in of]
 
 

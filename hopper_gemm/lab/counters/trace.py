@@ -98,7 +98,6 @@ def tracing(store: Path | None, seed: int) -> Handler:
     from hopper_gemm.tune.measure.workload import make_workload
 
     def handle(point: Point) -> list[Moment]:
-        assert point.config is not None
         workload = make_workload(point.problem, describe_current().l2_bytes, seed)
         kernel = load(point.config, point.problem, store, TRACE)
         first, rotation = workload.sets[0], cycle(workload.sets)

@@ -111,7 +111,6 @@ def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands]
     from hopper_gemm.compiler.loader import load
     from hopper_gemm.tune.measure.correctness import check, poison
 
-    assert point.config is not None
     problem, first = workload.problem, workload.sets[0]
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)

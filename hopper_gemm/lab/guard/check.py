@@ -127,14 +127,14 @@ class Check(Question):
         """The binary beside itself for the noise floor, the config beside it, and beside cuBLAS."""
         tasks = []
         for point, guarded in self._guarded.items():
-            points = [replace(point, config=None), point]
+            points = [point.control, point]
             points += [replace(point, against="cublas")] if guarded.entry else []
             tasks.append(Task(tuple(points), stage="check", protocol=PROTOCOLS[point.regime]))
         return tasks
 
     def _decide(self, guarded: Guarded, task: Task) -> None:
         point, found = guarded.point, self._found
-        control, now = found[replace(point, config=None)].answer, found[point].answer
+        control, now = found[point.control].answer, found[point].answer
         figures: dict[str, Any] = {}
         if now.status == "no_baseline":  # such as a binary that another version of the DSL cannot load
             verdict = Verdict("unsure", f"not compared: {now.reason}")
@@ -233,9 +233,9 @@ def record(table: Path) -> list[RecordedBinary]:
     suite = set(read_shapes().of_regime("burst"))
     best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
     finals = read_study(table.parent / "seed-table").stage("final")
-    ranked = sorted((row for row in finals if row.ok and row.point.config), key=lambda row: row.figures["speedup"])
+    ranked = sorted((row for row in finals if row.ok), key=lambda row: row.figures["speedup"])
     seed = {row.point.problem: row.point.config for row in ranked if row.point.regime == "burst"}
-    best |= {(problem, config): None for problem, config in seed.items() if config is not None}
+    best |= dict.fromkeys(seed.items())
     folder = table.parent / FOLDER
     kept = [record_binary(folder, config, problem) for problem, config in best]
     names = {path for one in kept for path in (one.object_file, one.about)}

@@ -107,7 +107,7 @@ class Bench:
     def prepare(self, point: Point) -> None:
         """Do ahead what the first measurement would wait for: the matrices of a problem, and what loads a kernel."""
         self._at(point)
-        if point.config is not None:
+        if not point.is_baseline:
             self._kernel(point.config, point.problem)
 
     def measure(
@@ -116,7 +116,7 @@ class Bench:
         """Measure a point.
 
         Args:
-            point: its config is legal; None for the baseline against itself.
+            point: its config is legal; a baseline is timed against itself.
             protocol: how to time; of the point's regime.
             process: number of this process, noted with each pair.
             race: when to drop the config, and beside whom.
@@ -135,7 +135,7 @@ class Bench:
         baseline_of(point)
         scene, self._following = self._at(point), following
         launch, seconds, found = None, 0.0, None
-        if point.config is not None:
+        if not point.is_baseline:
             kernel = self._kernel(point.config, point.problem)
             found, seconds = checked_twice(kernel, scene.checked)
             if not found.ok:
@@ -274,7 +274,7 @@ class Bench:
     def _meanwhile(self) -> None:
         """While the GPU is at work: load what comes next. What is wrong with it is said when it is measured."""
         point, self._following = self._following, None
-        if point is not None and point.config is not None:
+        if point is not None and not point.is_baseline:
             with suppress(IllegalConfigError):
                 self._kernel(point.config, point.problem)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,4 +178,4 @@ class Recording(Question):
 
 def bare(point: Point) -> Point:
     """cuBLAS against itself where a point is."""
-    return Point(point.problem, None, point.regime, point.context, data=point.data)
+    return replace(point, against="cublas", subject="cublas")

@@ -44,7 +44,7 @@ class Task:
     """Points for one worker, measured one after the other.
 
     Args:
-        points: what is measured; one without a config is the baseline against itself.
+        points: what is measured.
         kind: ``"time"`` them; take their ``"host"`` time; ``"count"`` launches of each.
         counter: what counts.
         stage: of the rows.
@@ -230,7 +230,6 @@ Event = Joined | Said | Begun | Answer | Left
 
 def launch_key(point: Point) -> tuple[Any, ...]:
     """What two points must share, beside their machine code, to be one measurement."""
-    assert point.config is not None
     footprint = footprint_of(point.config)
     values = all_values(point.config)
     host = tuple(values[name] for name in HOST_FIELDS)

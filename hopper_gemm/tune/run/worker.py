@@ -179,7 +179,7 @@ class Worker:
         """Queue a task; its kernels compile while others are measured."""
         observer = "" if task.counter is None else task.counter.observer
         kernels = [
-            None if point.config is None else KernelId.of(point.config, filled_up(point.problem), observer)
+            None if point.is_baseline else KernelId.of(point.config, filled_up(point.problem), observer)
             for point in task.points
         ]
         self._queue.append(_Open(number, task, kernels))
@@ -319,7 +319,7 @@ class Worker:
         place = place_of(point)
         if outcome.status == "ok" and "speedup" in outcome.figures:
             ratio = ratio_of(outcome.figures)
-            if point.config is None:
+            if point.is_baseline:
                 self._noise[place] = noise_floor(ratio)
             elif place not in self._leaders or ratio.median > self._leaders[place].median:
                 self._leaders[place] = ratio
@@ -372,7 +372,6 @@ class Worker:
 
 def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
     """What compiling tells of a point, by column."""
-    assert point.config is not None
     figures: dict[str, Any] = {"smem_bytes": footprint_of(point.config).smem_bytes}
     if built.report is not None:
         figures |= {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions", "code")}
@@ -381,7 +380,6 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
 
 def serialised(point: Point, built: Built) -> str:
     """What a measured kernel's row should say beside its figures, if anything."""
-    assert point.config is not None
     most, told = footprint_of(point.config).wgmma_waits, built.reason
     if built.report is None or built.report.wgmma_waits <= most:
         return told

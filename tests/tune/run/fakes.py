@@ -89,9 +89,9 @@ def note(text: str) -> None:
 
 def speed_of(point: Any) -> float:
     """The speedup of a point: the larger the tile and the shallower its stages, the better."""
-    config = point.config
-    if config is None:
+    if point.is_baseline:
         return 1.0
+    config = point.config
     speed = config.tile_m / 320 / (1 + config.k_depth / 100) * (1 + config.tile_n / 2000)
     speed *= 1 + sum(0.001 * (i + 1) * hash_of(getattr(config, name)) for i, name in enumerate(LAUNCH_FIELDS))
     return speed * (1.25 if point.data == "zeros" else 1.0)
@@ -126,7 +126,7 @@ def measuring(store: Any, seed: int) -> Any:
         if ask.kind == "host":
             return Outcome("ok", figures={"torch.mm": 5.0, "kernel": 3.0})
         assert ask.point is not None
-        label = str(ask.point.config)
+        label = str(ask.point.subject)
         note(f"measure {os.getpid()} {uuid} {ask.point.against} {ask.process} {ask.point.problem} {label}")
         trouble = plan().get(label, told.get("all", ""))
         if trouble == "die":
@@ -201,7 +201,7 @@ def naming() -> Any:
 
 
 def measured(log: Path) -> Counter[str]:
-    """How often each config was measured, by label; controls are ``None``."""
+    """How often each config was measured, by label; controls are ``cublas``."""
     lines = log.read_text().splitlines() if log.is_file() else []
     return Counter(line.split(" ", 6)[6] for line in lines if line.startswith("measure "))
 
@@ -218,7 +218,7 @@ def meter(points: Any, gpu: GpuId, store: Path) -> list[Any]:
     """What our kernel would count of itself."""
     note(f"meter {len(points)}")
     bad = plan().get("unmetered", ())
-    return [_counted(point, {} if str(point.config) in bad else {"producer_wait_pct": 3.0}) for point in points]
+    return [_counted(point, {} if str(point.subject) in bad else {"producer_wait_pct": 3.0}) for point in points]
 
 
 def _counted(point: Any, figures: dict[str, float], kernel: str = "") -> Any:

@@ -133,19 +133,19 @@ class Instant:
                 raise KeyboardInterrupt
             self._events += [(worker, Begun(number, index)), (worker, self.answer(number, index, task))]
             if task.stage == "sweep":
-                self.measured[str(point.config)] += 1
+                self.measured[str(point.subject)] += 1
             if task.stage == "final":
                 self.finals.append((task.process, str(point.config)))
 
     def answer(self, number: int, index: int, task: Task) -> Answer:
         point = task.points[index]
-        code = self._code(point.config) if point.config is not None else ""
+        code = "" if point.is_baseline else self._code(point.config)
         figures: dict[str, Any] = {"code": code} if code else {}
         key = (launch_key(point), code) if code else None
         twin = task.known.get(code) or self._twins.get(key)
         if code and twin and task.stage == "sweep":
             return Answer(number, index, "ok", figures=figures, twin=twin)
-        self._twins.setdefault(key, str(point.config))
+        self._twins.setdefault(key, str(point.subject))
         found = self._outcome(Ask("measure", point, task.protocol, task.process))
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
         if task.stage in NAMED and found.status == "ok":

@@ -186,7 +186,7 @@ def test_every_legal_config_is_counted_once_by_each_kind_and_cublas_before_them(
     found, asked = counted(target, tmp_path / "c")
     assert (found.written, found.open) == (6 + 5, 0)
     profile, meter = (task for _, task in asked.tasks)
-    assert profile.points[0].config is None
+    assert profile.points[0].subject == "cublas"
     assert len(set(profile.points[1:])) == 5
     assert meter.points == profile.points[1:]
     rows = rows_of(tmp_path / "c", "counters")

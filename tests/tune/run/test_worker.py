@@ -28,7 +28,7 @@ from tests.tune.run import fakes
 CUBE = GemmProblem(1024, 1024, 1024)
 CONFIGS = [resolve(GemmConfig(tile_m=m, tile_n=n)) for m in (64, 128, 256) for n in (64, 128)]
 POINTS = [Point(CUBE, config) for config in CONFIGS]
-BARE = Point(CUBE, None)
+BARE = Point(CUBE, "cublas")
 SHORT = Burst(pairs=3)
 
 
@@ -220,7 +220,7 @@ def test_the_noise_floor_the_leader_and_what_follows_are_known_to_the_child(benc
 
     monkeypatch.setattr(Worker, "_ask", spy)
     worker.ask(timed(BARE, stage="control"), timed(POINTS[5]), *map(timed, POINTS[:3]))
-    asked = [one for one in sent if getattr(one, "kind", "") == "measure" and one.point.config is not None]
+    asked = [one for one in sent if getattr(one, "kind", "") == "measure" and not one.point.is_baseline]
     assert all(one.race.noise == pytest.approx(0.001, abs=1e-3) and one.race.noise > 0 for one in asked)
     assert asked[0].race.leader is None
     assert asked[-1].race.leader is not None

@@ -187,9 +187,7 @@ class Comparison(Recording):
             self._learn(row)
         rows = []
         for key in self._keys():
-            config = key.point.config
-            assert config is not None
-            found = reasons(config, filled_up(key.point.problem))
+            found = reasons(key.point.config, filled_up(key.point.problem))
             if found and key not in self._folder.rows:
                 rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
@@ -263,7 +261,7 @@ class HostTimes(Question):
         if self._asked:
             return None
         self._asked = True
-        return Task((Point(HOST_PROBLEM, None),), "host", stage="host")
+        return Task((Point(HOST_PROBLEM, "cublas"),), "host", stage="host")
 
     def take(self, answers: Sequence[Taken]) -> None:
         """Keep it.

@@ -116,7 +116,6 @@ class Finals:
         if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
             return  # across: it serves all problems well, and each of them not as well as its own would
         best = max(ran, key=lambda row: row.figures["speedup"])
-        assert best.point.config is not None
         figures: dict[str, Any] = {name: float(f"{best.figures[name]:.6g}") for name in _SPEEDUP}
         figures |= {name: int(best.figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
         entry = TunedEntry(
@@ -177,7 +176,7 @@ def _chosen(spec: SweepSpec, rows: Sequence[Row], legal: Sequence[Point]) -> lis
             for i in objective.best([row.figures for row in of], spec.final.best)
         ]
     problems = {point.problem for point in legal}
-    by_config: dict[tuple[str, ...], dict[GemmConfig | None, list[Row]]] = {}
+    by_config: dict[tuple[str, ...], dict[GemmConfig, list[Row]]] = {}
     for row in ran:
         point = row.point
         about = by_config.setdefault((point.regime, point.context, point.data), {})

@@ -293,7 +293,7 @@ class Sweep(Recording):
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
-        used = {regime: self.protocol(Point(spec.problems[0].problem(), None, regime)) for regime in spec.regimes}
+        used = {regime: self.protocol(Point(spec.problems[0].problem(), "cublas", regime)) for regime in spec.regimes}
         return fresh(
             spec.name,
             spec.question,
@@ -377,7 +377,7 @@ class Sweep(Recording):
         self._learn(row)
         if row.stage == "control" and row.ok:
             self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
-        if row.stage != "sweep" or row.point.config is None:
+        if row.stage != "sweep" or row.point.is_baseline:
             return
         values = self._objective.values(figures) if row.ok else None
         if values is not None:
