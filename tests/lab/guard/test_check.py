@@ -138,7 +138,7 @@ def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(t
 
 def test_what_is_neither_held_nor_fallen_is_measured_once_more_with_more_pairs(tmp_path):
     found, tasks = checked(tmp_path, slower(1.012, width=0.01))
-    assert [task.protocol.pairs for task in tasks] == [PROTOCOLS["burst"].pairs, MORE * PROTOCOLS["burst"].pairs]
+    assert [task.method.pairs for task in tasks] == [PROTOCOLS["burst"].pairs, MORE * PROTOCOLS["burst"].pairs]
     assert found.verdict.status == "unsure"
 
 

@@ -117,7 +117,7 @@ def test_the_best_are_measured_again_in_fresh_processes_each_of_which_begins_wit
     assert {row.point.config.tile_m for row in rows} == {320, 128}
     tasks = [task for _, task in asked.tasks if task.stage == "final"]
     assert len({task.child for task in tasks}) == 3
-    assert tasks[0].protocol == Burst(pairs=15, rest=0.02)
+    assert tasks[0].method == Burst(pairs=15, rest=0.02)
 
 
 def spec_of_best(spec, best):
@@ -323,15 +323,15 @@ def test_a_race_sends_its_looks_the_leader_and_the_noise(tmp_path, out):
     spec = spec_of(tmp_path, SPEC + "[race]\nfar = 0.05\n")
     asked = swept(spec, out, Instant())
     tasks = [task for _, task in asked.tasks if task.stage == "sweep"]
-    assert [(look.pairs, look.margin) for look in tasks[-1].looks] == [(1, 0.05), (3, 0.0)]
-    assert tasks[0].leader is None
+    assert [(look.pairs, look.margin) for look in tasks[-1].race.looks] == [(1, 0.05), (3, 0.0)]
+    assert tasks[0].race.leader is None
     leader = max(row.figures["speedup"] for row in rows_of(out) if row.ok and row.point != tasks[-1].points[0])
     assert swept(spec, out.parent / "again", Instant(), trials=4).tasks
     last = swept(spec, out.parent / "again").tasks
     sent = [task for _, task in last if task.stage == "sweep"]
-    assert sent[0].leader is not None
-    assert sent[0].leader.median <= leader
-    assert sent[0].noise == about(out.parent / "again")["noise"][PLACE]
+    assert sent[0].race.leader is not None
+    assert sent[0].race.leader.median <= leader
+    assert sent[0].race.noise == about(out.parent / "again")["noise"][PLACE]
 
 
 def test_finals_that_are_even_are_told_so(tmp_path, out):

@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from hopper_gemm.compiler.child import ending, spawn
-from hopper_gemm.tune.run.task import Answer, Event, Job, Left, Task
+from hopper_gemm.tune.run.task import Event, Job, Left, Task
 from hopper_gemm.tune.run.worker import shares, work
+from hopper_gemm.tune.study.row import Row
 
 RESPAWNS = 3
 """So often in a row a worker may die without an answer before its GPU is left alone."""
@@ -31,7 +32,8 @@ class Executor(Protocol):
         """What the workers told, by the name of each; waits at most so long for the first."""
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """Give a worker a task. What a worker that is gone was given is lost, and :class:`Left` tells so."""
+        """Give a worker a task, or one anew that waits there. What a worker that is gone was given is lost, and
+        :class:`Left` tells so."""
 
     def close(self) -> None:
         """End all workers; may be called more than once."""
@@ -100,7 +102,7 @@ class _Member:
             self.hang_up()
             self.end()
         self._over = self._over or any(isinstance(event, Left) for event in found)
-        if any(isinstance(event, Answer) for event in found):
+        if any(isinstance(event, Row) for event in found):
             self._deaths = 0
         if self.line is None and not self._over:
             self._deaths += 1

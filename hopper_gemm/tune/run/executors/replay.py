@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hopper_gemm.model.point import Point
-from hopper_gemm.tune.run.task import Answer, Event, Joined, Task
+from hopper_gemm.tune.run.task import Event, Joined, Task
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.study.row import Row, RowKey
 
 WORKER = "record"
 
@@ -38,10 +37,9 @@ class Replay:
 
     def send(self, worker: str, number: int, task: Task) -> None:
         """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
-        for index, point in enumerate(task.points):
-            row = self._rows.get(RowKey(task.stage, point, task.process), Row(point, ""))
-            figures = {**row.figures, "board": row.board}
-            self._events.append((WORKER, Answer(number, index, row.status, row.reason, figures, row.samples)))
+        for point in task.points:
+            unrecorded = task.row(point, "", "")
+            self._events.append((WORKER, self._rows.get(unrecorded.key, unrecorded)))
 
     def close(self) -> None:
         """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""

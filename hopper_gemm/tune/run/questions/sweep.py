@@ -12,8 +12,8 @@ from typing import Any
 
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
-from hopper_gemm.tune.measure.race import Look
-from hopper_gemm.tune.run.question import Member, Recording, Taken, bare
+from hopper_gemm.tune.measure.race import ALONE, Look, Race
+from hopper_gemm.tune.run.question import Member, Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
 from hopper_gemm.tune.search.importance import importances
@@ -140,7 +140,7 @@ class Sweep(Recording):
         """Rows of a warm start; None until a worker joins, where the kind of GPU is not known before."""
         self._objective = Objective(tuple(spec.objective))
         self._lost_controls: set[tuple[Point, str]] = set()
-        """Bare points of places that have rows of a board, but not its noise floor."""
+        """Controls of places that have rows of a board, but not its noise floor."""
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
@@ -224,7 +224,7 @@ class Sweep(Recording):
             if point is not None:
                 control = self._control(point, member, self.protocol(point))
                 self._waiting = None if control is None else point
-                return control or self._timed(point, member)
+                return control or self.renewed(Task((point,), self.protocol(point)), member)
             if not self._search.finished:
                 return None
             self._ended = time.monotonic()
@@ -233,35 +233,50 @@ class Sweep(Recording):
         point = self._finals.claim(member.board)
         if point is None:
             return None
-        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point))
+        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point), member.board)
 
-    def dropped(self, task: Task, board: str) -> None:
+    def renewed(self, task: Task, member: Member) -> Task:
+        """A point's task with what is known by now of its place and its launch. Before the noise floor is known nothing
+        is dropped."""
+        if task.stage != "sweep":
+            return task
+        (point,) = task.points
+        place, race = place_of(point), ALONE
+        if self.spec.race is not None:
+            looks = tuple(Look(*look) for look in self.spec.race.looks(point.regime == "burst"))
+            leader, noise = self._leaders.get(place), self._noise.get((place, member.board))
+            race = Race(looks) if leader is None or noise is None else Race(looks, ratio_of(leader.figures), noise)
+        twins = {code: str(row.point.config) for code, row in self._launches.get(launch_key(point), {}).items()}
+        return replace(task, race=race, twins=twins)
+
+    def dropped(self, task: Task) -> None:
         """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
         if task.stage == "final" and self._finals is not None:
             self._finals.dropped(task)
 
-    def take(self, answers: Sequence[Taken]) -> None:
-        """Record answers, then tell what they mean."""
-        rows = []
-        for one in answers:
-            row = self._answer(one)
-            rows.append((one, row))
-            if row is not None:
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+        """Record rows, then tell what they mean. One without a status is not in the record that is replayed."""
+        complete = []
+        for member, row in rows:
+            if row.status:
+                row = self._complete(row)
                 self._remember(row)  # the next of them may be its twin
-        self._folder.append([row for _, row in rows if row is not None])
-        for one, row in rows:
-            if one.task.stage == "final" and self._finals is not None:
-                done = self._finals.take(one.task, one.point, row)
+            complete.append((member, row))
+        self._folder.append([row for _, row in complete if row.status])
+        for member, row in complete:
+            place = place_of(row.point)
+            if row.stage == "final" and self._finals is not None:
+                done = self._finals.take(row)
                 if done and self._source == "measured":
-                    self._finals.write(place_of(one.point), one.member.gpu["name"])
-            if row is None or row.stage == "control":
+                    self._finals.write(place)
+            if not row.status or row.stage == "control":
                 continue
             if row.stage == "sweep":
                 self._search.tell(row)
                 self._done += 1
-            best, goal = self._leaders.get(place_of(row.point)), self.spec.objective[0]
+            best, goal = self._leaders.get(place), self.spec.objective[0]
             figure = None if best is None else float(best.figures[goal])
-            self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
+            self.watch(Progress(row, member.name, self._done, self._total, figure, goal))
 
     def tick(self) -> None:
         """Note now and then how long the search has taken."""
@@ -332,7 +347,7 @@ class Sweep(Recording):
         for row in folder.rows.values():
             self._remember(row)
         self._lost_controls = {
-            (bare(row.point), row.board)
+            (cublas_control(row.point), row.board)
             for row in folder.stage("sweep", "final")
             if row.ok and (place_of(row.point), row.board) not in self._controls
         }
@@ -346,30 +361,18 @@ class Sweep(Recording):
         rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
         return {point: rows[point] for point in self._legal if point in rows} if rows else {}
 
-    def _timed(self, point: Point, member: Member) -> Task:
-        place, race = place_of(point), self.spec.race
-        kin, leader = self._launches.get(launch_key(point), {}), self._leaders.get(place)
-        looks = () if race is None else race.looks(point.regime == "burst")
-        return Task(
-            (point,),
-            protocol=self.protocol(point),
-            looks=tuple(Look(*look) for look in looks),
-            leader=None if leader is None else ratio_of(leader.figures),
-            noise=self._noise.get((place, member.board)),
-            known={code: str(row.point.config) for code, row in kin.items()},
-        )
-
-    def _answer(self, one: Taken) -> Row | None:
-        """The row of an answer; None for what was left out, since it failed in an earlier process."""
-        answer, point = one.answer, one.point
-        if not answer.status:
-            return None
-        if answer.twin:
-            twin = self._launches[launch_key(point)][answer.figures["code"]]
-            reason = f"{TWIN} {answer.twin}; not measured again"
-            answer = replace(answer, status=twin.status, reason=reason, figures=twin.figures, samples=())
-        more = {"baseline_kernel": self._baselines.get(place_of(point), "")} if answer.status == "ok" else {}
-        return self._row(one._replace(answer=answer), **more)
+    def _complete(self, row: Row, **more: Any) -> Row:
+        """A worker's row with its origin and the baseline's kernel. A twin has the figures of the row whose machine
+        code it shares; one that was measured all the same, as that row was still on its way, keeps its own."""
+        code = row.figures.get("code") if row.stage == "sweep" and self._source == "measured" else None
+        first = self._launches.get(launch_key(row.point), {}).get(str(code)) if code else None
+        if first is not None and row.status == "twin":
+            reason = f"{TWIN} {row.reason}; not measured again"
+            row = replace(row, status=first.status, reason=reason, figures=first.figures)
+        elif first is not None and row.ok:
+            row = replace(row, reason="; ".join(filter(None, [f"{TWIN} {first.point.config}", row.reason])))
+        more |= {"baseline_kernel": self._baselines.get(place_of(row.point), "")} if row.ok else {}
+        return super()._complete(row, **more)
 
     def _remember(self, row: Row) -> None:
         """Compare later points with this row: it may be the best, and its machine code is known."""
