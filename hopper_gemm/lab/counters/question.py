@@ -17,7 +17,7 @@ from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.question import Member, Recording
-from hopper_gemm.tune.run.task import Counter, Task
+from hopper_gemm.tune.run.task import LaunchCounter, Task
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import ROWS, read_study
@@ -51,7 +51,7 @@ def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]
         meter.close()
 
 
-KINDS = {"profile": Counter(profile), "meter": Counter(meter, METER)}
+KINDS = {"profile": LaunchCounter(profile), "meter": LaunchCounter(meter, METER)}
 """Counters by name; the place of a counter is the process number of its rows."""
 
 

@@ -148,7 +148,7 @@ class Verdict:
 
 
 def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdict:
-    """Whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
+    """Return whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
 
     Fallen is what lies below 1 as a whole by more than half of :data:`FALL`, and by more than the noise; held is what
     lies above a whole :data:`FALL` below 1. Between these two lie several times what runs on one board scatter. Equal

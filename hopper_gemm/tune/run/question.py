@@ -45,7 +45,7 @@ class Question:
     """The base of all questions: gives tasks, takes rows. Optional steps do nothing here."""
 
     records_crashes = True
-    """Whether a row of a crash is recorded, so that the point is not measured again."""
+    """True if the row of a crash is recorded; then the point is not measured again."""
 
     def next(self, member: Member) -> Task | None:
         """A task for a worker; None where there is none for it now."""
@@ -67,7 +67,7 @@ class Question:
         """
 
     def room(self, workers: int) -> int:
-        """How many tasks each of so many workers may hold: one under way, and some that compile."""
+        """Number of tasks that each of the workers may hold: one under way, and some that compile."""
         return 4
 
     def dropped(self, task: Task) -> None:

@@ -27,7 +27,7 @@ NAMED = ("control", "compare")
 
 
 @dataclass(frozen=True)
-class Counter:
+class LaunchCounter:
     """What counts launches, in processes of its own; it blocks, and has the GPU to itself.
 
     Args:
@@ -57,7 +57,7 @@ class Task:
     """
 
     points: tuple[Point, ...]
-    method: Protocol | Counter | Literal["host"]
+    method: Protocol | LaunchCounter | Literal["host"]
     stage: str = "sweep"
     process: int = 0
     child: str = ""

@@ -24,7 +24,7 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.measure.protocol import Outcome, seconds_of
-from hopper_gemm.tune.run.task import NAMED, Begun, Counter, Event, Job, Joined, Left, Request, Said, Task
+from hopper_gemm.tune.run.task import NAMED, Begun, Event, Job, Joined, LaunchCounter, Left, Request, Said, Task
 from hopper_gemm.tune.study.files import FileLock
 from hopper_gemm.tune.study.row import Row
 
@@ -35,7 +35,7 @@ BASELINE_SECONDS = 600.0
 """Allowance for choosing the best of a baseline's many ways."""
 
 GPU_SECONDS = 60.0
-"""So long a GPU is waited for that another process holds, such as the orphan of a killed run that is still ending."""
+"""Time to wait for a GPU that another process holds, such as the orphan of a killed run that is still ending."""
 
 TRIES = 2
 """Processes that a point may take along before it counts as a crash."""
@@ -69,7 +69,7 @@ def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bo
 
 
 def log_file(study: str) -> Path:
-    """Where processes of a study print to: a file in the user's cache, begun anew where it is large."""
+    """The file in the user's cache to which processes of a study print, begun anew where it is large."""
     path = private_folder("logs") / f"{study}.log"
     if path.is_file() and path.stat().st_size > 10**7:
         path.unlink()
@@ -77,7 +77,7 @@ def log_file(study: str) -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder of the user's cache that nobody else may enter."""
+    """A folder of the user's cache that only the user may enter."""
     folder = default_store().parent / name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
@@ -90,7 +90,7 @@ class Worker:
     Args:
         job: of the run.
         gpu: the GPU; nothing has touched it yet.
-        cores: so many are its share.
+        cores: number of them that it may use.
         line: to the coordinator.
         log: what its processes print goes there.
     """
@@ -123,7 +123,9 @@ class Worker:
                 continue
             task = self._queue.pop(number)
             self._begun.add(number)
-            for row in self._counted(task, task.method) if isinstance(task.method, Counter) else self._timed(task):
+            for row in (
+                self._counted(task, task.method) if isinstance(task.method, LaunchCounter) else self._timed(task)
+            ):
                 self._tell(row)
             while len(self._spares) < self._job.fresh:  # they load their modules while the study is measured
                 self._spares.append(self._new_child())
@@ -140,8 +142,8 @@ class Worker:
     # -----------------------------------------------------------------------------------------
 
     def _wait(self, *asked: Child) -> None:
-        """Wait a second at most for a task, a compiler or one of the children that were asked; take what has come."""
-        wait([self._line, *self._pool.waits, *(one for child in asked for one in child.waits)], 1.0)
+        """Wait a second at most for a task, a compiler or a child that was asked; take what has come."""
+        wait([self._line, *self._pool.waits, *(handle for child in asked for handle in child.waits)], 1.0)
         while self._line.poll(0):
             self._take(*self._line.recv())
         self._pool.pump()
@@ -160,7 +162,7 @@ class Worker:
         """Hold the GPU, and describe it.
 
         Raises:
-            NoHopperError: somebody else holds it, or it cannot be used.
+            NoHopperError: another process holds it, or it cannot be used.
         """
         name = f"GPU {self._gpu.index} ({self._gpu.name})"
         since, told = time.strftime("%H:%M:%S", time.localtime()), False
@@ -266,7 +268,7 @@ class Worker:
             self._kernel_names[key] = next((reply.value for reply in replies if reply.kind == "answer"), "unknown")
         return self._kernel_names[key]
 
-    def _counted(self, task: Task, counter: Counter) -> Iterator[Row]:
+    def _counted(self, task: Task, counter: LaunchCounter) -> Iterator[Row]:
         """The rows of launches that are counted. It blocks: nothing else can be done on the GPU meanwhile, and the
         process still ends with its coordinator."""
         assert self._child is not None
@@ -312,7 +314,7 @@ def request_of(task: Task, point: Point, following: Point | None) -> tuple[Reque
     """What the measuring child is asked for a point, and the seconds that it may take."""
     if task.method == "host":
         return ("host_times", {"problem": point.problem}), RUN_SECONDS
-    assert not isinstance(task.method, Counter)
+    assert not isinstance(task.method, LaunchCounter)
     asked = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
     seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
     seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
@@ -321,7 +323,7 @@ def request_of(task: Task, point: Point, following: Point | None) -> tuple[Reque
 
 def kernels_of(task: Task) -> list[KernelId | None]:
     """What must be compiled for each point of a task; None for a baseline."""
-    observer = task.method.observer if isinstance(task.method, Counter) else ""
+    observer = task.method.observer if isinstance(task.method, LaunchCounter) else ""
     return [None if point.is_baseline else _kernel_of(point, observer) for point in task.points]
 
 
@@ -348,7 +350,7 @@ def serialised(point: Point, built: Built) -> str:
 
 
 def shares(cores: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """Cores divided among so many workers, neighbours together; all to each where there are fewer than workers."""
+    """Cores divided among a number of workers, neighbours together; all to each where there are fewer than workers."""
     for i in range(count):
         low, high = i * len(cores) // count, (i + 1) * len(cores) // count
         yield tuple(cores[low:high] if len(cores) >= count else cores)

@@ -28,7 +28,7 @@ from hopper_gemm.tune.measure.protocol import Burst, Steady, protocol_dict, seco
 from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.timing import Timer, Timing
-from hopper_gemm.tune.measure.workload import Operands, Workload, filled, fp32_product
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload, filled, fp32_product
 from hopper_gemm.tune.study.schema import CARRIED
 from tests.tune.measure.fake_cuda import FakeCuda
 
@@ -112,7 +112,7 @@ class World:
         def full() -> torch.Tensor:
             return filled(64, 64, data, generator).to(torch.bfloat16)
 
-        sets = tuple(Operands(full(), full(), full(), full()) for _ in range(2))
+        sets = tuple(MatrixSet(full(), full(), full(), full()) for _ in range(2))
         return Workload(problem, sets, fp32_product(sets[0]), seed, data)
 
     @staticmethod

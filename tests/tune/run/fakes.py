@@ -237,7 +237,7 @@ def _counted(point: Any, figures: dict[str, float], kernel: str = "") -> Any:
 
 
 RIG = Rig(find, measuring, naming, compiling)
-COUNTERS = {"profile": task.Counter(profile), "meter": task.Counter(meter)}
+COUNTERS = {"profile": task.LaunchCounter(profile), "meter": task.LaunchCounter(meter)}
 
 
 def job(tmp_path: Path, **more: Any) -> Job:

@@ -30,8 +30,8 @@ AGAINST = ("cublas", "cublaslt", "triton", "quack")
 """Baselines, in the order of a table's columns."""
 
 CONFIGS = ("tuned", "auto")
-"""``tuned``: the best known config of the very problem, else what matmul picks. ``auto``: what matmul would pick had
-nobody tuned the problem."""
+"""``tuned``: the best known config of the very problem, else what matmul picks. ``auto``: what matmul picks for a
+problem without an entry."""
 
 LIBRARIES = ("torch", "nvidia-cublas")
 """A folder holds figures of one version of each."""
@@ -50,7 +50,7 @@ class Comparison(Recording):
         config: of :data:`CONFIGS`.
         processes: fresh processes, one after the other, that measure everything.
         tables: tuned tables, in order.
-        limit: so many rows at most, leaving the rest for later.
+        limit: number of rows at most, leaving the rest for later.
         watch: told of each row, how many there are by now, and how many there will be.
         say: takes a line for the user.
 

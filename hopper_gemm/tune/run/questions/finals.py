@@ -34,7 +34,7 @@ class Finals:
         spec: says how many finals each place has.
         legal: points of the sweep.
         folder: with the sweep's rows, and the finals that there are.
-        noises: gives the noise floor of each place.
+        noises: returns the noise floor of each place.
         protocol: how a final is timed.
         boards: boards of the workers that are there.
     """
@@ -63,7 +63,7 @@ class Finals:
 
     @property
     def done(self) -> bool:
-        """Whether every final has its rows."""
+        """Return True if every final has its rows."""
         return not any(self._missing(place, process) for place in self._chosen for process in self._processes)
 
     def claim(self, board: str) -> Point | None:
@@ -94,7 +94,7 @@ class Finals:
         self._home.pop(task.points[0].problem, None)
 
     def take(self, row: Row) -> bool:
-        """Note a final's row, or that the record has none; whether its place is done."""
+        """Note a final's row, or that the record has none; return True if its place is done."""
         if row.status:
             self._settle(row)
         else:

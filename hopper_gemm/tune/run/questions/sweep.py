@@ -36,7 +36,7 @@ AHEAD = 32
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What a sweep would do, counted before anything is measured.
 
     Args:
@@ -106,8 +106,8 @@ class Sweep(Recording):
             name only, as long as no worker has joined.
         source: measured or replayed.
         only: points that can be answered; None for all. A replay knows those that were recorded.
-        space: gives the space of the question, where somebody enumerates it ahead.
-        trials: stop after so many points, leaving the rest for later.
+        space: returns the space of the question, where it is enumerated ahead.
+        trials: number of points after which it stops, leaving the rest for later.
         watch: told of each row.
         say: takes a line for the user.
 
@@ -164,10 +164,10 @@ class Sweep(Recording):
 
     @property
     def unrecorded(self) -> int:
-        """Points that a replay leaves out, since nobody recorded them."""
+        """Number of points that a replay leaves out, since they are not recorded."""
         return 0 if self._only is None else len(points(self.spec)) - self._space.total
 
-    def plan(self) -> Plan:
+    def plan(self) -> SweepPlan:
         """What there is to do."""
         space, legal, trials = self._space, self._legal, self.spec.budget.trials
         counts = Counter(place_of(point) for point in legal)
@@ -177,7 +177,7 @@ class Sweep(Recording):
         recorded, skipped = len(self._answered()), space.total - len(space.points)
         open_points = max(0, most - recorded)
         minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
-        return Plan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
+        return SweepPlan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
 
     @property
     def open(self) -> int:
@@ -186,7 +186,7 @@ class Sweep(Recording):
 
     @property
     def finished(self) -> bool:
-        """Whether an earlier run used up this very budget and measured all its finals, and no row is gone since."""
+        """Return True if an earlier run used up this budget and measured all its finals, and no row is gone since."""
         about = self._folder.about or {}
         return self._folder.finished and about["finished"].get("budget") == self.spec.budget.model_dump()
 
