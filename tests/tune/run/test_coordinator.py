@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -167,6 +168,37 @@ def test_of_a_task_only_what_has_no_answer_is_sent_again():
     assert executor.sent[1][2].points == tuple(POINTS[1:3])
     assert Counter(one.point for one in question.taken) == dict.fromkeys(POINTS[:3], 1)
     assert question.taken[0].reason == "first"
+
+
+def test_tasks_that_wait_are_sent_again_where_rows_change_them():
+    """So that a worker measures with what is known by then, and keeps nothing itself."""
+
+    class Learns(Asks):
+        def renewed(self, task, member):
+            return replace(task, twins={row.point.problem: "known" for row in self.taken})
+
+    waiting = {}
+
+    def one_by_one(worker, number, task):
+        waiting[number] = task
+        return []
+
+    executor = Script(one_by_one)
+
+    def poll(seconds):
+        if not executor.events and waiting:
+            number = next(iter(waiting))
+            task = waiting.pop(number)
+            executor.sent.append(("measured", number, task))
+            executor.events = [("w0", event) for event in well("w0", number, task)]
+        return Script.poll(executor, seconds)
+
+    executor.poll = poll
+    question = Learns([task_of(point) for point in POINTS[:3]], room=3)
+    Coordinator(question, executor).run()
+    measured = [len(task.twins) for worker, _, task in executor.sent if worker == "measured"]
+    assert measured == [0, 1, 2]
+    assert [row.point for row in question.taken] == POINTS[:3]
 
 
 def test_a_late_answer_of_a_worker_that_was_taken_for_dead_counts_for_nothing():

@@ -319,6 +319,21 @@ def test_a_twin_is_known_again_after_a_stop_and_the_same_code_launched_otherwise
         assert f"m{row.point.config.swizzle}serp" in row.reason
 
 
+def test_a_twin_that_was_measured_as_its_first_was_on_its_way_says_so_and_is_no_final(tmp_path, out):
+    spec = spec_of(tmp_path, SPEC, ("tile_n = 128", "tile_n = 128\npeek = [true, false]"))
+
+    class Unaware(Instant):
+        def row(self, task, point, board):
+            return super().row(replace(task, twins={}), point, board)
+
+    asked = swept(spec, out, Unaware(code=lambda config: f"{config.tile_m}-{config.k_depth}"))
+    twins = [row for row in rows_of(out) if row.reason.startswith("same machine code as")]
+    assert len(twins) == 5
+    assert all(row.ok and row.samples and "not measured" not in row.reason for row in twins)
+    assert asked.finals
+    assert not {str(row.point.config) for row in twins} & {label for _, label in asked.finals}
+
+
 def test_a_race_sends_its_looks_the_leader_and_the_noise(tmp_path, out):
     spec = spec_of(tmp_path, SPEC + "[race]\nfar = 0.05\n")
     asked = swept(spec, out, Instant())
@@ -362,7 +377,7 @@ def test_a_finalist_that_fails_once_is_left_out_and_spoils_no_other(spec, out):
     swept(spec, out, Instant(outcome=failing))
     rows = rows_of(out, "final")
     failed = [row for row in rows if str(row.point.config) == first[0]]
-    assert {row.process: row.status for row in failed}[1] == "wrong_result"
+    assert {row.process: row.status for row in failed} == {0: "ok", 1: "wrong_result"}
     assert len([row for row in rows if str(row.point.config) != first[0] and row.ok]) == 3
     (entry,) = read_tuned(out.parent / FILE)
     assert str(entry.config) != first[0]
