@@ -62,7 +62,7 @@ class Coordinator:
         self._held: list[tuple[Member, Row]] | None = [] if question.records_crashes else None
         """Rows that are kept back as long as all are crashes; None from the first other row on."""
         self._reason = ""
-        self._ever = False
+        self._any_joined = False
 
     def run(self) -> None:
         """Until the question has nothing more to ask.
@@ -83,7 +83,7 @@ class Coordinator:
             over = not self._members and not self._executor.awaited
             events = self._executor.poll(0.0 if full or over else TICK_SECONDS)
             if over and not events:
-                if not self._ever:
+                if not self._any_joined:
                     raise NoHopperError(self._reason or "no GPU was named")
                 raise RunError(f"{self._reason}; no worker is left, run the same command to go on")
             self._hear(events)
@@ -100,7 +100,7 @@ class Coordinator:
     # -----------------------------------------------------------------------------------------
 
     def _hand_out(self) -> bool:
-        """Give workers what they have room for; whether there is more to give."""
+        """Give workers the tasks that they have room for; return True if there may be more."""
         hungry, given = list(self._members.values()), 0
         room = self._question.room(len(hungry)) if hungry else 0
         while hungry:
@@ -123,10 +123,15 @@ class Coordinator:
         for task in self._again:
             if task.board in ("", member.board):
                 self._again.remove(task)
-                return task
+                return self._question.renewed(task, member)
         return self._question.next(member)
 
     def _hear(self, events: Sequence[tuple[str, Event]]) -> None:
+        """Take up events of workers, and record the rows among them together.
+
+        Raises:
+            RunError: nothing but crashes came.
+        """
         rows: list[tuple[Member, Row]] = []
         for name, event in events:
             if isinstance(event, Joined):
@@ -168,7 +173,7 @@ class Coordinator:
         except RefusedError as error:
             self._say(str(error))
             return
-        self._ever = True
+        self._any_joined = True
         self._members[member.name] = member
         self._out.setdefault(member.name, {})
         self._away.pop(member.name, None)

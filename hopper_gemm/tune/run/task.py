@@ -31,7 +31,7 @@ class LaunchCounter:
     """What counts launches, in processes of its own; it blocks, and has the GPU to itself.
 
     Args:
-        count: takes points, the GPU and the folder of kernels; returns one answer for each point. A function of a
+        count: takes points, the GPU and the folder of kernels; returns the counts of each point. A function of a
             module, since it travels. It raises a ValueError if it cannot count on this host.
         observer: of the kernels that it runs; see :class:`hopper_gemm.compiler.store.KernelId`.
     """

@@ -1,4 +1,4 @@
-"""An executor that answers from a recorded study: the same sweep with no GPU."""
+"""An executor that gives the rows of a recorded study: the same sweep with no GPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Replay:
 
 
 def recorded_points(study: Study) -> set[Point]:
-    """Points that a replay of a sweep can answer."""
+    """Points of which a replay of a sweep has rows."""
     return {row.point for row in study.stage("sweep")}
 
 

@@ -105,7 +105,7 @@ class Sweep(Recording):
         about: of provenance: what the source says of itself, such as the digest of the kernel; its ``gpu`` needs the
             name only, as long as no worker has joined.
         source: measured or replayed.
-        only: points that can be answered; None for all. A replay knows those that were recorded.
+        only: points that can be measured, or replayed from a record; None for all.
         space: returns the space of the question, where it is enumerated ahead.
         trials: number of points after which it stops, leaving the rest for later.
         watch: told of each row.
@@ -174,7 +174,7 @@ class Sweep(Recording):
         most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
         used = [(self.protocol(point), point.context) for point in legal]
         seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
-        recorded, skipped = len(self._answered()), space.total - len(space.points)
+        recorded, skipped = len(self._recorded()), space.total - len(space.points)
         open_points = max(0, most - recorded)
         minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
         return SweepPlan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
@@ -333,15 +333,15 @@ class Sweep(Recording):
         told = {row.point for row in folder.stage("sweep")}
         illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
         folder.append([self._refused(point, why, "sweep") for point, why in illegal])
-        answered = self._answered()
-        there = Counter(place_of(point) for point in answered)
+        recorded = self._recorded()
+        there = Counter(place_of(point) for point in recorded)
         owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
         spent = float(self._before.get("searched", 0.0))
-        known = answered.values()
+        known = recorded.values()
         self._search = Search(
             spec, self._legal, known, earlier=self._earlier or [], spent=spent, most=self._trials, owed=owed
         )
-        self._done = len(self._space.points) - len(self._legal) + len(answered)
+        self._done = len(self._space.points) - len(self._legal) + len(recorded)
         self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()
         for row in folder.rows.values():
@@ -356,7 +356,7 @@ class Sweep(Recording):
         """Rows of the folders that a warm start names, all of this kind of GPU."""
         return [row for name in self.spec.warm_start for row in earlier_rows(Path(name), gpu)]
 
-    def _answered(self) -> dict[Point, Row]:
+    def _recorded(self) -> dict[Point, Row]:
         """Legal points with a row."""
         rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
         return {point: rows[point] for point in self._legal if point in rows} if rows else {}
