@@ -83,7 +83,7 @@ class Measured(NamedTuple):
 
 def component_of(duration_us: float, components: Sequence[Component] = COMPONENTS) -> Component:
     """The component of a duration's class; that of the longest class where none reaches so far."""
-    return next((one for one in components if duration_us <= one.most_us), components[-1])
+    return next((component for component in components if duration_us <= component.most_us), components[-1])
 
 
 def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:
@@ -94,10 +94,10 @@ def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:
     would be is part of *between*.
     """
     classes: dict[float, dict[str, dict[str, list[float]]]] = {}
-    for one in measured:
-        most_us = next(limit for limit in CLASSES if one.duration_us <= limit)
-        boards = classes.setdefault(most_us, {}).setdefault(one.entry, {})
-        boards.setdefault(one.board, []).append(log(one.speedup))
+    for entry in measured:
+        most_us = next(limit for limit in CLASSES if entry.duration_us <= limit)
+        boards = classes.setdefault(most_us, {}).setdefault(entry.entry, {})
+        boards.setdefault(entry.board, []).append(log(entry.speedup))
     found = []
     for most_us, entries in sorted(classes.items()):
         several = [boards for boards in entries.values() if len(boards) > 1]
@@ -180,7 +180,7 @@ def record_verdict(recorded: Ratio, now: Ratio, component: Component) -> str | N
         component: of the entry's class of duration.
     """
     spread = [log(ratio.high / ratio.low) / (2 * Z) for ratio in (recorded, now)]
-    limit = RARE * sqrt(2 * component.between**2 + sum(max(one, component.within) ** 2 for one in spread))
+    limit = RARE * sqrt(2 * component.between**2 + sum(max(deviation, component.within) ** 2 for deviation in spread))
     apart = log(now.median / recorded.median)
     if abs(apart) <= limit:
         return None

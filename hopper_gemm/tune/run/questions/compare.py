@@ -79,15 +79,15 @@ class Comparison(Recording):
     ) -> None:
         if config not in CONFIGS:
             raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {config!r}")
-        strange = [one for one in against if one not in AGAINST]
-        if strange or not against:
-            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(strange or [''])[0]!r}")
+        unknown = [name for name in against if name not in AGAINST]
+        if unknown or not against:
+            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(unknown or [''])[0]!r}")
         super().__init__(name, out, "measured", say)
         self._watch = watch
         self._config, self._processes, self._limit = config, processes, limit
         self._picks = {problem: choose(tables, problem, regime, context, config) for problem in problems}
         self._points = {
-            problem: [Point(problem, pick.config, regime, context, one) for one in dict.fromkeys(against)]
+            problem: [Point(problem, pick.config, regime, context, baseline) for baseline in dict.fromkeys(against)]
             for problem, pick in self._picks.items()
         }
         self._protocol = PROTOCOLS[regime]
