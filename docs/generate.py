@@ -318,7 +318,7 @@ def same_code() -> list[Measured]:
         study = read_study(folder)
         for row in (*study.stage("final"), *study.stage("compare")):
             point = row.point
-            known = row.ok and row.board != "unknown" and "code" in row.figures and point.config is not None
+            known = row.ok and row.board != "unknown" and "code" in row.figures and not point.is_baseline
             if known and (point.against, point.regime) == ("cublas", "burst"):
                 entry, us = f"{row.figures['code']} {point}", float(row.figures["baseline_us"])
                 found.append(Measured(entry, us, row.board, float(row.figures["speedup"])))
@@ -365,7 +365,6 @@ def suite() -> str:
     rows, runs = [], {name: over(name) for name in ("suite", "suite-isolated-again", "suite-isolated-second")}
     for problem, found in runs["suite"].items():
         ours = found["cublas"]
-        assert ours.point.config is not None
         shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
         others = (
             ", ".join(f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs[name][problem].items()))
@@ -395,7 +394,6 @@ def left() -> str:
     for problem, found in over("suite").items():
         row, least = found["cublas"], min(one.figures["speedup"] for one in found.values())
         config, us = row.point.config, row.figures["time_us"]
-        assert config is not None
         if least >= AIM:
             continue
         steps = ceil(ceil(row.point.problem.k / config.tile_k) / config.split_k)
@@ -439,7 +437,7 @@ def headline() -> str:
             mean_of, least, count = reached()
             what = f"the {count} of them that need no copy"
             rows.append((what, context, f"{mean_of:.3f}x, least {least:.3f}x", "", kernel))
-    (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if row.point.config is not None)
+    (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if not row.point.is_baseline)
     again = max(row.figures["speedup"] for row in pooled(study("alone-steady").stage("final")))
     other = over("suite-steady", "steady")["8192x8192x8192"]["cublas"].figures["speedup"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
@@ -452,11 +450,10 @@ def headline() -> str:
 
 def alone() -> str:
     """Single CTAs and a cluster of two at the power cap, with what the profiler counted in another run."""
-    counted = {row.point.config: row.figures for row in study("alone-steady").stage("counters")}
+    counted = {row.point.subject: row.figures for row in study("alone-steady").stage("counters")}
     rows = []
     for row in sorted(study("alone-steady").stage("sweep"), key=lambda row: -row.figures["speedup"]):
         one = row.point.config
-        assert one is not None
         seen = counted[one]
         moved = (seen["tma_load_bytes"], 32 * seen["l2_read_sectors"], seen["dram_read_bytes"])
         gigabytes = (f"{size / 1e9:.2f}" for size in moved)

@@ -335,7 +335,8 @@ def counters(
     folder = out or folder_of(target, slug(kind))
 
     def watch(point: Any, text: str, done: int, total: int) -> None:
-        stderr(f"{done}/{total} {point.problem} {point.config or 'cuBLAS'}{f': {text}' if text else ''}")
+        subject = "cuBLAS" if point.is_baseline else point.config
+        stderr(f"{done}/{total} {point.problem} {subject}{f': {text}' if text else ''}")
 
     counting = Counting(target, folder, kind, kinds=kinds, limit=limit, watch=watch)
     saying(as_json)(source.opening("Counting", str(target), folder))
@@ -345,7 +346,7 @@ def counters(
         fail(f"nothing could be counted; the first of {len(counting.failed)} failures: {counting.failed[0][1]}")
     rows = read_study(folder).stage("counters")
     if as_json:
-        failed = [{"problem": str(p.problem), "config": str(p.config), "reason": why} for p, why in counting.failed]
+        failed = [{"problem": str(p.problem), "config": str(p.subject), "reason": why} for p, why in counting.failed]
         about = {"out": str(folder), "counted": counting.written, "open": counting.open, "failed": failed}
         print(json.dumps({**about, "rows": [row.as_dict() for row in rows]}))
         return

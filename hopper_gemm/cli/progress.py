@@ -42,7 +42,7 @@ def describe(progress: Progress) -> str:
         result = f"{interval(row.figures)} {row.figures['tflops']:.0f} TFLOP/s"
     best = "" if progress.best is None else f", best {_goal(progress)}"
     count = f"{progress.worker}: {row.stage} {progress.done}/{progress.total}"
-    return f"{count} {place_of(row.point)} {row.point.config}: {result}{best}"
+    return f"{count} {place_of(row.point)} {row.point.subject}: {result}{best}"
 
 
 def _goal(progress: Progress) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hopper_gemm.model.footprint import resolve
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.store import KernelId
@@ -13,6 +12,7 @@ from hopper_gemm.lab.counters.trace import Moment, moments_of, read_trace
 from hopper_gemm.lab.verify.harness import ANSWER_SECONDS
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 
 pytestmark = pytest.mark.gpu

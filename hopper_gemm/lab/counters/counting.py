@@ -47,7 +47,7 @@ class Counted:
     """The counters of a point.
 
     Args:
-        point: our kernel by its config, or torch.mm where it has none; regime and context are of no matter.
+        point: our kernel, or cuBLAS by torch.mm; regime and context are of no matter.
         kernel: name of the kernel; several are joined by ``+``.
         figures: by the names of :data:`hopper_gemm.lab.counters.figures.COUNTERS`, or of
             :data:`hopper_gemm.lab.counters.waits.FIGURES`; what was not counted is not there.
@@ -171,7 +171,7 @@ def settle(
 
 
 def _fits(point: Point, launches: Sequence[ProfiledLaunch]) -> bool:
-    return bool(launches) and (OURS in launches[0].kernel) == (point.config is not None)
+    return bool(launches) and (OURS in launches[0].kernel) != point.is_baseline
 
 
 def _counted(point: Point, launches: Sequence[ProfiledLaunch]) -> Counted:
@@ -211,8 +211,9 @@ def _profiled(
 
 def point_of(raw: dict[str, Any]) -> Point:
     """A point from JSON, where its fields stand by name."""
-    config = None if raw["config"] is None else kernel_of(raw["config"])
-    return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "config": config})
+    subject = raw["subject"]
+    subject = subject if isinstance(subject, str) else kernel_of(subject)
+    return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "subject": subject})
 
 
 def _fewer(metrics: list[str], profiler: Profiler, ran: Ran) -> list[str]:

@@ -18,7 +18,7 @@ from hopper_gemm.model.point import Point
 
 if TYPE_CHECKING:
     from hopper_gemm.compiler.loader import LoadedKernel
-    from hopper_gemm.tune.measure.workload import Operands
+    from hopper_gemm.tune.measure.workload import MatrixSet
 
 ROLES = ("producer", "consumer 0", "consumer 1", "consumer 2", "consumer 3")
 ROLE_MOMENTS = ("entry", "set_up", "first", "fed", "stored", "left")
@@ -75,7 +75,7 @@ def moments_of(words: np.ndarray) -> list[Moment]:
     return found
 
 
-def read_trace(kernel: LoadedKernel, operands: Operands) -> np.ndarray:
+def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
     """Launch a traced kernel once; (roles, words) of int32."""
     import torch
 
@@ -98,7 +98,6 @@ def tracing(store: Path | None, seed: int) -> Handler:
     from hopper_gemm.tune.measure.workload import make_workload
 
     def handle(point: Point) -> list[Moment]:
-        assert point.config is not None
         workload = make_workload(point.problem, describe_current().l2_bytes, seed)
         kernel = load(point.config, point.problem, store, TRACE)
         first, rotation = workload.sets[0], cycle(workload.sets)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hopper_gemm.compiler.loader import LoadedKernel
     from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.tune.measure.workload import Operands, Workload
+    from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 SIDES: tuple[Side, ...] = get_args(Side)
 """Sides of the ring; a CTA writes one row for each. The first consumer reports for all."""
@@ -78,7 +78,7 @@ def _percent(part: np.ndarray, whole: np.ndarray, worked: np.ndarray) -> float:
     return float(100 * shares.mean(axis=1, where=worked).mean())
 
 
-def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[Operands]) -> np.ndarray:
+def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]) -> np.ndarray:
     """Launch a metered kernel on sets of matrices, one after the other without a pause.
 
     Args:
@@ -98,7 +98,9 @@ def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[Operands])
     return readings.cpu().numpy()
 
 
-def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands], store: Path | None = None) -> Counted:
+def measure_waits(
+    point: Point, workload: Workload, rotation: Iterator[MatrixSet], store: Path | None = None
+) -> Counted:
     """Check the metered kernel's product once, warm up, and take the mean of some launches.
 
     Args:
@@ -111,7 +113,6 @@ def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands]
     from hopper_gemm.compiler.loader import load
     from hopper_gemm.tune.measure.correctness import check, poison
 
-    assert point.config is not None
     problem, first = workload.problem, workload.sets[0]
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)

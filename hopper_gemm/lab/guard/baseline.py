@@ -9,7 +9,7 @@ from typing import Any
 from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, RecordedBinaryError, recorded_binaries
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate
-from hopper_gemm.tune.measure.workload import Operands, Workload
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 
 class RecordedBaseline(Baseline):
@@ -52,7 +52,7 @@ def _candidate(binary: RecordedBinary) -> Candidate:
     except RecordedBinaryError as error:
         raise BaselineError(str(error)) from error
 
-    def launch(operands: Operands) -> None:
+    def launch(operands: MatrixSet) -> None:
         kernel(operands.a, operands.b, operands.theirs)
 
     return Candidate(launch, binary.report.code, binary)

@@ -183,14 +183,13 @@ def steady() -> str:
     for name in ("steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"):
         study = recorded(name)
         stage = "final" if study.stage("final") else "compare"
-        rows = [row for row in pooled(study.stage(stage)) if row.ok and row.point.config is not None]
+        rows = [row for row in pooled(study.stage(stage)) if row.ok and not row.point.is_baseline]
         best = {str(row.point.problem): row for row in sorted(rows, key=lambda row: row.figures["speedup"])}
         page = study.path.relative_to(study.path.parents[2])
         link = f"[{name}](../results/{page}/{'table' if stage == 'final' else 'compare'}.md)"
         for problem, row in best.items():
             one = row.figures
             energy = f"{one['pj_per_flop']:.3f} ({one['baseline_pj_per_flop']:.3f})"
-            assert row.point.config is not None
             config = f"`{short_label(row.point.config)}`"
             lines.append((problem, interval(one), energy, str(one["processes"]), row.board[4:8], config, link))
     columns = ("problem", "over torch.mm", "pJ/FLOP (torch.mm)", "processes", "board", "config", "study")
@@ -208,7 +207,7 @@ def steady_rows(name: str, stage: str) -> str:
             f"{row.figures['watts']:.0f}",
         )
         for row in pooled(recorded(name).stage(stage))
-        if row.ok and row.point.config is not None
+        if row.ok and not row.point.is_baseline
     ]
     return markdown(("problem", "config", "over torch.mm", "pJ/FLOP (torch.mm)", "watts"), lines)
 
@@ -218,7 +217,7 @@ def steady_chained() -> str:
     lines = []
     for name in ("steady-d", "steady-f", "steady-g", "steady-h"):
         for row in pooled(recorded(name).stage("final")):
-            if row.ok and row.point.config is not None:
+            if row.ok and not row.point.is_baseline:
                 energy = f"{row.figures['pj_per_flop']:.3f} ({row.figures['baseline_pj_per_flop']:.3f})"
                 folder = recorded(name).path
                 link = f"[{name}](../results/{folder.relative_to(folder.parents[2])})"

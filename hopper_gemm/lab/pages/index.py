@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +96,11 @@ def missing(study: Study) -> str:
 
 
 def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:
-    """The configs that ran, by the point without them."""
+    """The kernels and baselines that ran, by what they are paired with."""
     found: dict[Point, set[Any]] = {}
     for row in rows:
         if row.ok:
-            found.setdefault(replace(row.point, config=None), set()).add(row.point.config)
+            found.setdefault(row.point.control, set()).add(row.point.subject)
     return found
 
 
@@ -132,11 +131,10 @@ def _best(study: Study) -> str:
         said = (f"{one.speedup:.3f}x {one.against}{f' {one.context}' if several else ''}" for one in compared)
         return ", ".join(said)
     for stage, where in (("final", ""), ("sweep", " in the sweep")):
-        ran = [row for row in pooled(study.stage(stage)) if row.ok and row.point.config is not None]
+        ran = [row for row in pooled(study.stage(stage)) if row.ok and not row.point.is_baseline]
         if ran:
             best = max(ran, key=lambda row: float(row.figures["speedup"]))
             config, point = best.point.config, best.point
-            assert config is not None
             tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k}"
             return f"{interval(best.figures)}{where}, {point.problem} {point.regime}: {tile}"
     return ""

@@ -43,7 +43,7 @@ class Timing:
     watts: float | None = None
 
 
-class Clock:
+class SmClock:
     """Mean SM clock between two marks, by a probe that reads every SM's cycle counter.
 
     Args:
@@ -101,7 +101,7 @@ class Timer:
 
     def __init__(self, device: DeviceInfo) -> None:
         self._uuid = device.uuid
-        self._clock = Clock(device.sms)
+        self._clock = SmClock(device.sms)
         self._idle_since: float | None = None
 
     def idle(self) -> None:

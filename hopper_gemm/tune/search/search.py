@@ -118,7 +118,6 @@ class Search:
         grouped: dict[str, dict[GemmConfig, list[Point]]] = {}
         problems: dict[str, set[GemmProblem]] = {}
         for point in legal:
-            assert point.config is not None
             name = place_of(point) if across == "each" else f"{across} {point.regime} {point.context} {point.data}"
             grouped.setdefault(name, {}).setdefault(point.config, []).append(point)
             problems.setdefault(name, set()).add(point.problem)
@@ -157,7 +156,7 @@ class Search:
             (row.point.config, objective.losses(values), float(predictions([row.point.config], problems[0])[0]))
             for row in self._earlier
             if place_of(row.point) == place.name
-            and row.point.config is not None
+            and not row.point.is_baseline
             and (values := objective.values(row.figures)) is not None
         ]
         predicted = self._predicted(space, problems)

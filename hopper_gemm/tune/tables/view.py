@@ -218,7 +218,7 @@ def rows_as_measured(study: Study) -> View:
     """Every row of a study, of all stages and processes, with every column of the schema, ``samples`` too."""
     labels = {
         "problem": [problem_label(row.point.problem) for row in study.rows],
-        "config": ["" if row.point.config is None else str(row.point.config) for row in study.rows],
+        "config": ["" if row.point.is_baseline else str(row.point.config) for row in study.rows],
     }
     return View(study, [], frame_of(study.rows).assign(**labels)[[*labels, *NAMES]])
 

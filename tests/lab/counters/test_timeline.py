@@ -23,7 +23,6 @@ def tracing(store: Path | None, seed: int):
     """Stands in for the handler: a moment that tells the config; four consumers fail."""
 
     def handle(point: Point) -> list[Moment]:
-        assert point.config is not None
         if point.config.consumers == 4:
             raise ArithmeticError("traced, the product is wrong")
         return [Moment("producer", 0, "asked", 100 * point.config.stages + point.config.stagger)]

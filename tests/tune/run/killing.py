@@ -200,7 +200,7 @@ def under_fire(folder: Path, executor: str, workers: int, kills: int, seed: int,
     report.rows, report.points = len(sweep), len({row.point for row in sweep})
     report.crashed = sum(row.status == "crash" for row in sweep)
     counted = fakes.measured(Path(place.log))
-    counted.pop("None", None)
+    counted.pop("cublas", None)
     report.twice = sum(counted.values()) - len(counted)
     report.lines += unclear(place.errors.read_text())
     report.seconds = round(time.monotonic() - started, 1)

@@ -20,7 +20,7 @@ from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, choose
 from hopper_gemm.tune.run.questions.many import Many
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.questions.tune import Options, question, study_name
-from hopper_gemm.tune.run.task import Answer, Joined
+from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
@@ -145,11 +145,11 @@ def test_problems_are_given_one_after_the_other_or_as_a_list():
 
 def test_the_host_time_is_one_measurement():
     executor = Instant()
-    executor.answer = lambda number, index, task: Answer(number, index, "ok", figures={"kernel": 3.0})
+    executor.row = lambda task, point, board: task.row(point, board, "ok", figures={"kernel": 3.0})
     times = HostTimes()
     run(times, executor)
     assert times.times == {"kernel": 3.0}
-    assert [task.kind for _, task in executor.tasks] == ["host"]
+    assert [task.method for _, task in executor.tasks] == ["host"]
 
 
 # --- counters
@@ -160,12 +160,12 @@ class CountingWorkers(Instant):
 
     failing: tuple[str, ...] = ()
 
-    def answer(self, number, index, task):
-        (kind,) = (name for name, counter in KINDS.items() if counter == task.counter)
+    def row(self, task, point, board):
+        (kind,) = (name for name, counter in KINDS.items() if counter == task.method)
         if kind in self.failing:
-            return Answer(number, index, "crash", "no permission")
+            return task.row(point, board, "crash", "no permission")
         names = {"profile": {"duration_us": 100.0}, "meter": {"producer_wait_pct": 3.0}}
-        return Answer(number, index, "ok", "", {**names[kind], "code": "c0de", "baseline_kernel": "nvjet"})
+        return task.row(point, board, "ok", "", {**names[kind], "code": "c0de", "baseline_kernel": "nvjet"})
 
 
 def counted(target, out, executor=None, **options):
@@ -186,7 +186,7 @@ def test_every_legal_config_is_counted_once_by_each_kind_and_cublas_before_them(
     found, asked = counted(target, tmp_path / "c")
     assert (found.written, found.open) == (6 + 5, 0)
     profile, meter = (task for _, task in asked.tasks)
-    assert profile.points[0].config is None
+    assert profile.points[0].subject == "cublas"
     assert len(set(profile.points[1:])) == 5
     assert meter.points == profile.points[1:]
     rows = rows_of(tmp_path / "c", "counters")
@@ -294,15 +294,15 @@ def test_a_problem_that_fails_spoils_no_other(tmp_path):
 
 def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
     executor = Instant(workers=2)
-    send = executor.send
+    poll = executor.poll
 
-    def losing(worker, number, task):
-        send(worker, number, task)
-        if worker == "w1" and sum(name == "w1" for name, _ in executor.tasks) == 3:
-            executor._events = [event for event in executor._events if event[0] != "w1"]
+    def losing(seconds):
+        events = poll(seconds)
+        if sum(name == "w1" for name, _ in executor.tasks) == 3:
             executor.lose("w1", for_good=True)
+        return events
 
-    executor.send = losing
+    executor.poll = losing
     many, _, _ = listed(tmp_path, executor)
     assert len(many.settled) == 3
     for problem in (CUBE, WIDE):

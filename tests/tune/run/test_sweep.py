@@ -57,7 +57,7 @@ def crashing(count):
     left = [count]
 
     def outcome(ask):
-        if ask.point.config is not None:
+        if not ask.point.is_baseline:
             left[0] -= 1
         return Outcome("crash", "no such symbol") if left[0] >= 0 else fakes.outcome(ask)
 
@@ -117,7 +117,7 @@ def test_the_best_are_measured_again_in_fresh_processes_each_of_which_begins_wit
     assert {row.point.config.tile_m for row in rows} == {320, 128}
     tasks = [task for _, task in asked.tasks if task.stage == "final"]
     assert len({task.child for task in tasks}) == 3
-    assert tasks[0].protocol == Burst(pairs=15, rest=0.02)
+    assert tasks[0].method == Burst(pairs=15, rest=0.02)
 
 
 def spec_of_best(spec, best):
@@ -319,19 +319,34 @@ def test_a_twin_is_known_again_after_a_stop_and_the_same_code_launched_otherwise
         assert f"m{row.point.config.swizzle}serp" in row.reason
 
 
+def test_a_twin_that_was_measured_as_its_first_was_on_its_way_says_so_and_is_no_final(tmp_path, out):
+    spec = spec_of(tmp_path, SPEC, ("tile_n = 128", "tile_n = 128\npeek = [true, false]"))
+
+    class Unaware(Instant):
+        def row(self, task, point, board):
+            return super().row(replace(task, twins={}), point, board)
+
+    asked = swept(spec, out, Unaware(code=lambda config: f"{config.tile_m}-{config.k_depth}"))
+    twins = [row for row in rows_of(out) if row.reason.startswith("same machine code as")]
+    assert len(twins) == 5
+    assert all(row.ok and row.samples and "not measured" not in row.reason for row in twins)
+    assert asked.finals
+    assert not {str(row.point.config) for row in twins} & {label for _, label in asked.finals}
+
+
 def test_a_race_sends_its_looks_the_leader_and_the_noise(tmp_path, out):
     spec = spec_of(tmp_path, SPEC + "[race]\nfar = 0.05\n")
     asked = swept(spec, out, Instant())
     tasks = [task for _, task in asked.tasks if task.stage == "sweep"]
-    assert [(look.pairs, look.margin) for look in tasks[-1].looks] == [(1, 0.05), (3, 0.0)]
-    assert tasks[0].leader is None
+    assert [(look.pairs, look.margin) for look in tasks[-1].race.looks] == [(1, 0.05), (3, 0.0)]
+    assert tasks[0].race.leader is None
     leader = max(row.figures["speedup"] for row in rows_of(out) if row.ok and row.point != tasks[-1].points[0])
     assert swept(spec, out.parent / "again", Instant(), trials=4).tasks
     last = swept(spec, out.parent / "again").tasks
     sent = [task for _, task in last if task.stage == "sweep"]
-    assert sent[0].leader is not None
-    assert sent[0].leader.median <= leader
-    assert sent[0].noise == about(out.parent / "again")["noise"][PLACE]
+    assert sent[0].race.leader is not None
+    assert sent[0].race.leader.median <= leader
+    assert sent[0].race.noise == about(out.parent / "again")["noise"][PLACE]
 
 
 def test_finals_that_are_even_are_told_so(tmp_path, out):
@@ -354,7 +369,7 @@ def test_a_finalist_that_fails_once_is_left_out_and_spoils_no_other(spec, out):
     first = []
 
     def failing(ask):
-        if ask.process == 1 and ask.point.config is not None and not first:
+        if ask.process == 1 and not ask.point.is_baseline and not first:
             first.append(str(ask.point.config))
             return Outcome("wrong_result", "1 of 16 elements differ")
         return fakes.outcome(ask)
@@ -362,7 +377,7 @@ def test_a_finalist_that_fails_once_is_left_out_and_spoils_no_other(spec, out):
     swept(spec, out, Instant(outcome=failing))
     rows = rows_of(out, "final")
     failed = [row for row in rows if str(row.point.config) == first[0]]
-    assert {row.process: row.status for row in failed}[1] == "wrong_result"
+    assert {row.process: row.status for row in failed} == {0: "ok", 1: "wrong_result"}
     assert len([row for row in rows if str(row.point.config) != first[0] and row.ok]) == 3
     (entry,) = read_tuned(out.parent / FILE)
     assert str(entry.config) != first[0]

@@ -27,9 +27,10 @@ from typing import Any
 
 from hopper_gemm.compiler.child import spawn
 from hopper_gemm.tune.run.executors.local import RESPAWNS
-from hopper_gemm.tune.run.task import Answer, Event, Job, Left, Task
+from hopper_gemm.tune.run.task import Event, Job, Left, Task
 from hopper_gemm.tune.run.worker import log_file, private_folder, shares, work
 from hopper_gemm.tune.study.files import FileLock
+from hopper_gemm.tune.study.row import Row
 
 try:
     import dask
@@ -141,7 +142,7 @@ class Cluster:
 
     def _noted(self, name: str, event: Event) -> Event:
         """An event for the coordinator, with what it means for the worker's account."""
-        if isinstance(event, Answer):
+        if isinstance(event, Row):
             self._deaths[name] = 0
         elif isinstance(event, Left) and name:
             self._pending.pop(name, None)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.run.question import Member, Question, Taken
+from hopper_gemm.tune.run.question import Member, Question
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.task import Task
+from hopper_gemm.tune.study.row import Row
 
 
 @dataclass
@@ -102,28 +103,33 @@ class Many(Question):
                 self._settle(one)
         return None
 
-    def take(self, answers: Sequence[Taken]) -> None:
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
         """Give each sweep its own."""
-        found: dict[GemmProblem, list[Taken]] = {}
-        for taken in answers:
-            found.setdefault(taken.point.problem, []).append(taken)
-            clock = self.clocks.setdefault(taken.member.name, Clock())
+        found: dict[GemmProblem, list[tuple[Member, Row]]] = {}
+        for member, row in rows:
+            found.setdefault(row.point.problem, []).append((member, row))
+            clock = self.clocks.setdefault(member.name, Clock())
             clock.last = time.monotonic()
         for problem, own in found.items():
             one = self._ones[problem]
             one.out -= len(own)
             assert one.sweep is not None
             one.sweep.take(own)
-            counted = Counter(taken.member.name for taken in own if taken.task.stage == "sweep")
+            counted = Counter(member.name for member, row in own if row.stage == "sweep")
             for name, trials in counted.items():
                 self.clocks[name].trials += trials
 
-    def dropped(self, task: Task, board: str) -> None:
+    def renewed(self, task: Task, member: Member) -> Task:
+        """See :class:`hopper_gemm.tune.run.question.Question`."""
+        sweep = self._ones[task.points[0].problem].sweep
+        return task if sweep is None else sweep.renewed(task, member)
+
+    def dropped(self, task: Task) -> None:
         """See :class:`hopper_gemm.tune.run.question.Question`."""
         one = self._ones[task.points[0].problem]
         one.out -= len(task.points)
         if one.sweep is not None:
-            one.sweep.dropped(task, board)
+            one.sweep.dropped(task)
 
     def tick(self) -> None:
         """See :class:`hopper_gemm.tune.run.question.Question`."""

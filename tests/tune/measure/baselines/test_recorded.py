@@ -16,7 +16,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import BaselineError
-from hopper_gemm.tune.measure.workload import Operands
+from hopper_gemm.tune.measure.workload import MatrixSet
 
 PROBLEM, OTHER = GemmProblem(16, 16, 16), GemmProblem(32, 16, 16)
 
@@ -49,8 +49,8 @@ def test_the_binaries_of_a_problem_are_its_candidates_by_their_code(baseline):
     a, b, out = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16(), torch.zeros(16, 16).bfloat16()
     for candidate in (candidates[0], one.restore(None, pickle.loads(pickle.dumps(candidates[0].recipe)))):
         out.zero_()
-        candidate.launch(Operands(a, b, out.clone(), out))
-        assert torch.equal(candidate.product(Operands(a, b, a, out)), (a.float() @ b.float().t()).bfloat16())
+        candidate.launch(MatrixSet(a, b, out.clone(), out))
+        assert torch.equal(candidate.product(MatrixSet(a, b, a, out)), (a.float() @ b.float().t()).bfloat16())
     assert launched[0] == launched[1]
 
 
