@@ -106,17 +106,16 @@ def packed(folder: Path) -> Path:
 
 
 def recorded_folders(name: str = "*") -> list[Path]:
-    """Folders of the recorded studies of a name, the archived ones last; without the searches of a list.
+    """Folders of the recorded studies of a name, the archived ones last.
 
     Args:
         name: of the folder, for an archived one without its date; a glob pattern.
     """
     root = results_root()
-    patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}")
+    patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}", f"archive/*/*/{name}")
     found = dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern)))
     named = [(path, path.relative_to(root).parts) for path in found if path.is_dir()]
-    searches = [path for path, parts in named if len(parts) > 2 and path.name.startswith("tune-")]
-    return [path for path, parts in named if parts[0] != "local" and path not in searches and has_rows(path)]
+    return [path for path, parts in named if parts[0] != "local" and has_rows(path)]
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

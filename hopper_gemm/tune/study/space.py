@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import product, repeat
 from math import prod
 from typing import Any
 
+from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
@@ -22,7 +25,10 @@ from hopper_gemm.tune.parameters import LAUNCH_FIELDS, WIDEST, kind_of
 from hopper_gemm.tune.study.spec import SpecError, SweepSpec, fields_of
 
 MOST = 2_000_000
-"""Choices of a grid, and points of a study, that are enumerated; a point takes about a kilobyte."""
+"""Points of a problem that are enumerated; each takes about a kilobyte."""
+
+LARGE = 200_000
+"""Points of several problems from which on processes enumerate them: 100,000 take a second or more."""
 
 
 def problem_label(problem: GemmProblem) -> str:
@@ -80,9 +86,11 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 
 def count(spec: SweepSpec) -> int:
     """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
-    choices = [map(len, _axes(grid).values()) for grid in (spec.space, *spec.grids, *spec.known)]
-    configs = len(spec.rungs) or sum(map(prod, choices))
-    return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
+    configs = 0
+    for alone in spec.each():
+        choices = [map(len, _axes(grid).values()) for grid in (alone.space, *alone.grids, *alone.known)]
+        configs += len(spec.rungs) or sum(map(prod, choices))
+    return configs * len(spec.regimes) * len(spec.contexts) * len(spec.data)
 
 
 def points(spec: SweepSpec) -> dict[Point, str]:
@@ -90,13 +98,17 @@ def points(spec: SweepSpec) -> dict[Point, str]:
     first), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
 
     Raises:
-        SpecError: there are more than :data:`MOST`.
+        SpecError: a problem has more than :data:`MOST`.
     """
-    if count(spec) > MOST:
-        raise SpecError(
-            f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give parameters fewer values"
-        )
-    ruled = {section.problem(): _of_problem(spec, section.problem()) for section in spec.problems}
+    ruled = {}
+    for alone in spec.each():
+        if count(alone) > MOST:
+            raise SpecError(
+                f"{spec.name} has {count(alone):,} points and at most {MOST:,} are enumerated; give parameters fewer "
+                "values"
+            )
+        problem = alone.problems[0].problem()
+        ruled[problem] = _of_problem(alone, problem)
     return {
         Point(problem, config, regime, context, data=data): why
         for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
@@ -125,7 +137,8 @@ class Space:
 
 
 def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
-    """The space of a study; refused points are kept only where they get a row.
+    """The space of a study; refused points are kept only where they get a row. Of a large study the problems are
+    enumerated by processes side by side.
 
     Args:
         spec: the question.
@@ -134,6 +147,21 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
     Raises:
         SpecError: there are too many to enumerate.
     """
+    each = spec.each()
+    if len(each) > 1 and count(spec) > LARGE:
+        workers = min(len(each), len(os.sched_getaffinity(0)))
+        with ProcessPoolExecutor(workers, CONTEXT, settle_in) as pool:
+            parts = list(pool.map(_space_alone, each, repeat(only)))
+    else:
+        parts = [_space_alone(alone, only) for alone in each]
+    ways: list[tuple[str, str]] = list(product(spec.regimes, spec.contexts))
+    found = [one for part in parts for one in part.points.items()]
+    kept = dict(sorted(found, key=lambda one: ways.index((one[0].regime, one[0].context))))
+    refused = sum((Counter(part.refused) for part in parts), Counter[str]())
+    return Space(kept, dict(refused), sum(part.total for part in parts))
+
+
+def _space_alone(spec: SweepSpec, only: Collection[Point] | None) -> Space:
     found = points(spec)
     if only is not None:
         found = {point: why for point, why in found.items() if point in only}
@@ -142,8 +170,9 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
 
 
 def begun_with(spec: SweepSpec) -> list[GemmConfig]:
-    """The first config of each known grid, legal or not: a search tries these first."""
-    return [next(_grid(spec, grid))[0] for grid in spec.known]
+    """The first config of each known grid of the first problem, legal or not: a search tries these first."""
+    alone, *_ = spec.each()
+    return [next(_grid(alone, grid))[0] for grid in alone.known]
 
 
 def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[GemmConfig, str]:

@@ -42,16 +42,18 @@ def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pa
 
 
 def test_a_recorded_study_is_found_by_its_name_alone_or_in_a_group_or_archived(tmp_path, monkeypatch):
-    """The archived one comes last; what was measured here and the searches of a list are none."""
+    """The archived one comes last; what was measured here is none."""
     monkeypatch.setattr("hopper_gemm.tune.study.reader.results_root", lambda: tmp_path)
     kept = "h200/wide", "h200/group/deep", "archive/h200/2026-11-21-wide", "archive/h200/2026-11-22-old"
-    for name in (*kept, "local/h200/wide", "h200/wide/tune-64x64x64-burst", "archive/h200/2026-11-22-very-old"):
+    tuned = "h200/wide/tune", "archive/h200/2026-11-21-wide/tune"
+    for name in (*kept, *tuned, "local/h200/wide", "archive/h200/2026-11-22-very-old"):
         write_study(tmp_path / name, row())
     found = {name: [str(path.relative_to(tmp_path)) for path in recorded_folders(name)] for name in ("wide", "deep")}
     assert found == {"wide": [kept[0], kept[2]], "deep": [kept[1]]}
     assert [path.name for path in recorded_folders("old")] == ["2026-11-22-old"]
     assert {str(path.relative_to(tmp_path)) for path in recorded_folders()} == {
         *kept,
+        *tuned,
         "archive/h200/2026-11-22-very-old",
     }
 

@@ -144,11 +144,9 @@ class Sweep(Recording):
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
-        self._finals: Finals | None = None
-        self._waiting: Point | None = None
-        """Proposed, and waiting for its noise floor to be handed out."""
+        self._waiting: dict[str, Point] = {}
+        """Points that wait for their noise floor to be handed out, by worker."""
         self._boards: set[str] = set()
-        self._ended: float | None = None
         self._done = 0
         self._started = self._noted = time.monotonic()
 
@@ -215,29 +213,22 @@ class Sweep(Recording):
         return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
 
     def next(self, member: Member) -> Task | None:
-        """A noise floor, a point, or finals."""
+        """A noise floor, a final of a place whose search has ended, or a point."""
         for lost, board in self._lost_controls:
             if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
                 return control
-        if self._finals is None:
-            point = self._waiting or self._search.propose()
-            if point is not None:
-                control = self._control(point, member, self.protocol(point))
-                self._waiting = None if control is None else point
-                return control or self._timed(point, member)
-            if not self._search.finished:
-                return None
-            self._ended = time.monotonic()
-            protocol = partial(self.protocol, final=True)
-            self._finals = Finals(self.spec, self._legal, self._folder, self._noises, protocol, self._boards)
-        point = self._finals.claim(member.board)
-        if point is None:
-            return None
-        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point))
+        return (
+            self._final(member) or self._trial(member) or self._final(member)
+        )  # the trial may be none: a search ended
+
+    def left(self, worker: str) -> None:
+        """A worker will not come back: others go on where it was."""
+        if self._opened:
+            self._search.left(worker, self._waiting.pop(worker, None))
 
     def dropped(self, task: Task, board: str) -> None:
         """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
-        if task.stage == "final" and self._finals is not None:
+        if task.stage == "final":
             self._finals.dropped(task)
 
     def take(self, answers: Sequence[Taken]) -> None:
@@ -250,7 +241,7 @@ class Sweep(Recording):
                 self._remember(row)  # the next of them may be its twin
         self._folder.append([row for _, row in rows if row is not None])
         for one, row in rows:
-            if one.task.stage == "final" and self._finals is not None:
+            if one.task.stage == "final":
                 done = self._finals.take(one.task, one.point, row)
                 if done and self._source == "measured":
                     self._finals.write(place_of(one.point), one.member.gpu["name"])
@@ -268,7 +259,7 @@ class Sweep(Recording):
         now = time.monotonic()
         if self._opened and now - self._noted >= NOTE_SECONDS:
             self._noted = now
-            self._folder.note(searched=self._searched(), noise=self._noises())
+            self._folder.note(spent=self._search.spent, noise=self._noises())
 
     def close(self) -> None:
         """Note what was found and let the folder go; however the run ended."""
@@ -277,10 +268,10 @@ class Sweep(Recording):
         self._opened = False
         try:
             seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
-            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises(), "seconds": seconds}
+            about: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
                 about["importance"] = importances(self.spec, self._folder.stage("sweep"))
-            if self._finals is not None and self._finals.done and self._search.finished:
+            if self._search.finished and not self._search.ended() and self._finals.done:
                 about["even"] = self._finals.even()
                 places = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
                 self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
@@ -290,6 +281,21 @@ class Sweep(Recording):
             self._exit.close()
 
     # -----------------------------------------------------------------------------------------
+
+    def _final(self, member: Member) -> Task | None:
+        self._finals.add(self._search.ended())
+        point = self._finals.claim(member.board)
+        if point is None:
+            return None
+        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point))
+
+    def _trial(self, member: Member) -> Task | None:
+        point = self._waiting.pop(member.name, None) or self._search.propose(member.name)
+        if point is None:
+            return None
+        if control := self._control(point, member, self.protocol(point)):
+            self._waiting[member.name] = point
+        return control or self._timed(point, member)
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
@@ -321,11 +327,10 @@ class Sweep(Recording):
         answered = self._answered()
         there = Counter(place_of(point) for point in answered)
         owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
-        spent = float(self._before.get("searched", 0.0))
-        known = answered.values()
-        self._search = Search(
-            spec, self._legal, known, earlier=self._earlier or [], spent=spent, most=self._trials, owed=owed
-        )
+        more: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
+        self._search = Search(spec, self._legal, answered.values(), earlier=self._earlier or [], **more)
+        protocol = partial(self.protocol, final=True)
+        self._finals = Finals(spec, folder, self._noises, protocol, self._boards)
         self._done = len(self._space.points) - len(self._legal) + len(answered)
         self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()
@@ -395,8 +400,3 @@ class Sweep(Recording):
         for (place, _), noise in self._noise.items():
             found[place] = max(noise, found.get(place, 0.0))
         return found
-
-    def _searched(self) -> float:
-        """Seconds that all runs have searched."""
-        until = time.monotonic() if self._ended is None else self._ended
-        return round(float(self._before.get("searched", 0.0)) + until - self._started, 3)
