@@ -104,8 +104,8 @@ def points(spec: SweepSpec) -> dict[Point, str]:
     for alone in spec.each():
         if count(alone) > MOST:
             raise SpecError(
-                f"{spec.name} has {count(alone):,} points and at most {MOST:,} are enumerated; give parameters fewer "
-                "values"
+                f"{spec.name} has {count(alone):,} points of a problem and at most {MOST:,} are enumerated; give "
+                "parameters fewer values"
             )
         problem = alone.problems[0].problem()
         ruled[problem] = _of_problem(alone, problem)

@@ -351,7 +351,7 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
         own = problem.get("space") if isinstance(problem, dict) else None
         for name in own if isinstance(own, dict) else ():
             if name not in named:
-                yield f"problems.{number}.space: {name} must be a parameter of the space or of a grid; name it there too"
+                yield f"problems.{number}.space: {name} must be a parameter of space or of a grid; name it there too"
     if not rungs:
         if space is None:
             yield "space is missing"

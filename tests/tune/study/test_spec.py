@@ -154,7 +154,7 @@ def test_a_problem_may_have_values_known_configs_and_a_number_kept_of_its_own(tm
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("tile_m = 128", "split_k = 2"), "problems.1.space: split_k must be a parameter of the space or of a grid"),
+        (("tile_m = 128", "split_k = 2"), "problems.1.space: split_k must be a parameter of space or of a grid"),
         (("tile_m = 128", "tile_m = true"), "problems.1.space: tile_m must be an integer"),
         (("keep = 2", "kept = 2"), "problems.1.kept is not a key of a sweep"),
     ],
@@ -336,7 +336,9 @@ def test_a_huge_grid_is_counted_and_refused_with_its_number(tmp_path):
     spec = read_spec(spec_of(tmp_path, text))
     started = time.monotonic()
     assert count(spec) == 6 * 200 * 500 * 300
-    with pytest.raises(SpecError, match=f"small has 180,000,000 points and at most {MOST:,} are enumerated"):
+    with pytest.raises(
+        SpecError, match=f"small has 180,000,000 points of a problem and at most {MOST:,} are enumerated"
+    ):
         points(spec)
     assert time.monotonic() - started < 1
 
