@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product, repeat
 from math import prod
 from typing import Any
 
-from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
@@ -26,9 +23,6 @@ from hopper_gemm.tune.study.spec import SpecError, SweepSpec, fields_of
 
 MOST = 2_000_000
 """Points of a problem that are enumerated; each takes about a kilobyte."""
-
-LARGE = 200_000
-"""Points of several problems from which on processes enumerate them: 100,000 take a second or more."""
 
 
 def problem_label(problem: GemmProblem) -> str:
@@ -136,24 +130,18 @@ class Space:
         return [point for point, why in self.points.items() if not why]
 
 
-def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
-    """The space of a study; refused points are kept only where they get a row. Of a large study the problems are
-    enumerated by processes side by side.
+def space_of(spec: SweepSpec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
+    """The space of a study; refused points are kept only where they get a row.
 
     Args:
         spec: the question.
         only: points that can be answered; None for all.
+        each: maps a function over the problems, such as a pool of processes does.
 
     Raises:
         SpecError: there are too many to enumerate.
     """
-    each = spec.each()
-    if len(each) > 1 and count(spec) > LARGE:
-        workers = min(len(each), len(os.sched_getaffinity(0)))
-        with ProcessPoolExecutor(workers, CONTEXT, settle_in) as pool:
-            parts = list(pool.map(_space_alone, each, repeat(only)))
-    else:
-        parts = [_space_alone(alone, only) for alone in each]
+    parts: list[Space] = list(each(_space_alone, spec.each(), repeat(only)))
     ways: list[tuple[str, str]] = list(product(spec.regimes, spec.contexts))
     found = [one for part in parts for one in part.points.items()]
     kept = dict(sorted(found, key=lambda one: ways.index((one[0].regime, one[0].context))))

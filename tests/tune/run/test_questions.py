@@ -262,6 +262,15 @@ def test_a_list_is_one_study_in_which_workers_search_different_problems(tmp_path
     assert sum(more.measured.values()) == 3 * 2
 
 
+def test_a_large_list_is_enumerated_side_by_side_with_the_same_result(tmp_path, monkeypatch):
+    spec = list_of(tmp_path)
+    one_by_one = space_of(spec)
+    monkeypatch.setattr("hopper_gemm.tune.run.questions.sweep.LARGE", 1)
+    found = Sweep(spec, tmp_path / "list", ABOUT)._space
+    assert found == one_by_one
+    assert list(found.points) == list(one_by_one.points)
+
+
 def test_a_problem_has_its_winner_before_the_next_is_searched(tmp_path):
     """A list that is stopped keeps what it has found so far."""
     executor = Instant()

@@ -10,7 +10,6 @@ import pytest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.footprint import resolve
 from hopper_gemm.tune.parameters import FIELDS
-from hopper_gemm.tune.study import space
 from hopper_gemm.tune.study.reader import read_provenance, recorded_folders
 from hopper_gemm.tune.study.space import MOST, begun_with, count, place_of, points, rungs, space_of
 from hopper_gemm.tune.study.spec import SpecError, checked, read_spec
@@ -162,14 +161,6 @@ def test_a_problem_may_have_values_known_configs_and_a_number_kept_of_its_own(tm
 def test_a_problem_s_own_space_is_checked_with_the_sweep(tmp_path, change, told):
     with pytest.raises(SpecError, match=re.escape(told)):
         read_spec(spec_of(tmp_path, SPEC.replace("[space]", OWN.replace(*change))))
-
-
-def test_large_spaces_are_enumerated_side_by_side_with_the_same_result(tmp_path, monkeypatch):
-    spec = read_spec(spec_of(tmp_path, SPEC.replace("[space]", OWN).replace('["burst"]', '["steady", "burst"]')))
-    one_by_one = space_of(spec)
-    monkeypatch.setattr(space, "LARGE", 1)
-    assert space_of(spec) == one_by_one
-    assert list(space_of(spec).points) == list(one_by_one.points)
 
 
 def test_points_that_a_rule_refuses_are_counted_by_rule(tmp_path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
 from hopper_gemm.tune.measure.race import Look
@@ -22,7 +25,7 @@ from hopper_gemm.tune.search.search import Search, earlier_rows
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.space import Space, place_of, points, rungs, space_of
+from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of
 from hopper_gemm.tune.study.spec import SweepSpec
 
 NOTE_SECONDS = 5.0
@@ -30,6 +33,9 @@ NOTE_SECONDS = 5.0
 
 RETOLD = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
 """Keys of provenance that follow from the question, and are written anew when a folder is taken up."""
+
+LARGE = 200_000
+"""Points of several problems from which on processes enumerate them: 100,000 take a second or more."""
 
 AHEAD = 32
 """Tasks that a worker holds of a sweep that measures every point: enough to keep its compilers at work."""
@@ -106,7 +112,6 @@ class Sweep(Recording):
             name only, as long as no worker has joined.
         source: measured or replayed.
         only: points that can be answered; None for all. A replay knows those that were recorded.
-        space: gives the space of the question, where somebody enumerates it ahead.
         trials: stop after so many points, leaving the rest for later.
         watch: told of each row.
         say: takes a line for the user.
@@ -123,14 +128,13 @@ class Sweep(Recording):
         *,
         source: str = "measured",
         only: set[Point] | None = None,
-        space: Callable[[], Space] | None = None,
         trials: int | None = None,
         watch: Watcher = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(spec.name, out, source, say)
         self.spec, self.watch = spec, watch
-        self._told, self._only, self._trials, self._given = dict(about), only, trials, space
+        self._told, self._only, self._trials = dict(about), only, trials
         self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
             where = about["replayed_from"]
@@ -154,7 +158,12 @@ class Sweep(Recording):
 
     @cached_property
     def _space(self) -> Space:
-        return space_of(self.spec, self._only) if self._given is None else self._given()
+        if len(self.spec.problems) == 1 or count(self.spec) < LARGE:
+            return space_of(self.spec, self._only)
+        with ProcessPoolExecutor(
+            min(len(self.spec.problems), len(os.sched_getaffinity(0))), CONTEXT, settle_in
+        ) as pool:
+            return space_of(self.spec, self._only, pool.map)
 
     @cached_property
     def _legal(self) -> list[Point]:
