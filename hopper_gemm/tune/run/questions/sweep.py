@@ -158,12 +158,11 @@ class Sweep(Recording):
 
     @cached_property
     def _space(self) -> Space:
-        if len(self.spec.problems) == 1 or count(self.spec) < LARGE:
-            return space_of(self.spec, self._only)
-        with ProcessPoolExecutor(
-            min(len(self.spec.problems), len(os.sched_getaffinity(0))), CONTEXT, settle_in
-        ) as pool:
-            return space_of(self.spec, self._only, pool.map)
+        spec, problems = self.spec, len(self.spec.problems)
+        if problems == 1 or count(spec) < LARGE:
+            return space_of(spec, self._only)
+        with ProcessPoolExecutor(min(problems, len(os.sched_getaffinity(0))), CONTEXT, settle_in) as pool:
+            return space_of(spec, self._only, pool.map)
 
     @cached_property
     def _legal(self) -> list[Point]:
@@ -226,9 +225,8 @@ class Sweep(Recording):
         for lost, board in self._lost_controls:
             if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
                 return control
-        return (
-            self._final(member) or self._trial(member) or self._final(member)
-        )  # the trial may be none: a search ended
+        # where there is no trial a search may have ended just now, and its finals begin
+        return self._final(member) or self._trial(member) or self._final(member)
 
     def left(self, worker: str) -> None:
         """A worker will not come back: others go on where it was."""
