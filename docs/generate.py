@@ -83,9 +83,8 @@ RUNGS = {
 
 
 def main(folders: list[str]) -> None:
-    """Publish the named results folders, or all that are not archived; then the indices and the docs. The many
-    searches of a list get no page."""
-    for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir() and "tune-" not in path.name):
+    """Publish the named results folders, or all that are not archived; then the indices and the docs."""
+    for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir()):
         if (not folders or str(folder.relative_to(ROOT)) in folders) and has_rows(folder):
             publish(folder, pictures=folder.parent == RESULTS)
             if (folder / DATA).is_file():
@@ -326,9 +325,8 @@ def same_code() -> list[Measured]:
 
 
 def with_boards() -> list[Path]:
-    """Folders whose rows name their board, those of the searches beside a comparison included."""
-    named = [folder for folder in recorded_folders() if "boards" in read_provenance(folder)]
-    return [folder for one in named for folder in (one, *sorted(one.glob("tune-*"))) if has_rows(folder)]
+    """Folders whose rows name their board."""
+    return [folder for folder in recorded_folders() if "boards" in read_provenance(folder)]
 
 
 def guard() -> str:

@@ -15,7 +15,7 @@ SECONDS = 150
 """Time for a command."""
 
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["hopper_gemm.cli", "hopper_gemm.cli.running", "pyarrow.parquet"])
+CONTEXT.set_forkserver_preload(["hopper_gemm.cli", "hopper_gemm.cli.running"])
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> CompletedProcess[str]:

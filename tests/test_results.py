@@ -10,7 +10,6 @@ import pytest
 
 from hopper_gemm.lab.pages.index import DATED
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import read_tuned
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import has_rows, read_provenance, read_study
@@ -28,16 +27,11 @@ pytestmark = pytest.mark.results
 H200, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
 FOLDERS = sorted(path for root in (H200, ARCHIVE) for path in root.rglob("*") if path.is_dir() and has_rows(path))
 SWEEPS = [path for path in FOLDERS if (path / "provenance.json").is_file()]
-GRIDS = [
-    path
-    for path in SWEEPS
-    if "tune-" not in path.name and not any(path.glob("tune-*")) and read_provenance(path)["spec"].get("space")
-]
-SEARCHES = [path for path in SWEEPS if "suite" in path.parent.name and path.name.startswith("tune-")]
-SINGLE = [path for path in FOLDERS if path.name.startswith("tune-")]
-"""Searches of single problems."""
+TUNED = [path for path in SWEEPS if path.name.startswith("tune")]
+"""Searches of lists."""
 
-PAGED = [path for path in FOLDERS if path.is_relative_to(H200) and path not in SINGLE]
+GRIDS = [path for path in SWEEPS if path not in TUNED and read_provenance(path)["spec"].get("space")]
+PAGED = [path for path in FOLDERS if path.is_relative_to(H200)]
 """Studies with pages."""
 
 ROWS = 15_628
@@ -104,18 +98,17 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
         assert needed <= set(row.figures) if row.ok else not set(FIGURES) & set(row.figures)
 
 
-@each("folder", SEARCHES, ids=name)
-def test_a_search_of_the_suite_measured_what_may_run_there(folder):
+@each("folder", TUNED, ids=name)
+def test_a_tuned_list_measured_what_may_run_of_its_problems_alone(folder):
     study = recorded(folder)
-    problem = GemmProblem(**study.provenance["spec"]["problems"][0])
-    contexts = study.provenance["spec"].get("contexts", ["chained"])
-    assert folder.name in (f"tune-{problem}-burst", f"tune-{problem}-burst-{contexts[0]}")
-    configs = [row.point.config for row in study.stage("sweep")]
-    assert len(configs) == len(set(configs))
-    assert all(is_legal(config, problem) for config in configs)
+    problems = [section.problem() for section in checked(study.provenance["spec"], folder.name).problems]
+    points = [row.point for row in study.stage("sweep")]
+    assert len(points) == len(set(points))
+    assert {point.problem for point in points} <= set(problems)
+    assert all(is_legal(point.config, point.problem) for point in points)
 
 
-@each("folder", [*GRIDS, *SEARCHES], ids=name)
+@each("folder", [*GRIDS, *(path for path in TUNED if "suite" in path.parent.name)], ids=name)
 def test_figures_of_a_row_agree_with_each_other(folder):
     frame = rows_of(recorded(folder), "sweep").query("status == 'ok'")
     flop = 2.0 * frame["m"].astype(float) * frame["n"].astype(float) * frame["k"].astype(float)

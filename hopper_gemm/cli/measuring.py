@@ -108,12 +108,14 @@ def tune(
 ) -> None:
     """Find the best config of a problem for matmul to run.
 
-    It goes into your tuned table, which matmul reads first. With --shapes every problem of a list is tuned, and --out
-    is the folder of the problems' folders. The same command goes on where the last run stopped.
+    It goes into your tuned table, which matmul reads first. With --shapes every problem of a list is tuned, in one
+    study; several GPUs tune several problems at a time. The same command goes on where the last run stopped.
     """
-    from hopper_gemm.cli.running import swept, tune_list
+    from hopper_gemm.cli.running import here, swept
     from hopper_gemm.tune.run.questions.tune import Options, question, recorded_problem
-    from hopper_gemm.tune.run.source import choose
+    from hopper_gemm.tune.run.source import Source, choose
+    from hopper_gemm.tune.study.shapes import read_shapes
+    from hopper_gemm.tune.tables.pages.winners import winners
     from hopper_gemm.tune.tables.verdict import verdict
 
     backends = ("backend", backend, ("cuda", "replay"))
@@ -131,7 +133,18 @@ def tune(
             raise ValueError("a list is measured, not replayed; leave out --backend replay, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
-        tune_list(shapes, how, listen, gpus, out, as_json)
+        read = read_shapes(shapes)
+        problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(regime))))
+        if not problems:
+            raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
+        source = Source(cluster=listen) if listen else here(gpus, "a list")
+        folder = swept(question(problems, how, read.name), source, out, "Tuning", say, verbose)
+        found = winners(read_study(folder))
+        about = {"out": str(folder), "problems": [asdict(one) for one in found]}
+        print(json.dumps(about) if as_json else (folder / "table.md").read_text())
+        if left := [one.place for one in found if not one.final]:
+            lacking = f"{len(left)} of {len(found)} problems are not tuned"
+            fail(f"{lacking}, the first is {left[0]}; its rows say why", CHECK_FAILED)
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
@@ -140,7 +153,7 @@ def tune(
     if problem != asked:
         say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
     source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
-    folder = swept(question(problem, how, source.recorded), source, out, "Tuning", say, verbose)
+    folder = swept(question([problem], how, recorded=source.recorded), source, out, "Tuning", say, verbose)
     told = verdict(folder)
     print(json.dumps({**asdict(told), "out": str(folder)}) if as_json else "\n".join(told.lines()))
 

@@ -46,7 +46,7 @@ DATED = re.compile(r"^\d{4}-\d\d-\d\d-")
 
 
 def index(root: Path) -> str:
-    """The Markdown index of one GPU's results; searches of a list's problems stand in their list's page.
+    """The Markdown index of one GPU's results.
 
     Args:
         root: a folder of results folders, such as ``results/h200``, or their archive, ``results/archive/h200``.
@@ -55,17 +55,13 @@ def index(root: Path) -> str:
         ResultsError: a folder in it is damaged; the message says where.
     """
     notes = tomllib.loads((root / NOTES).read_text()) if (root / NOTES).is_file() else {}
-    folders = [path for path in (*root.glob("*"), *root.glob("*/*")) if path.is_dir() and not _search(path)]
+    folders = [path for path in (*root.glob("*"), *root.glob("*/*")) if path.is_dir()]
     names = {str(path.relative_to(root)): path for path in sorted(folders) if has_rows(path)}
     archived = root.parent.name == "archive"
     order = {} if archived else {name: place for place, name in enumerate(notes)}
     studies = {name: read_study(names[name]) for name in sorted(names, key=lambda name: order.get(name, len(order)))}
     title = ARCHIVED if archived else TITLE
     return f"{title.format(name=root.name)}\n\n{_table(studies, notes)}\n"
-
-
-def _search(folder: Path) -> bool:
-    return folder.name.startswith("tune-")
 
 
 def _key(name: str) -> str:

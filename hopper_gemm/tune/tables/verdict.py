@@ -12,7 +12,6 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.explain import explain
-from hopper_gemm.tune.tables.pages.campaign import Tuned
 from hopper_gemm.tune.tables.pivot import Group, config_of, groups, interval, plain, rows_of
 
 
@@ -67,13 +66,6 @@ class Verdict:
     even: list[str]
     trials: int
     seconds: float
-
-    @property
-    def tuned(self) -> Tuned:
-        """The problem's line on the page of its list."""
-        first = self.winner
-        figures = first.speedup, first.speedup_low, first.speedup_high
-        return Tuned(self.problem, "tuned", "", first.config, *figures, len(self.even), self.trials, self.seconds)
 
     def lines(self) -> list[str]:
         """The verdict for a person."""

@@ -149,7 +149,7 @@ def test_all_finals_of_a_problem_run_on_one_board(tmp_path, out):
     for row in rows_of(out, "final"):
         boards.setdefault(row.point.problem, set()).add(row.board)
     assert [len(of) for of in boards.values()] == [1] * 4
-    assert len(set.union(*boards.values())) == 3, "and the problems are shared among the boards"
+    assert len(set.union(*boards.values())) > 1, "and the problems are shared among the boards"
 
 
 def test_the_noise_floor_is_measured_once_for_each_place_and_board_before_its_points(tmp_path, out):
@@ -157,7 +157,8 @@ def test_the_noise_floor_is_measured_once_for_each_place_and_board_before_its_po
     asked = swept(spec, out, Instant(workers=2))
     controls = Counter((row.point.regime, row.board) for row in rows_of(out, "control"))
     assert set(controls.values()) == {1}
-    assert len(controls) == 4
+    ran = [row for stage in ("sweep", "final") for row in rows_of(out, stage) if row.ok]
+    assert set(controls) == {(row.point.regime, row.board) for row in ran}
     met = set()
     for worker, task in asked.tasks:
         key = worker, task.points[0].regime
@@ -445,7 +446,7 @@ def test_provenance_says_what_readers_rely_on(tmp_path, out):
     swept(spec_of(tmp_path, SEARCH), out)
     found = about(out)
     keys = "schema_version study question source created seed rows cols facet_rows facet_cols spec spec_digest commit"
-    keys += " versions noise gpu boards protocols kernel skipped points even importance searched seconds finished"
+    keys += " versions noise gpu boards protocols kernel skipped points even importance spent seconds finished"
     assert set(keys.split()) <= set(found)
     assert found["points"] == 180
     (place,) = found["importance"].values()

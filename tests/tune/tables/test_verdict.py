@@ -1,4 +1,4 @@
-"""A verdict names the best of the finals, in fresh processes, and the next best; a list's page has a line for each."""
+"""A verdict names the best of the finals, in fresh processes, and the next best."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.tables.pages.campaign import Rate, Tuned, campaign_page
 from hopper_gemm.tune.tables.verdict import verdict
 from tests.tune.tables.making import row, write_study
 
@@ -40,18 +39,3 @@ def test_without_finals_the_best_of_the_search_is_named_and_said_to_be_no_more(t
 def test_a_search_in_which_nothing_ran_has_no_verdict(tmp_path):
     with pytest.raises(ResultsError, match=r"nothing ran in .*; its rows say why"):
         verdict(write_study(tmp_path, row("crash", "died")))
-
-
-def test_a_list_s_page_has_a_line_for_each_problem_tuned_failed_or_open(tmp_path):
-    best = verdict(
-        write_study(tmp_path, row(**FAST), *finals(FAST, 1.04), even={"64x64x64 burst isolated": ["a", "b"]})
-    )
-    found = [best.tuned, Tuned("8x8x8", "failed", "a | b"), Tuned("9x9x9", "open", trials=3, seconds=1.0)]
-    page = campaign_page("suite, burst, isolated", "Measured on an NVIDIA H200.", found, [Rate("GPU 0", 10, 4.0)])
-    label = resolve(GemmConfig(**FAST))
-    assert f"| 64x64x64 | `{label}` (one of 2 that are even) | 1.040x [1.040, 1.040] | 1 | 0 |" in page
-    assert "| 8x8x8 | failed: a \\| b |  |  |  |" in page
-    assert "| 9x9x9 | open |  | 3 | 1 |" in page
-    assert "1 of 3 problems tuned." in page
-    assert "GPU 0 2.50 (10 in 4 s)" in page
-    assert "Configs: tile_m x tile_n" in page

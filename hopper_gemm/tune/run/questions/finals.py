@@ -32,7 +32,6 @@ class Finals:
 
     Args:
         spec: says how many finals each place has.
-        legal: points of the sweep.
         folder: with the sweep's rows, and the finals that there are.
         noises: returns the noise floor of each place.
         protocol: how a final is timed.
@@ -42,7 +41,6 @@ class Finals:
     def __init__(
         self,
         spec: SweepSpec,
-        legal: Sequence[Point],
         folder: StudyFolder,
         noises: Callable[[], Mapping[str, float]],
         protocol: Callable[[Point], Protocol],
@@ -51,8 +49,6 @@ class Finals:
         self._spec, self._folder, self._noises = spec, folder, noises
         self._protocol, self._boards = protocol, boards
         self._chosen: dict[str, list[Point]] = {}
-        for point in _chosen(spec, folder.stage("sweep"), legal):
-            self._chosen.setdefault(place_of(point), []).append(point)
         self._home: dict[GemmProblem, str] = {}
         self._settled: set[tuple[Point, int]] = set()
         self._given: dict[str, tuple[str, int]] = {}
@@ -61,9 +57,14 @@ class Finals:
             self._home[row.point.problem] = row.board
             self._settle(row)
 
+    def add(self, legal: Sequence[Point]) -> None:
+        """Choose among points whose search has ended."""
+        for point in _chosen(self._spec, self._folder.stage("sweep"), legal) if legal else ():
+            self._chosen.setdefault(place_of(point), []).append(point)
+
     @property
     def done(self) -> bool:
-        """Return True if every final has its rows."""
+        """Return True if every final that was chosen has its rows."""
         return not any(self._missing(place, process) for place in self._chosen for process in self._processes)
 
     def claim(self, board: str) -> Point | None:

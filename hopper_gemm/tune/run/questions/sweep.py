@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
 from hopper_gemm.tune.measure.race import ALONE, Look, Race
@@ -22,7 +25,7 @@ from hopper_gemm.tune.search.search import Search, earlier_rows
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.space import Space, place_of, points, rungs, space_of
+from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of
 from hopper_gemm.tune.study.spec import SweepSpec
 
 NOTE_SECONDS = 5.0
@@ -30,6 +33,9 @@ NOTE_SECONDS = 5.0
 
 RETOLD = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
 """Keys of provenance that follow from the question, and are written anew when a folder is taken up."""
+
+LARGE = 200_000
+"""Points of several problems from which on processes enumerate them: 100,000 take a second or more."""
 
 AHEAD = 32
 """Tasks that a worker holds of a sweep that measures every point: enough to keep its compilers at work."""
@@ -106,7 +112,6 @@ class Sweep(Recording):
             name only, as long as no worker has joined.
         source: measured or replayed.
         only: points that can be measured, or replayed from a record; None for all.
-        space: returns the space of the question, where it is enumerated ahead.
         trials: number of points after which it stops, leaving the rest for later.
         watch: told of each row.
         say: takes a line for the user.
@@ -123,14 +128,13 @@ class Sweep(Recording):
         *,
         source: str = "measured",
         only: set[Point] | None = None,
-        space: Callable[[], Space] | None = None,
         trials: int | None = None,
         watch: Watcher = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(spec.name, out, source, say)
         self.spec, self.watch = spec, watch
-        self._told, self._only, self._trials, self._given = dict(about), only, trials, space
+        self._told, self._only, self._trials = dict(about), only, trials
         self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
             where = about["replayed_from"]
@@ -144,11 +148,9 @@ class Sweep(Recording):
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
-        self._finals: Finals | None = None
-        self._waiting: Point | None = None
-        """Proposed, and waiting for its noise floor to be handed out."""
+        self._waiting: dict[str, Point] = {}
+        """Points that wait for their noise floor to be handed out, by worker."""
         self._boards: set[str] = set()
-        self._ended: float | None = None
         self._done = 0
         self._started = self._noted = time.monotonic()
 
@@ -156,7 +158,11 @@ class Sweep(Recording):
 
     @cached_property
     def _space(self) -> Space:
-        return space_of(self.spec, self._only) if self._given is None else self._given()
+        spec, problems = self.spec, len(self.spec.problems)
+        if problems == 1 or count(spec) < LARGE:
+            return space_of(spec, self._only)
+        with ProcessPoolExecutor(min(problems, len(os.sched_getaffinity(0))), CONTEXT, settle_in) as pool:
+            return space_of(spec, self._only, pool.map)
 
     @cached_property
     def _legal(self) -> list[Point]:
@@ -215,25 +221,17 @@ class Sweep(Recording):
         return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
 
     def next(self, member: Member) -> Task | None:
-        """A noise floor, a point, or finals."""
+        """A noise floor, a final of a place whose search has ended, or a point."""
         for lost, board in self._lost_controls:
             if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
                 return control
-        if self._finals is None:
-            point = self._waiting or self._search.propose()
-            if point is not None:
-                control = self._control(point, member, self.protocol(point))
-                self._waiting = None if control is None else point
-                return control or self.renewed(Task((point,), self.protocol(point)), member)
-            if not self._search.finished:
-                return None
-            self._ended = time.monotonic()
-            protocol = partial(self.protocol, final=True)
-            self._finals = Finals(self.spec, self._legal, self._folder, self._noises, protocol, self._boards)
-        point = self._finals.claim(member.board)
-        if point is None:
-            return None
-        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point), member.board)
+        # where there is no trial a search may have ended just now, and its finals begin
+        return self._final(member) or self._trial(member) or self._final(member)
+
+    def left(self, worker: str) -> None:
+        """A worker will not come back: others go on where it was."""
+        if self._opened:
+            self._search.left(worker, self._waiting.pop(worker, None))
 
     def renewed(self, task: Task, member: Member) -> Task:
         """A point's task with what is known by now of its place and its launch. Before the noise floor is known nothing
@@ -251,7 +249,7 @@ class Sweep(Recording):
 
     def dropped(self, task: Task) -> None:
         """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
-        if task.stage == "final" and self._finals is not None:
+        if task.stage == "final":
             self._finals.dropped(task)
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
@@ -265,7 +263,7 @@ class Sweep(Recording):
         self._folder.append([row for _, row in complete if row.status])
         for member, row in complete:
             place = place_of(row.point)
-            if row.stage == "final" and self._finals is not None:
+            if row.stage == "final":
                 done = self._finals.take(row)
                 if done and self._source == "measured":
                     self._finals.write(place)
@@ -283,7 +281,7 @@ class Sweep(Recording):
         now = time.monotonic()
         if self._opened and now - self._noted >= NOTE_SECONDS:
             self._noted = now
-            self._folder.note(searched=self._searched(), noise=self._noises())
+            self._folder.note(spent=self._search.spent, noise=self._noises())
 
     def close(self) -> None:
         """Note what was found and let the folder go; however the run ended."""
@@ -292,10 +290,10 @@ class Sweep(Recording):
         self._opened = False
         try:
             seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
-            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises(), "seconds": seconds}
+            about: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
                 about["importance"] = importances(self.spec, self._folder.stage("sweep"))
-            if self._finals is not None and self._finals.done and self._search.finished:
+            if self._search.finished and not self._search.ended() and self._finals.done:
                 about["even"] = self._finals.even()
                 places = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
                 self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
@@ -305,6 +303,21 @@ class Sweep(Recording):
             self._exit.close()
 
     # -----------------------------------------------------------------------------------------
+
+    def _final(self, member: Member) -> Task | None:
+        self._finals.add(self._search.ended())
+        point = self._finals.claim(member.board)
+        if point is None:
+            return None
+        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point), member.board)
+
+    def _trial(self, member: Member) -> Task | None:
+        point = self._waiting.pop(member.name, None) or self._search.propose(member.name)
+        if point is None:
+            return None
+        if control := self._control(point, member, self.protocol(point)):
+            self._waiting[member.name] = point
+        return control or self.renewed(Task((point,), self.protocol(point)), member)
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
@@ -336,11 +349,10 @@ class Sweep(Recording):
         recorded = self._recorded()
         there = Counter(place_of(point) for point in recorded)
         owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
-        spent = float(self._before.get("searched", 0.0))
-        known = recorded.values()
-        self._search = Search(
-            spec, self._legal, known, earlier=self._earlier or [], spent=spent, most=self._trials, owed=owed
-        )
+        more: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
+        self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **more)
+        protocol = partial(self.protocol, final=True)
+        self._finals = Finals(spec, folder, self._noises, protocol, self._boards)
         self._done = len(self._space.points) - len(self._legal) + len(recorded)
         self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()
@@ -398,8 +410,3 @@ class Sweep(Recording):
         for (place, _), noise in self._noise.items():
             found[place] = max(noise, found.get(place, 0.0))
         return found
-
-    def _searched(self) -> float:
-        """Seconds that all runs have searched."""
-        until = time.monotonic() if self._ended is None else self._ended
-        return round(float(self._before.get("searched", 0.0)) + until - self._started, 3)
