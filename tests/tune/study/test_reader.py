@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -292,6 +293,26 @@ def test_a_torn_last_line_is_packed_with_its_file_and_is_no_row(tmp_path):
     pack(tmp_path)
     assert lzma.decompress((tmp_path / "rows.csv.xz").read_bytes()) == plain
     assert len(read_study(tmp_path).rows) == 3
+
+
+def test_rows_that_do_not_come_back_are_not_packed_and_stay(tmp_path, monkeypatch):
+    """What was compressed is read before the CSV goes."""
+    write_study(tmp_path, *ENDED)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    compress = lzma.compress
+    monkeypatch.setattr(lzma, "compress", lambda plain, **options: compress(plain.replace(b",kk,", b",kn,"), **options))
+    with pytest.raises(ResultsError, match=r"rows\.csv does not come back from its compressed form and stays"):
+        pack(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_packed_file_is_on_the_disk_before_its_csv_goes(tmp_path, steps, monkeypatch):
+    """A machine that loses its power keeps the one or the other."""
+    csv, unlink = write_study(tmp_path, *ENDED) / "rows.csv", Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **more: (steps.append(f"no {path.name}"), unlink(path, **more)))
+    pack(tmp_path)
+    size = (tmp_path / "rows.csv.xz").stat().st_size
+    assert steps == [size, "rows.csv.xz", "folder", f"no {csv.name}"]
 
 
 def test_json_and_text_that_are_not_there_are_named(tmp_path):

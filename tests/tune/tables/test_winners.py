@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hopper_gemm.model.footprint import resolve
-
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.pages.winners import winners
