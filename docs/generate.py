@@ -42,8 +42,8 @@ from hopper_gemm.tune.study.reader import Study, has_rows, read_provenance, read
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.study.shapes import read_shapes
-from hopper_gemm.tune.tables.compare import cells as compared
-from hopper_gemm.tune.tables.compare import geometric_mean, means
+from hopper_gemm.tune.tables.comparison import cells as compared
+from hopper_gemm.tune.tables.comparison import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish

@@ -21,7 +21,7 @@ from hopper_gemm.tune.study.schema import NAMES
 from hopper_gemm.tune.study.spec import read_spec
 from tests.command import run
 from tests.conftest import ROOT
-from tests.tune.run.instant import LADDER, swept
+from tests.tune.run.instant import LADDER, run_sweep
 from tests.tune.tables.making import row, write_study
 
 RECORDED = "results/h200/seed-table"
@@ -323,7 +323,7 @@ def test_a_dry_run_of_a_sweep_that_nobody_has_measured_needs_no_gpu(tmp_path):
 @pytest.fixture(scope="module")
 def recorded_ladder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded") / "ladder"
-    swept(read_spec(ROOT / "sweeps/ladder.toml"), folder)
+    run_sweep(read_spec(ROOT / "sweeps/ladder.toml"), folder)
     return folder
 
 
@@ -348,7 +348,7 @@ def test_ladder_prints_one_table_with_a_line_for_each_rung(recorded_ladder, tmp_
 def test_ladder_as_json_has_the_figures(tmp_path):
     spec, recorded = tmp_path / "ladder.toml", tmp_path / "recorded"
     spec.write_text(LADDER)
-    swept(read_spec(spec), recorded)
+    run_sweep(read_spec(spec), recorded)
     done = run(
         "ladder", str(spec), "--from", str(recorded), "--backend", "replay", "--out", str(tmp_path / "o"), "--json"
     )

@@ -16,7 +16,7 @@ from hopper_gemm.tune.study.reader import has_rows, read_provenance, read_study
 from hopper_gemm.tune.study.schema import COUNTED, FIGURES
 from hopper_gemm.tune.study.space import points
 from hopper_gemm.tune.study.spec import checked, read_spec
-from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.comparison import compare_page
 from hopper_gemm.tune.tables.pages.report import report
 from hopper_gemm.tune.tables.pivot import rows_of
 from tests.conftest import ROOT

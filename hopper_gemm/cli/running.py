@@ -27,7 +27,7 @@ from hopper_gemm.tune.tables.pages.publish import publish
 Say = Callable[[str], None]
 
 
-def here(gpus: str, what: str) -> Source:
+def local_source(gpus: str, what: str) -> Source:
     """GPUs of this host, for what cannot be replayed."""
     try:
         return Source(find(gpus_of(gpus), "cuda")[0])
@@ -47,7 +47,7 @@ def name_tenants(gpus: Sequence[GpuId], say: Say, shared: bool = True) -> None:
         say(f"{told}; times measured beside it are not those of an idle GPU")
 
 
-def answer(
+def run_question(
     asked: Question, source: Source, name: str, say: Say, left: Any = None, *, shared: bool = True, **job: Any
 ) -> None:
     """Run a question; when interrupted, say what is left. GPUs that others keep busy are named before; an error unless
@@ -60,17 +60,17 @@ def answer(
         fail(f"stopped{kept}", INTERRUPTED)
 
 
-def opened(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
+def open_sweep(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
     """A sweep from its source, in its folder; nothing is measured yet."""
     only = None if source.recorded is None else recorded_points(source.recorded)
     return Sweep(spec, out or source.folder(spec), source.about, source=source.word, only=only, **options)
 
 
-def swept(
+def run_sweep(
     spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
 ) -> Path:
     """Run a sweep under a progress bar, and write its pages; its folder."""
-    asked = opened(spec, source, out, **options)
+    asked = open_sweep(spec, source, out, **options)
     plan, trials = asked.plan(), options.get("trials")
     say(source.opening(verb, spec.name, asked.out))
     if source.recorded is not None and asked.unrecorded:
@@ -78,7 +78,7 @@ def swept(
     with watching(plan.open if trials is None else min(trials, plan.open), verbose) as (watch, line):
         asked.watch, asked.say = watch, line
         if not asked.finished:
-            answer(asked, source, spec.name, line, asked, seed=spec.seed, fresh=spec.final.fresh)
+            run_question(asked, source, spec.name, line, asked, seed=spec.seed, fresh=spec.final.fresh)
     publish(asked.out)
     say(f"Written to {shown(asked.out)}")
     return asked.out

@@ -14,7 +14,7 @@ from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.verdict import CLASSES, published
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.tables.compare import geometric_mean
+from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.pivot import interval, markdown, short_label
 
 ISOLATED = (

@@ -13,7 +13,7 @@ from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, has_rows, read_study
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.tables.compare import cells, means
+from hopper_gemm.tune.tables.comparison import cells, means
 from hopper_gemm.tune.tables.pages.publish import COMPARISON, TABLE
 from hopper_gemm.tune.tables.pages.report import scope
 from hopper_gemm.tune.tables.pivot import escaped, interval, markdown, one_line

@@ -169,7 +169,7 @@ class Instant:
         self.closed = True
 
 
-def swept(spec: SweepSpec, out: Path, executor: Any = None, **options: Any) -> Any:
+def run_sweep(spec: SweepSpec, out: Path, executor: Any = None, **options: Any) -> Any:
     """Run a sweep on instant workers; they tell what they were asked."""
     executor = executor or Instant()
     run(Sweep(spec, out, {**ABOUT, "gpu": {"name": executor_gpu(executor)}}, **options), executor)

@@ -25,7 +25,7 @@ from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
 from hopper_gemm.tune.study.space import begun_with, points, space_of
 from tests.tune.run import fakes
-from tests.tune.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, spec_of, swept
+from tests.tune.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, run_sweep, spec_of
 
 CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(1024, 8192, 4096)
 
@@ -218,7 +218,7 @@ def test_a_limit_counts_some_configs_and_cublas_on_their_problems(tmp_path, targ
 def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
     out = tmp_path / "results" / "small"
     spec = spec_of(tmp_path)
-    swept(spec, out, Instant())
+    run_sweep(spec, out, Instant())
     kernel = json.loads((out / "provenance.json").read_text())["kernel"]
     from hopper_gemm.tune.parameters import kernel_digest
 
@@ -232,7 +232,7 @@ def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
 
 
 def test_counters_are_not_put_beside_what_they_do_not_belong_to(tmp_path, target):
-    swept(spec_of(tmp_path), tmp_path / "s")
+    run_sweep(spec_of(tmp_path), tmp_path / "s")
     with pytest.raises(ResultsError, match="was begun with another question"):
         Counting(target, tmp_path / "s", "NVIDIA H200")
 
@@ -250,15 +250,15 @@ def list_of(tmp_path, trials=6):
 
 def test_a_list_is_one_study_in_which_workers_search_different_problems(tmp_path):
     out, executor = tmp_path / "list", Instant(workers=3)
-    swept(list_of(tmp_path), out, executor)
+    run_sweep(list_of(tmp_path), out, executor)
     first = {worker: task.points[0].problem for worker, task in reversed(executor.tasks)}
     assert len(set(first.values())) == 3
     assert Counter(row.point.problem for row in rows_of(out)) == dict.fromkeys(first.values(), 6)
     again = Instant(workers=3)
-    swept(list_of(tmp_path), out, again)
+    run_sweep(list_of(tmp_path), out, again)
     assert again.tasks == []
     more = Instant(workers=3)
-    swept(list_of(tmp_path, trials=8), out, more)
+    run_sweep(list_of(tmp_path, trials=8), out, more)
     assert sum(more.measured.values()) == 3 * 2
 
 
@@ -274,7 +274,7 @@ def test_a_large_list_is_enumerated_side_by_side_with_the_same_result(tmp_path, 
 def test_a_problem_has_its_winner_before_the_next_is_searched(tmp_path):
     """A list that is stopped keeps what it has found so far."""
     executor = Instant()
-    swept(list_of(tmp_path), tmp_path / "h200" / "list", executor)
+    run_sweep(list_of(tmp_path), tmp_path / "h200" / "list", executor)
     at = {(task.points[0].problem, task.stage): number for number, (_, task) in enumerate(executor.tasks)}
     one, other, third = (GemmProblem(*sizes) for sizes in PROBLEMS)
     assert at[one, "final"] < at[other, "sweep"]
@@ -293,7 +293,7 @@ def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
         return events
 
     executor.poll = losing
-    swept(list_of(tmp_path), tmp_path / "list", executor)
+    run_sweep(list_of(tmp_path), tmp_path / "list", executor)
     assert Counter(row.point.problem.m for row in rows_of(tmp_path / "list")) == {1024: 12, 512: 6}
 
 
@@ -366,17 +366,17 @@ def test_each_problem_of_a_list_is_searched_in_the_space_that_it_has_alone():
 
 
 def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_path):
+    from hopper_gemm.tune.tables.conclusion import conclude
     from hopper_gemm.tune.tables.pages.publish import publish
-    from hopper_gemm.tune.tables.verdict import verdict
 
     spec = question([GemmProblem(8192, 8192, 8192)], Options(trials=14, finals=3))
     out = tmp_path / "h200" / "tune"
-    swept(spec, out)
+    run_sweep(spec, out)
     assert len(rows_of(out)) == 14
     publish(out)
     assert (out / "search.svg").stat().st_size > 10_000
     assert (out.parent / "best_configs.json").is_file()
-    found = verdict(out)
+    found = conclude(out)
     assert found.final
     assert found.runner_up is not None
     assert found.winner.speedup >= found.runner_up.speedup
@@ -411,7 +411,7 @@ def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
 def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):
     """matmul reads the table, and a replay found nothing new."""
     spec, recorded, out = spec_of(tmp_path), tmp_path / "measured" / "s", tmp_path / "replayed" / "s"
-    swept(spec, recorded)
+    run_sweep(spec, recorded)
     replayed(spec, out, recorded)
     assert len(rows_of(out, "final")) == len(rows_of(recorded, "final")) > 0
     assert (recorded.parent / FILE).is_file()

@@ -7,7 +7,7 @@ import multiprocessing
 import pytest
 
 from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.comparison import compare_page
 from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.pages.report import report
 from tests.tune.tables.making import row, write_study

@@ -15,11 +15,10 @@ from hopper_gemm.model.config import LEGEND
 from hopper_gemm.tune.study.provenance import checked
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.comparison import compare_page
 from hopper_gemm.tune.tables.pages.publish import comparison_title
 from hopper_gemm.tune.tables.pages.report import report, scope_line
 from hopper_gemm.tune.tables.t4 import metadata, results
-from hopper_gemm.tune.tables.verdict import verdict
 from tests.tune.tables.making import ABOUT, row, write_study
 
 
@@ -164,13 +163,13 @@ def test_whatever_stands_in_provenance_readers_take_it_or_it_is_refused(tmp_path
     it cannot use."""
     rows = (row(tile_m=64), row(tile_m=128), row(stage="final"), row(stage="compare"))
     readers = (report, compare_page, missing, comparison_title, metadata, lambda study: results(study, rows[:2]))
-    monkeypatch.setattr("hopper_gemm.tune.tables.verdict.read_study", lambda study: study)
-    for read in (*readers, verdict):
+    monkeypatch.setattr("hopper_gemm.tune.tables.conclusion.read_study", lambda study: study)
+    for read in (*readers, conclude):
         read(Study(tmp_path, rows, checked(deepcopy(noted), tmp_path)))
     for *parents, name in places_of(noted):
         about = deepcopy(noted)
         reduce(getitem, parents, about)[name] = deepcopy(value)
         with suppress(ResultsError):
             study = Study(tmp_path, rows, checked(about, tmp_path))
-            for read in (*readers, verdict):
+            for read in (*readers, conclude):
                 read(study)

@@ -12,7 +12,7 @@ from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.schema import PAIRS
-from hopper_gemm.tune.tables.compare import cells, compare_page
+from hopper_gemm.tune.tables.comparison import cells, compare_page
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.report import report, source_line, spanning, varied

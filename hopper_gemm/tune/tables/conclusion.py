@@ -44,7 +44,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Conclusion:
     """What tuning found.
 
     Args:
@@ -92,7 +92,7 @@ class Verdict:
         ]
 
 
-def verdict(folder: Path) -> Verdict:
+def conclude(folder: Path) -> Conclusion:
     """What the tuning in a folder found: its finals, or the best of its search where it has none.
 
     Raises:
@@ -110,7 +110,7 @@ def verdict(folder: Path) -> Verdict:
     for row in ranked.to_dict("records"):
         contenders.setdefault(config_of(row), row)
     first, *others = [_contender(group, row) for row in list(contenders.values())[:2]]
-    return Verdict(
+    return Conclusion(
         problem=problem_label(group.problem),
         regime=group.regime,
         context=group.context,

@@ -8,7 +8,7 @@ from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.run.questions import compare
 from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.tables.compare import AGAINST, by_baseline, cells, compare_page, geometric_mean, means
+from hopper_gemm.tune.tables.comparison import AGAINST, by_baseline, cells, compare_page, geometric_mean, means
 from tests.tune.tables.making import row, write_study
 
 
