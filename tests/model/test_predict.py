@@ -50,8 +50,10 @@ def bursts(study: str, problem: GemmProblem) -> pd.DataFrame:
     """What was recorded beside what the model says, microseconds; without the launches that were too large."""
     found = []
     for row in recorded(study).rows:
-        config, about = row.point.config, (row.status, row.stage, row.point.problem, row.point.regime)
-        if about == ("ok", "sweep", problem, "burst") and config and config.cluster_m * config.cluster_n < 4:
+        if (row.status, row.stage, row.point.problem, row.point.regime) != ("ok", "sweep", problem, "burst"):
+            continue
+        config = row.point.config
+        if config.cluster_m * config.cluster_n < 4:
             found.append((predict(config, problem).seconds * 1e6, float(row.figures["time_us"])))
     return pd.DataFrame(found, columns=["predicted", "measured"])
 

@@ -271,14 +271,20 @@ def test_a_large_list_is_enumerated_side_by_side_with_the_same_result(tmp_path, 
     assert list(found.points) == list(one_by_one.points)
 
 
-def test_a_problem_has_its_winner_before_the_next_is_searched(tmp_path):
-    """A list that is stopped keeps what it has found so far."""
+def test_a_problem_has_its_winner_before_the_last_is_searched(tmp_path):
+    """A list that is stopped keeps what it has found so far: the next search fills only the time until the finals of
+    the one before have their rows."""
     executor = Instant()
     run_sweep(list_of(tmp_path), tmp_path / "h200" / "list", executor)
-    at = {(task.points[0].problem, task.stage): number for number, (_, task) in enumerate(executor.tasks)}
+    first: dict[tuple[GemmProblem, str], int] = {}
+    last: dict[tuple[GemmProblem, str], int] = {}
+    for number, (_, task) in enumerate(executor.tasks):
+        last[task.points[0].problem, task.stage] = number
+        first.setdefault((task.points[0].problem, task.stage), number)
     one, other, third = (GemmProblem(*sizes) for sizes in PROBLEMS)
-    assert at[one, "final"] < at[other, "sweep"]
-    assert at[other, "final"] < at[third, "sweep"]
+    assert first[one, "final"] < last[other, "sweep"]
+    assert last[one, "final"] < first[third, "sweep"]
+    assert first[other, "final"] < last[third, "sweep"]
     assert {entry.problem for entry in read_tuned(tmp_path / "h200" / FILE)} == {GemmProblem(*one) for one in PROBLEMS}
 
 

@@ -16,6 +16,7 @@ from hopper_gemm.tune.study.provenance import checked
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.comparison import compare_page
+from hopper_gemm.tune.tables.conclusion import conclude
 from hopper_gemm.tune.tables.pages.publish import comparison_title
 from hopper_gemm.tune.tables.pages.report import report, scope_line
 from hopper_gemm.tune.tables.t4 import metadata, results

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
@@ -116,7 +116,7 @@ class Finals:
         """Put the best of a place into the tuned table beside the study, if it ran on data like a user's. A config of
         the design study stays out: the table is what ``matmul`` runs, and that is the kernel without it."""
         spec, (point, *_) = self._spec, self._chosen[place]
-        ran = [row for row in self._ran(place) if type(row.point.config) is GemmConfig]
+        ran = [row for row in self._ran(place) if type(row.point.config) is Kernel]
         if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
             return  # across: it serves all problems well, and each of them not as well as its own would
         best = max(ran, key=lambda row: row.figures["speedup"])
@@ -180,7 +180,7 @@ def _chosen(spec: SweepSpec, rows: Sequence[Row], legal: Sequence[Point]) -> lis
             for i in objective.best([row.figures for row in of], spec.final.best)
         ]
     problems = {point.problem for point in legal}
-    by_config: dict[tuple[str, ...], dict[GemmConfig, list[Row]]] = {}
+    by_config: dict[tuple[str, ...], dict[Kernel, list[Row]]] = {}
     for row in ran:
         point = row.point
         about = by_config.setdefault((point.regime, point.context, point.data), {})
