@@ -336,8 +336,8 @@ def resolve(config: GemmConfig) -> Kernel:
 
 
 def _columns_in_ring(kernel: Kernel) -> int:
-    """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest
-    where there is none."""
+    """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest if
+    none does."""
     swizzled = {gcd(kernel.share_n, WIDE_CHUNK)}
     while min(swizzled) > hopper.WGMMA_N_STEP:
         swizzled.add(min(swizzled) // 2)
