@@ -1,4 +1,4 @@
-"""Several device values that travel as one: as an argument of a launch, or through the loops of a role."""
+"""Several device values passed as one: as an argument of a launch, or through the loops of a role."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Bundle:
 
     def __extract_mlir_values__(self) -> list[Any]:
         parts = {one.name: _values(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
-        # extracting may write instructions, so that it must not be done again just to count
+        # extraction may emit instructions: it must not be repeated just to count
         object.__setattr__(self, "_widths", {name: len(values) for name, values in parts.items() if values})
         return [value for values in parts.values() for value in values]
 

@@ -14,24 +14,24 @@ from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.model import hopper
 
 UNIFORM_WGMMA = 8
-"""wgmma between two looks at the slot's index. Each wants four uniform registers of 63 for its descriptors; with more
-than this in sight the compiler may compute all of them in vector registers and move each over, three instructions for
-every wgmma: 173 a stage instead of 114 for 320x128, 155 instead of 95 for 256x128 at k_depth 8.
+"""wgmma between two ``make_warp_uniform`` of the slot's index. Each wgmma needs four of 63 uniform registers for its
+descriptors; with more wgmma than this the compiler may compute all of them in vector registers and move each over,
+three instructions for every wgmma: 173 a stage instead of 114 for 320x128, 155 instead of 95 for 256x128 at k_depth 8.
 """
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Whose turn it is in pingpong: one consumer feeds the tensor cores, the other stores.
+    """The turn in pingpong: one consumer feeds the tensor cores, the other stores.
 
-    This is a matter of correctness and not only of order. Slots pass from tile to tile, so that one is read by either
-    consumer in different rounds. A consumer that ran ahead would wait for round r of a slot still in round r - 1, see
-    the parity of round r - 2, and read what is not there. It starts a tile once the other has seen its last stage full.
+    Correctness depends on it. The ring runs on across tiles, so that both consumers read a slot, in different rounds. A
+    consumer that ran ahead would wait for round r of a slot still in round r - 1, see the parity of round r - 2, and
+    read stale data. A consumer starts a tile once the other consumer has seen the last stage of its own tile full.
 
     Args:
         own, other: ids of the named barriers on which this consumer and the other one wait.
-        waits: whether a tile goes before this one.
-        passes: whether a tile comes after this one.
+        waits: True if a tile precedes this one.
+        passes: True if a tile follows this one.
     """
 
     own: Int32
@@ -47,14 +47,14 @@ class Turn:
 
     @cute.jit
     def give(self) -> None:
-        """Pass it on."""
+        """Pass the turn on."""
         if self.passes:
             cute.arch.barrier_arrive(barrier_id=self.other, number_of_threads=2 * hopper.WARPGROUP_THREADS)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one consumer multiplies with, the same for all its tiles.
+    """Operands and registers of one consumer, the same for all its tiles.
 
     Args:
         mma: the tiled wgmma of one warpgroup.
@@ -71,7 +71,7 @@ class Share:
     arrives: Boolean | None
 
     def release(self, ring: Ring, index: Int32, due: Boolean | None) -> None:
-        """Give a slot back if it is due; None where that is certain."""
+        """Release a slot if that is due; ``due`` is None if it always is."""
         known = [condition for condition in (self.arrives, due) if condition is not None]
         ring.release(index, self.target, known[0] & known[1] if len(known) == 2 else known[0] if known else None)
 
@@ -82,12 +82,12 @@ class Mainloop:
 
     Args:
         ring: of stages.
-        share: what it multiplies.
+        share: operands and registers of the consumer.
         epilogue: opened while the last wgmma groups run.
         stagger: groups in flight when an older stage is released.
         peek: probe the next stage while the tensor cores work, and block only if the probe failed.
         held: last stages of a tile that are not released; see :func:`release_held`.
-        unroll: iterations of the loop to lay out one after the other.
+        unroll: unroll factor of the loop.
     """
 
     ring: Ring
@@ -106,14 +106,14 @@ class Mainloop:
 
         Each stage is one wgmma group. After issuing stage i the warp waits until at most ``stagger`` groups are in
         flight, which ends group i - stagger, and releases that stage; see :mod:`hopper_gemm.kernel.pipeline` for why
-        that is safe. The tensor cores so always have a group queued while the barriers are served. The first wgmma of
-        the tile ignores what the accumulators held, which saves clearing them.
+        that is safe. So the tensor cores always have a group queued while the warp serves the barriers. The first wgmma
+        of the tile ignores the accumulators' content, which saves clearing them.
 
         Args:
-            state: where this consumer stands; the releases trail ``stagger`` slots behind.
+            state: this consumer's place in the ring; the releases trail ``stagger`` slots behind.
             k_tiles: stages of this tile, at least 1.
-            turn: taken before the first stage and given after the last is fed, or None where all work at once.
-            seen: what looks on.
+            turn: taken before the first stage and given after the last is issued; None without pingpong.
+            seen: the observer.
 
         Returns:
             The state after the last stage, and the observer. No group is in flight and every stage but those held has
@@ -161,10 +161,10 @@ class Mainloop:
         return state, seen
 
     def load_first(self, state: RingState, k_tiles: Int32) -> None:
-        """The tile's first loads, where this warpgroup loads for itself: here a producer does."""
+        """Issue the tile's first loads, in kernels whose consumers load; here the producer does."""
 
     def load_ahead(self, state: RingState, k_tile: Int32, k_tiles: Int32) -> None:
-        """The loads that this warpgroup issues before it waits for stage ``k_tile``: none."""
+        """Issue loads before the wait for stage ``k_tile``, in kernels whose consumers load."""
 
     def _due(self, k_tile: Int32, k_tiles: Int32) -> Boolean | None:
         """Return True if a stage is released after stage ``k_tile`` is committed; None if a stage always is."""
@@ -177,7 +177,7 @@ class Mainloop:
 
 @cute.jit
 def release_held(ring: Ring, share: Share, first: Int32, held: cutlass.Constexpr[int]) -> None:
-    """Give back the slots that were held for the epilogue, once it has been read out of them."""
+    """Release the slots held for the epilogue, after its stores have read them."""
     for i in cutlass.range_constexpr(held):
         slot = first + i
         share.release(ring, cutlass.select_(slot >= ring.stages, slot - ring.stages, slot), None)

@@ -24,7 +24,7 @@ BUFFER_ALIGN = 1024
 
 @dataclass(frozen=True)
 class Operands(Bundle):
-    """The operands: for each its TMA load, and the tensor as that sees it; plain, and no load, where threads copy."""
+    """The operands, each as TMA load and TMA tensor; as plain tensor, without a load, where threads copy."""
 
     atom_a: cute.CopyAtom | None
     a: cute.Tensor
@@ -34,7 +34,7 @@ class Operands(Bundle):
 
 @dataclass(frozen=True)
 class Output(Bundle):
-    """The output: C as the TMA store sees it; plain, and no store, where threads write."""
+    """The output: C as TMA store and TMA tensor; as plain tensor, without a store, where threads write."""
 
     atom: cute.CopyAtom | None
     c: cute.Tensor
@@ -51,7 +51,7 @@ class Memory:
 
     @staticmethod
     def of(config: Kernel, a: Operand, b: Operand, chunks: Chunks) -> Memory:
-        """Allocate it; where parts of a tile meet in the ring, its A and B lie side by side."""
+        """Allocate it; with split-K in a cluster A and B are adjacent."""
         layout_a, layout_b, layout_c = a.layout(), b.layout(), None
         if config.epi_buffers:
             layout_c = chunks.layout(config.epi_buffers * config.consumers)

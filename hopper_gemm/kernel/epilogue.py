@@ -1,8 +1,8 @@
 """Accumulators to global memory: registers -> shared memory -> TMA store, in chunks.
 
-Through shared memory a consumer's share leaves in chunks of 64 rows by a few columns, one after the other through its
-own small set of buffers; no other consumer is waited for. Converting and storing chunk j + 1 overlaps the copy engine's
-reading of chunk j, and the last chunks of a tile drain while the next tile is being multiplied.
+A consumer stores its share in chunks of 64 rows by a few columns, one after the other through its own small set of
+buffers, without waiting for other consumers. Converting and storing chunk j + 1 overlaps the copy engine's reading of
+chunk j, and the last chunks of a tile drain while the next tile is being multiplied.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 
 EVICT_FIRST = 0x12F0000000000000
-"""What ``createpolicy.fractional.L2::evict_first`` makes: lines of which the L2 lets go before any other."""
+"""The policy that ``createpolicy.fractional.L2::evict_first`` makes: the L2 evicts these lines first."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Where one consumer's share lies in the output, in chunks.
+    """Place of one consumer's share in the output, in chunks.
 
     Args:
         rows, columns: of the share, down and across.
@@ -39,10 +39,10 @@ class Region:
 
 @dataclass(frozen=True)
 class Chunks:
-    """The shape of an epilogue's chunks, and how they lie in shared memory.
+    """The shape of an epilogue's chunks, and their layout in shared memory.
 
     Args:
-        config: the kernel on paper.
+        config: the resolved kernel.
         dtype: element type of C.
     """
 
@@ -61,7 +61,7 @@ class Chunks:
 
     @property
     def transposed(self) -> bool:
-        """Whether rows of the tile are columns of C."""
+        """True if rows of the tile are columns of C."""
         return self.config.swap_ab
 
     @property
@@ -86,8 +86,8 @@ class Chunks:
         return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, self.box_layout(), self.box)
 
     def copy(self, mma: cute.TiledMma) -> cute.TiledCopy:
-        """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider ones by plain
-        stores, the two adjacent columns that a thread holds at once unless the chunk is transposed.
+        """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider elements by plain
+        stores, two adjacent columns of a thread at once unless the chunk is transposed.
 
         Args:
             mma: a wgmma as wide as a chunk.
@@ -169,7 +169,7 @@ class Epilogue:
     Args:
         atom: the TMA store of one chunk.
         copy: registers to shared memory for one chunk, partitioned for a warpgroup.
-        values: shape of one thread's part of a chunk, as the copy wants it.
+        values: shape of one thread's part of a chunk, for the copy.
         registers: this thread's view of the shared buffers, (copy..., buffer).
         shared: partitioned shared memory, (box, buffer).
         target: partitioned output, (box, row of boxes, chunk column).
@@ -178,11 +178,11 @@ class Epilogue:
         barrier: id of the named barrier of this consumer's 128 threads.
         stores: true in the warp that issues the stores.
         policy: of the L2 for what is stored, or None.
-        held: slots of the ring in which a tile is staged; 0 where it has buffers of its own.
+        held: slots of the ring in which a tile is staged; 0 if it has buffers of its own.
         each: chunks in a slot.
         stages: slots of the ring.
-        early: whether it is opened while a tile's last wgmma groups run, which there are with a stagger alone
-            (docs/ideas.md). Not with split-K: a tile of 192 x 112 then spilled 216 bytes.
+        early: True if it is opened while a tile's last wgmma groups run, which needs a stagger (docs/ideas.md). Not
+            with split-K: a tile of 192 x 112 then spilled 216 bytes.
     """
 
     atom: cute.CopyAtom
@@ -213,7 +213,7 @@ class Epilogue:
 
     @cute.jit
     def open(self) -> None:
-        """Where that is early, wait until no store reads a buffer, and tell all four warps; :meth:`store_tile` follows
+        """If ``early``, wait until no store reads a buffer, and tell all four warps; :meth:`store_tile` follows
         in all of them, or in none."""
         if cutlass.const_expr(self.early):
             self._claim()
@@ -239,9 +239,8 @@ class Epilogue:
         Args:
             accumulators: fp32 registers of the share.
             region: where the share lies in the output.
-            reduction: whose sums are stored, chunk by chunk of those that this CTA owns; None where the accumulators
-                are the sums.
-            first: the first slot of the ring in which to stage; then all stores have been read on return.
+            reduction: adds up and stores the chunks that this CTA owns; None if the accumulators are the sums.
+            first: the first slot of the ring in which to stage; the stores have then read all slots on return.
         """
         rows, columns, row, column = region.rows, region.columns, region.row, region.column
         chunks = rows * columns
@@ -280,7 +279,7 @@ class Epilogue:
         at: cutlass.Constexpr[int],
         first: Int32 | None = None,
     ) -> None:
-        """Store one chunk, the ``number``-th of so many, to its place in the output: (row + i, column + at)."""
+        """Store chunk ``number`` of ``chunks`` to its place in the output: (row + i, column + at)."""
         slot = self._slot(number, first)
         packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
         packed.store(values.load().to(self.registers.element_type))

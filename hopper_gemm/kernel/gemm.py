@@ -36,15 +36,15 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 
 ALL_SHARED = 100
-"""Per cent of the memory that an SM divides between L1 and shared."""
+"""Shared-memory carveout, per cent."""
 
 INIT_WARP = 1
-"""Warp of a CTA that initialises the barriers, beside the way of the producer's first warp to its first load: worth 0.1
+"""Warp of a CTA that initialises the barriers, while the producer's first warp prepares its first load: worth 0.1
 to 0.3 % of launches of 5 to 25 us (docs/ideas.md)."""
 
 SET_UP, FIRST_TURN = 0, 4
-"""Ids of named barriers: the one that says that the ring's barriers are initialised, and that of the first consumer's
-turn in pingpong. Those in between belong to the consumers' epilogues."""
+"""Ids of named barriers: of the initialisation of the ring's barriers, and of the first consumer's turn in pingpong.
+The ids in between belong to the consumers' epilogues."""
 
 
 class HopperGemm:
@@ -61,14 +61,14 @@ class HopperGemm:
 
         full[stage]         the loading thread, with the stage's bytes; then TMA (also the peers' multicast)
         empty[stage]        every consumer warp of every CTA that the slot's loads serve
-        named barrier 0     the producer's second warp, which initialises the barriers; its first and consumers wait
-        named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and the parts that it adds up
+        named barrier 0     the producer's second warp, which initialises the barriers; its first and the consumers wait
+        named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and split-K sums
         named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
-        cluster barrier     all threads, once the barriers are initialised; where a cluster divides k thrice a tile
+        cluster barrier     all threads, once the barriers are initialised; with split-K in a cluster three times a tile
         mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.DynamicWalk`)
 
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
-    until every slot has come back, so that no peer arrives on barriers of a CTA that is gone.
+    until every slot has come back, so that no peer arrives on barriers of a CTA that has exited.
 
     Words here and in CUTLASS: the ring is the mainloop pipeline, its slots are stages, :class:`RingState` is the
     PipelineState; an item is a work tile, a walk the tile scheduler's sequence of them; a share is what one consumer
@@ -76,11 +76,11 @@ class HopperGemm:
     :func:`meet` is cluster_arrive and cluster_wait.
 
     Args:
-        config: the kernel on paper; it must be legal.
+        config: the resolved kernel; it must be legal.
         dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
-        out_dtype: element type of C: theirs or fp32.
-        observer: what looks on.
+        out_dtype: element type of C: that of A and B, or fp32.
+        observer: of the roles; None for an observer that does nothing.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class HopperGemm:
         output: Output,
         readings: cute.Tensor | None,
     ) -> None:
-        """Set up, then play the warpgroup's role; see the class. What the first load needs comes first: it then lies in
-        256 bytes of the constant bank, and not behind the descriptors."""
+        """Set up, then run the warpgroup's role; see the class. Arguments that the first load needs come first: they
+        then lie in 256 bytes of the constant bank, and not behind the descriptors."""
         config = self.config
         seen = self.observer.enter(readings)
         if cutlass.const_expr(config.pdl):
@@ -188,7 +188,7 @@ class HopperGemm:
 
     @cute.jit
     def _set_up(self, task: CtaTask) -> None:
-        """Initialise the barriers, and let nobody use one before that is done."""
+        """Initialise the barriers; no thread uses a barrier before that."""
         scheduler = task.scheduler
         if task.place.warp == 0:
             self._prefetch_descriptors(task)
@@ -202,8 +202,8 @@ class HopperGemm:
 
     @cute.jit
     def _await_barriers(self, place: Place) -> None:
-        """Wait until the barriers are initialised. Alone in its cluster, the warp that initialised them need not wait
-        for anyone."""
+        """Wait until the barriers are initialised. In a cluster of one CTA the warp that initialised them only
+        arrives."""
         if cutlass.const_expr(self.config.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
@@ -216,7 +216,7 @@ class HopperGemm:
 
     @cute.jit
     def _play(self, task: CtaTask) -> None:
-        """One role a warpgroup."""
+        """Run one role a warpgroup."""
         registers = self.config.registers
         if task.place.warpgroup == 0:
             if cutlass.const_expr(registers.moved):
@@ -231,8 +231,8 @@ class HopperGemm:
 
     @cute.jit
     def _produce(self, task: CtaTask) -> None:
-        """Load every item of this CTA. By a warpgroup: one warp issues TMA, and the others arrive at the cluster's
-        barriers where it adds up split-K parts."""
+        """Load every item of this CTA. By a warpgroup: one warp issues TMA; with split-K in a cluster the others arrive
+        at the cluster's barriers."""
         state = self._state(phase=1)
         if task.place.warp == 0:
             loads = self._loads(task)
@@ -269,7 +269,7 @@ class HopperGemm:
         filling.seen.leave()
 
     def _await_launch(self) -> None:
-        """Where the launch may be ahead of the one before it, wait for that."""
+        """With PDL, wait for the previous launch."""
         if self.config.pdl:
             cute.arch.griddepcontrol_wait()
 
@@ -321,7 +321,7 @@ class HopperGemm:
 
     @cute.jit
     def _store(self, loop: Mainloop, state: RingState, item: Item, parts: Parts, region: Region) -> None:
-        """Store a tile: staged in the ring's last slots, or added up with what other CTAs computed of it."""
+        """Store a tile: staged in the ring's last slots, or added up with the split-K parts of other CTAs."""
         share, epilogue, held = loop.share, loop.epilogue, loop.held
         if cutlass.const_expr(held > 0):
             first = state.behind(held).index
@@ -333,10 +333,10 @@ class HopperGemm:
             reduction = parts.reduction(item, size, size // (region.rows * region.columns))
             reduction.finish(accumulators, epilogue, region)
 
-    # What the launch hands over --------------------------------------------------------------
+    # Arguments of the kernel ------------------------------------------------------------------
 
     raster, scheduler, sums = Raster, TileScheduler, Parts
-    """The order of the tiles, who takes which, and how what several CTAs computed of one is added up."""
+    """Classes of the tile order, of the tile scheduler and of the sums over split-K parts."""
 
     init_warp = INIT_WARP
     """Warp that initialises the barriers."""
@@ -354,7 +354,7 @@ class HopperGemm:
     # What the roles use ----------------------------------------------------------------------
 
     def _prefetch_descriptors(self, task: CtaTask) -> None:
-        """Ask for the TMA descriptors before anybody needs them."""
+        """Prefetch the TMA descriptors."""
         for atom in (task.operands.atom_a, task.operands.atom_b, task.output.atom):
             if atom is not None:
                 cpasync.prefetch_descriptor(atom)
@@ -381,7 +381,7 @@ class HopperGemm:
         )
 
     def _filler(self, task: CtaTask, loads: Loads) -> Fill:
-        """How the producer fills the ring."""
+        """The producer's loop."""
         config, scheduler, pace = self.config, task.scheduler, None
         if config.pace > 0:
             word = scheduler.workspace.word(PACE_WORD)
@@ -402,7 +402,7 @@ class HopperGemm:
         return cute.make_tiled_mma(op)
 
     def _share(self, task: CtaTask, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
-        """What one consumer multiplies with."""
+        """Operands and registers of one consumer."""
         config, place, ring = self.config, task.place, task.ring
         mma = self._tiled_mma(config.share_n)
         thread_mma = mma.get_slice(0)
@@ -416,7 +416,7 @@ class HopperGemm:
         )
 
     def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
-        """How one consumer multiplies."""
+        """The main loop of one consumer."""
         held = self.config.held_slots(self.out_dtype.width // 8)
         return Mainloop(task.ring, share, epilogue, self.config.stagger, self._peeks("consumer"), held)
 
@@ -425,10 +425,10 @@ class HopperGemm:
         return loop
 
     def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
-        """Where a consumer starts behind another, wait; here all start together."""
+        """Wait, in kernels whose consumers start one behind the other."""
 
     def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue:
-        """How one consumer's share leaves: through buffers, or through its ``own`` rows of the ring."""
+        """The epilogue of one consumer: through chunk buffers, or through its ``own`` rows of the ring."""
         output, layout, thread = task.output, task.memory.layout_c, task.place.in_group
         if layout is None:
             shared = self.chunks.in_ring(own)

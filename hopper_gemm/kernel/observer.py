@@ -10,17 +10,17 @@ from hopper_gemm.kernel.place import Place
 
 
 class Observer:
-    """Sees nothing and leaves no trace in the machine code. A subclass counts, or notes the clock.
+    """Observer that does nothing and adds no machine code. A subclass counts events, or records the clock.
 
-    A value that a role carries through its loops: each method returns the observer to go on with.
+    A value that a role carries through its loops: each method returns its successor.
     """
 
     roles: ClassVar[int] = 0
     words: ClassVar[int] = 0
-    """Roles of a CTA for which it writes, and words of 32 bits for each."""
+    """Roles of a CTA that the observer records, and 32-bit words for each."""
 
     def enter(self, readings: cute.Tensor | None) -> Self:
-        """The kernel begins; an observer may write to the readings of the launch."""
+        """The kernel begins; the observer may write to the readings of the launch."""
         return self
 
     def role(self, place: Place, number: Int32 | int) -> Self:
@@ -36,7 +36,7 @@ class Observer:
         return self
 
     def stage(self, moment: str, number: Int32, passed: Boolean | bool = False) -> Self:
-        """The role reached a moment of a stage: ``asked`` for it, ``had`` it (``passed`` is what its probe said),
+        """The role reached a moment of a stage: ``asked`` for it, ``had`` it (``passed`` is the answer of its probe),
         ``issued`` loads or wgmma, ``released`` it."""
         return self
 

@@ -32,7 +32,7 @@ def smem_layout(dtype: type[cutlass.Numeric], kind: Kind, shape: tuple[int, ...]
 def plain_layout(rows: int, columns: int, buffers: int = 1) -> cute.ComposedLayout:
     """A shared-memory layout (rows, columns, buffer) without a swizzle, columns contiguous.
 
-    Rows of an odd number of 16-byte pieces need none: eight of them lie in eight different groups of banks.
+    Rows of an odd number of 16-byte pieces need no swizzle: eight rows lie in eight different groups of banks.
     """
     layout = cute.make_layout((rows, columns, buffers), stride=(columns, 1, rows * columns))
     return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, layout)
@@ -40,10 +40,10 @@ def plain_layout(rows: int, columns: int, buffers: int = 1) -> cute.ComposedLayo
 
 @dataclass(frozen=True)
 class OperandLoad:
-    """One operand's way into shared memory, in slices of rows that one TMA instruction can move.
+    """One operand's loads into shared memory, in slices of rows that one TMA instruction can move.
 
     A tile is cut along its rows into equal slices. In a cluster, CTAs that share the tile load one part of the slices
-    each, or all of them on alternate stages, and multicast them to all that share it.
+    each, or all slices on alternate stages, and multicast them to all sharers.
 
     Args:
         atom: the TMA copy of one slice.
@@ -53,9 +53,9 @@ class OperandLoad:
         boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
         first: the first slice that this CTA loads.
         count: slices that this CTA loads.
-        turn: alternating multicast: this CTA's rank among so many, which load the stages k = rank, rank + so many ...;
-            None: of all stages.
-        mask: CTAs of the cluster that receive them, one bit per rank; 0 without multicast.
+        turn: alternating multicast: rank and number of the sharers; this CTA loads stages rank, rank + number, ...;
+            None: every stage.
+        mask: CTAs of the cluster that receive the slices, one bit per rank; 0 without multicast.
     """
 
     atom: cute.CopyAtom
@@ -70,8 +70,8 @@ class OperandLoad:
 
     @cute.jit
     def issue(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes, here and
-        wherever they land."""
+        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes, in every
+        CTA that receives them."""
         if cutlass.const_expr(self.turn is None):
             self._copy(tile, k_tile, stage, full)
         else:
@@ -104,8 +104,8 @@ class Loads:
     """Both operands' loads of one output tile's stages, by TMA. One warp issues them.
 
     Args:
-        ring: what they fill.
-        a, b: the operands' ways into shared memory.
+        ring: the ring to fill.
+        a, b: the operands' loads.
     """
 
     ring: Ring
@@ -114,7 +114,7 @@ class Loads:
 
     @cute.jit
     def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32, tag: Int32 | None = None) -> None:
-        """Start loading one stage into an empty slot; a number may go with it."""
+        """Start loading one stage into an empty slot, with an optional tag."""
         self.ring.expect(index, tag)
         self.a.issue(tile_m, k_tile, index, self.ring.full(0) + index)
         self.b.issue(tile_n, k_tile, index, self.ring.full(1) + index)
@@ -125,8 +125,8 @@ class Operand:
     """A or B as the kernel sees it: (rows, depth), rows being A's m or B's n.
 
     Contiguous along its depth, a tile's swizzle spans columns and one box is a slice of its rows, as deep as the
-    swizzle. Contiguous along its rows, the swizzle spans rows and one box is so many of them, as deep as the tile.
-    Either way the boxes of a slice of rows lie side by side in shared memory, as wgmma wants them.
+    swizzle. Contiguous along its rows, the swizzle spans rows and one box is one span of rows, as deep as the tile.
+    Either way the boxes of a slice of rows lie side by side in shared memory, as wgmma requires.
 
     Args:
         dtype: of its elements.
@@ -135,8 +135,8 @@ class Operand:
         tile_k: depth of a stage.
         stages: of the ring.
         sharers: CTAs of the cluster that share the tile.
-        turns: whether they load it in turns, stage by stage, and not each a part of every stage.
-        by_rows: whether rows are contiguous, and not depth.
+        turns: True for alternating multicast, False for split multicast.
+        by_rows: True if rows are contiguous, False if depth is.
     """
 
     dtype: type[cutlass.Numeric]

@@ -17,8 +17,8 @@ Who arrives, how often, on a slot's barriers in one round:
     full      the one thread that issues the TMA loads, once, announcing the bytes of the whole stage; then the copy
               engine, by bytes. With multicast a part of the bytes comes from the other CTAs of the cluster. Loads by
               cp.async: every producer warp, once its copies have landed; no bytes are counted.
-    empty     one lane of every consumer warp, on this CTA and on every CTA whose loads land here too or that loads
-              for us (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
+    empty     one lane of every consumer warp, on this CTA and on every CTA whose loads land here too or that loads for
+    this CTA (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
               where consumers are those that read the stage: one in pingpong.
 
 Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after
@@ -30,7 +30,7 @@ the mbarrier's release (arrive) and acquire (wait) order them; no further fence 
 
 A number may travel with a slot (:meth:`Ring.tag`): the thread that announces the slot's bytes writes it before it
 arrives, consumers read it once they have found the slot full and before they release it, so it needs no barrier of its
-own. :class:`hopper_gemm.kernel.work.ReceivedWalk` hands out work so.
+own. :class:`hopper_gemm.kernel.work.ReceivedWalk` receives work this way.
 
 :mod:`hopper_gemm.lab.protocols.ring` writes the same protocol out as values, and its tests run it in every order:
 nothing is overwritten while read, nothing deadlocks, and releasing one group too early is found.
@@ -51,14 +51,14 @@ TAG_BYTES = 4
 
 
 class RingState:
-    """Where one role stands in the ring: slot index and phase parity.
+    """Place of one role in the ring: slot index and phase parity.
 
-    A value, not a cursor: :meth:`next` returns the successor, so a loop carries it as it carries an integer. The ring
-    itself takes index and parity and knows nothing of this class: a role may keep them as it likes.
+    A value, not a cursor: :meth:`next` returns the successor, so a loop carries it as it carries an integer. The ring's
+    methods take index and parity, so that a role may store these in another form.
 
-    With one stage the round is counted instead and the index taken from the count's sign: always 0, but not for the
-    compiler, which would otherwise take the descriptors of the only stage for constants of the loop, hold all of them
-    in registers and spill.
+    With one stage the round is counted instead and the index taken from the count's sign: always 0, but opaque to the
+    compiler, which would otherwise take the descriptors of the only stage for loop constants, hold all of them in
+    registers and spill.
 
     Args:
         stages: slots of the ring.
@@ -107,7 +107,7 @@ class RingState:
 
     @cute.jit
     def ahead(self, count: cutlass.Constexpr[int]) -> RingState:
-        """The slot ``count`` places on, ``count`` being less than the slots."""
+        """The slot ``count`` places on, ``count`` being less than ``stages``."""
         if cutlass.const_expr(count == 0):
             return self
         else:
@@ -120,7 +120,7 @@ class RingState:
             )
 
     def behind(self, count: int) -> RingState:
-        """The slot ``count`` places before this one, ``count`` being less than the slots; its phase is not kept."""
+        """The slot ``count`` places before this one, ``count`` being less than ``stages``; its phase is not kept."""
         index = self.index - count
         return RingState(self.stages, cutlass.select_(index < 0, index + self.stages, index), self.phase)
 
@@ -172,8 +172,8 @@ class Ring:
     def init(self) -> None:
         """Set the arrival counts. By one thread, before any other thread of the cluster uses a barrier.
 
-        Shared out among lanes it takes longer: an mbarrier is initialised through a uniform register, so that the
-        compiler makes a loop over the lanes, with a fence in each turn.
+        Divided among lanes it takes longer: an mbarrier is initialised through a uniform register, so that the compiler
+        makes a loop over the lanes, with a fence in each iteration.
         """
         for stage in range(self.stages):
             cute.arch.mbarrier_init(self.full() + stage, self.loading)
@@ -204,14 +204,14 @@ class Ring:
 
     @cute.jit
     def finish(self, index: Int32, tag: Int32) -> None:
-        """Fill a slot with its number alone. By one warp; the slot must be empty."""
+        """Fill a slot with a number alone. By one warp; the slot must be empty."""
         with cute.arch.elect_one():
             self.put(index, tag)
             cute.arch.mbarrier_arrive(self.full() + index)
 
     @cute.jit
     def commit(self, index: Int32) -> None:
-        """Tell the consumers that what a warp copied itself has landed in the slot. By the warp."""
+        """Tell the consumers that a warp's own copies have landed in the slot. By the warp."""
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(self.full() + index)
 
@@ -224,14 +224,14 @@ class Ring:
 
     @cute.jit
     def drain(self, state: RingState) -> None:
-        """Wait until every slot has been given back. By the producer, at its end: a CTA may not leave while a peer will
-        still arrive on its barriers; what peers multicast here has landed, since it was read."""
+        """Wait until every slot has been released. By the producer, at its end: a CTA may not exit while a peer will
+        still arrive on its barriers. Data that peers multicast here has landed, since it was read."""
         for i in cutlass.range_constexpr(self.stages):
             slot = state.ahead(i)
             cute.arch.mbarrier_wait(self.empty + slot.index, slot.parity)
 
     def peek_empty(self, index: Int32, parity: Int32) -> Boolean:
-        """Whether the slot is already empty; never blocks for long."""
+        """Return True if the slot is already empty; never blocks for long."""
         return cute.arch.mbarrier_test_wait(self.empty + index, parity)
 
     # Consumer ------------------------------------------------------------------------------
@@ -243,11 +243,11 @@ class Ring:
             cute.arch.mbarrier_wait(self.full() + index, parity)
 
     def peek_full(self, index: Int32, parity: Int32) -> Boolean:
-        """Whether the slot is already full; never blocks for long."""
+        """Return True if the slot is already full; never blocks for long."""
         return cute.arch.mbarrier_test_wait(self.full() + index, parity)
 
     def tag(self, index: Int32) -> Int32:
-        """The number that came with a slot. By a thread that has found it full and not released it."""
+        """The number that came with a slot. By a thread that has found the slot full and not released it."""
         assert self.tags is not None
         return inline_ptx(
             "ld.shared.b32 {$w0}, [{$r0}];",
@@ -256,7 +256,7 @@ class Ring:
         )
 
     def release(self, index: Int32, target: Int32, arrives: Boolean | None) -> None:
-        """Give a slot back. By every lane of a consumer warp; the lanes for which ``arrives`` is true do it, or all.
+        """Release a slot. By every lane of a consumer warp; the lanes for which ``arrives`` is true arrive, or all.
 
         One predicated instruction: with a branch around it, the compiler moves the address of the peer's barrier into
         the branch and computes it anew for every stage, a tenth of all instructions of the main loop. The warp is

@@ -1,4 +1,4 @@
-"""Where a thread is: within its CTA, its cluster and the grid."""
+"""Place of a thread within its CTA, its cluster and the grid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Place:
         warpgroup: of its CTA.
         rank_m, rank_n: of its CTA within the cluster.
         cluster: of the grid.
-        part: of its CTA among those that divide k; 0 where they do not.
+        part: split-K part of its CTA; 0 if the cluster does not split k.
         shape: CTAs of the cluster along m and n.
     """
 
@@ -37,7 +37,7 @@ class Place:
 
     @staticmethod
     def here(shape: tuple[int, int], parts: int) -> Place:
-        """The place of this thread, in a cluster of a shape whose CTAs divide k into so many parts."""
+        """The place of this thread, in a cluster of a shape whose CTAs split k into ``parts``."""
         thread, _, _ = cute.arch.thread_idx()
         x, rank_n, part = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())

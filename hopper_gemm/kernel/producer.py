@@ -19,11 +19,11 @@ from hopper_gemm.kernel.work import Item, Raster
 
 @dataclass(frozen=True)
 class Patience(Bundle):
-    """What a producer remembers of its meetings.
+    """A producer's record of its meetings.
 
     Args:
-        attended: how many.
-        looks: that it may still take at the counter; 0 once a meeting has failed.
+        attended: number of meetings.
+        looks: reads of the counter that are left; 0 once a wait has failed.
     """
 
     attended: Int32
@@ -32,25 +32,25 @@ class Patience(Bundle):
 
 @dataclass(frozen=True)
 class Pace:
-    """Keeping CTAs that share panels together, so that what one of them reads from DRAM the others find in the L2.
+    """Pacing of CTAs that share panels, so that panels that one CTA reads from DRAM are in the L2 for the others.
 
-    CTAs of a persistent launch begin together and then go as fast as each can. After dozens of tiles they are so far
-    apart that the L2 has dropped a panel before the last of those who share it comes by: at 16384^3 every panel was
-    read two and a half times. So producers meet at a counter every so many stages of a tile: each adds 1, and waits
-    until the count says that on average all have come to the meeting before this one, while its consumers multiply what
-    the ring holds. A producer waits only when more than one interval ahead of the average; stragglers do not stall
-    others. A producer less than one interval ahead reads the counter once, by its own addition.
+    CTAs of a persistent launch begin together and drift apart. After dozens of tiles the L2 has dropped a panel before
+    the last of the CTAs that share it reads it: at 16384^3 every panel was read two and a half times. So producers meet
+    at a counter every ``every`` stages of a tile: each adds 1, and waits until the count says that on average all have
+    come to the previous meeting, while its consumers multiply the stages in the ring. A producer waits only when more
+    than one interval ahead of the average; stragglers do not stall others. A producer less than one interval ahead
+    reads the counter once, by its own addition.
 
-    Nothing depends on it. A producer that has waited in vain, where an SM is busy or not all CTAs are resident, looks
-    no more in this launch; it still says that it is here. So every launch adds the same to the counter, and whoever
-    adds the last sets it back to zero.
+    No result depends on it. A producer whose wait fails, because an SM is busy or not all CTAs are resident, does not
+    wait again in this launch, but still adds to the counter. So every launch adds the same to the counter, and the
+    producer that adds the last 1 resets it to zero.
 
     Args:
         word: address of the counter.
         every: stages from meeting to meeting.
         ctas: of the launch.
-        meetings: that lie within the tiles that every CTA has in a static walk: none waits at a later one.
-        total: that CTAs attend in all.
+        meetings: meetings within the tiles that every CTA has in a static walk; no CTA waits at later ones.
+        total: additions to the counter in a launch.
     """
 
     word: Int64
@@ -61,7 +61,7 @@ class Pace:
 
     @staticmethod
     def of(word: Int64, every: int, raster: Raster, cluster_size: int, k_tiles: Int32) -> Pace:
-        """For a launch whose tiles have so many stages."""
+        """The pace of a launch whose tiles have ``k_tiles`` stages."""
         each = k_tiles // every
         return Pace(
             word,
@@ -73,8 +73,7 @@ class Pace:
 
     @cute.jit
     def keep(self, loaded: Int32, patience: Patience) -> Patience:
-        """With so many stages of the tile asked for: if it is time to meet, wait a while for those behind. By a
-        warp."""
+        """After ``loaded`` stages of the tile: at a meeting, wait a bounded time for producers behind. By a warp."""
         attended, looks = patience.attended, patience.looks
         if loaded % self.every == 0:
             lane = cute.arch.lane_idx()
@@ -104,13 +103,13 @@ class Pace:
 
 @dataclass(frozen=True)
 class Filling(Bundle):
-    """Where a producer stands.
+    """State of a producer.
 
     Args:
         state: the next slot to fill.
-        seen: what looks on.
-        walked: tiles behind it, where anything depends on their number.
-        patience: with other producers, or None.
+        seen: the observer.
+        walked: tiles loaded so far, counted only if ``reverse`` needs it.
+        patience: its record of meetings; None without pace.
     """
 
     state: RingState
@@ -126,12 +125,12 @@ class Fill:
     Args:
         loads: of both operands.
         peek: probe the next slot while this one loads, and block only if the probe failed.
-        reverse: load every other tile of a cluster from the end of k; where tiles are handed out dynamically, the tiles
-            of every other round of all clusters, since a tile's direction must not depend on who takes it when.
-        pace: with whom to keep in step, or None.
-        tagged: whether the number of an item goes with its first stage.
+        reverse: load every other tile of a cluster from the end of k; with the dynamic scheduler, the tiles of every
+            other round of all clusters, since a tile's direction must not depend on the cluster that takes it.
+        pace: of the producers, or None.
+        tagged: True if stages carry the number of their item.
         clusters: of the launch.
-        unroll: iterations of the loop to lay out one after the other.
+        unroll: unroll factor of the loop.
     """
 
     loads: Loads
@@ -144,11 +143,11 @@ class Fill:
 
     @property
     def stride(self) -> int:
-        """Stages from one that an item has to its next."""
+        """Distance along k between consecutive stages of an item, in stages."""
         return 1
 
     def start(self, state: RingState, seen: Observer) -> Filling:
-        """Before the first tile."""
+        """State before the first tile."""
         counted = self.reverse and not self.tagged
         patience = None if self.pace is None else Patience(Int32(0), Int32(LOOKS))
         return Filling(state, seen, Int32(0) if counted else 0, patience)
@@ -158,8 +157,8 @@ class Fill:
         """The load role, for one output tile: fill as many stages as the item has.
 
         Returns:
-            Where the producer stands after the last stage: the ring runs on across tiles, so that the loads of the next
-            tile overlap the epilogue of this one.
+            The state after the last stage: the ring runs on across tiles, so that the loads of the next tile overlap the
+            epilogue of this one.
         """
         ring = self.loads.ring
         state, seen, patience = at.state, at.seen, at.patience
@@ -195,7 +194,7 @@ class Fill:
 
     @cute.jit
     def end(self, at: Filling, number: Int32 | None, drain: cutlass.Constexpr[bool]) -> None:
-        """After the last tile: hand on a number that says so, and wait until all slots have come back."""
+        """After the last tile: send ``number``, if any, to end the walk, and wait until all slots are released."""
         ring, state = self.loads.ring, at.state
         if cutlass.const_expr(number is not None):
             ring.acquire(state.index, state.parity)

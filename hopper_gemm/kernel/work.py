@@ -1,4 +1,4 @@
-"""Which piece of work next: the order of the tiles, and the walks over them that all roles of a CTA share.
+"""Tile scheduling: the order of the tiles, and the walks over them that all roles of a CTA share.
 
 A *cluster tile* is the block of output tiles that one cluster computes together. The raster puts the cluster tiles in
 an order: it walks along one axis, ``swizzle`` tiles of the other axis abreast. With raster m and swizzle 2, on 3 x 5
@@ -10,21 +10,21 @@ cluster tiles (rows m, columns n) the order is::
 
 The last group is narrower where the width does not divide. Neighbours in the order run at the same time and share
 their panels of A and B in L2. A serpentine walk takes every other group in reverse (6 and 7 below, 10 and 11 above), so
-that a group starts on the panels with which the last one ended. All of this is launch-time values: changing them
+that a group starts on the panels with which the last one ended. All of these are launch arguments: changing them
 recompiles nothing.
 
-An *item* is what a cluster takes at a time: a tile, or a split-K part of one. Two walks say which items a cluster
+An *item* is the unit of work of a cluster: a tile, or a split-K part of a tile. Three walks say which items a cluster
 takes:
 
-    Walk            cluster c of C takes items c, c + C, c + 2C ...; every role works this out by itself
+    Walk            cluster c of C takes items c, c + C, c + 2C ...; every role computes this itself
     DynamicWalk     the producer takes the next number from a counter in global memory (dynamic scheduler), and hands it
     ReceivedWalk    to the consumers through the ring, with the first stage of its item
 
-All share an interface: ``start`` gives a place, ``more`` says whether it holds an item, ``item`` which one, ``ask``
-asks for the item after it where somebody must be asked, ``next`` gives the place after it. ``number`` is what the
-producer hands on with an item, ``ending`` what it hands on after the last; None where roles know by themselves.
+All share an interface: ``start`` returns a place, ``more`` says whether the place holds an item, ``item`` returns the
+item, ``ask`` requests the next item if the walk is dynamic, ``next`` returns the place after it. ``number`` is the
+producer's message with an item, ``ending`` its message after the last; None in static walks.
 
-:class:`TileScheduler` says which walk a role takes.
+:class:`TileScheduler` selects the walk of a role.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NUMBER_BYTES = 4
 """Numbers that a mailbox holds, and the bytes of one."""
 
 NO_MORE = -1
-"""What stands in the ring instead of an item's number when there is none left."""
+"""Tag in place of an item's number when no item is left."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class Raster(Bundle):
 
     Args:
         tiles: cluster tiles of the problem.
-        clusters: clusters of the launch, the stride of each one's walk. A launch argument costs no register; read from
-            the grid's size it would live in one from end to end, and that one was spilled by the fullest shares.
+        clusters: clusters of the launch, the stride of each walk. A launch argument costs no register; read from the
+            grid's size it would occupy a register throughout, which the largest shares spilled.
         along_m: 1 to walk along m, 0 to walk along n.
         groups: swizzle groups of full width.
         width: of a group, in tiles.
-        last: the last step of a group, for the turn of a serpentine walk; -1 not to turn.
+        last: the last step of a group, for a serpentine walk; -1 without.
         by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
         parts: split-K parts of a tile that clusters take one by one.
-        by_part: whether all tiles' first parts come first, and not all parts of the first tile.
-        by_tiles: divisor: tiles; None where no number is divided by it.
+        by_part: True to take the first parts of all tiles first, False to take all parts of a tile first.
+        by_tiles: divisor: tiles; None if unused.
     """
 
     tiles: Int32
@@ -107,7 +107,7 @@ class Raster(Bundle):
             serpentine: 1 to walk every other group in reverse, 0 not to.
             clusters: the most clusters that can be resident at once.
             parts: split-K parts of a tile that clusters take one by one.
-            by_part: whether all tiles' first parts come first, and not all parts of the first tile.
+            by_part: True to take the first parts of all tiles first, False to take all parts of a tile first.
         """
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
@@ -150,7 +150,7 @@ class Raster(Bundle):
         )
 
     def item(self, index: Int32, k_first: Int32 | int, k_tiles: Int32) -> Item:
-        """The item of a number below :attr:`items`, of tiles with these stages."""
+        """The item number ``index``, below :attr:`items`, of tiles with these stages."""
         if self.parts == 1:
             return Item(index, 0, k_first, k_tiles)
         if self.by_part:
@@ -168,11 +168,11 @@ class Raster(Bundle):
 
 @dataclass(frozen=True)
 class Item(Bundle):
-    """One piece of work.
+    """One work item.
 
     Args:
         tile: place of its cluster tile in the raster's order.
-        part: split-K part; 0 where k is not divided among items.
+        part: split-K part; 0 if items are whole tiles.
         k_first: first stage along k.
         k_count: stages.
     """
@@ -210,7 +210,7 @@ class Walk(Static):
 
     Args:
         raster: the order.
-        k_first, k_tiles: stages of every tile that this CTA sees; those of its part where a cluster divides k.
+        k_first, k_tiles: first stage and stages of every tile; with split-K in a cluster those of this CTA's part.
         first: of this cluster, or of a pingpong consumer.
         stride: from item to item.
     """
@@ -226,7 +226,7 @@ class Walk(Static):
         return Int32(self.first)
 
     def more(self, at: Int32) -> Boolean:
-        """Whether there is an item at a place."""
+        """Return True if there is an item at a place."""
         return at < self.raster.items
 
     def item(self, at: Int32) -> Item:
@@ -234,18 +234,18 @@ class Walk(Static):
         return self.raster.item(at, self.k_first, self.k_tiles)
 
     def next(self, at: Int32, state: RingState) -> Int32:
-        """The place after it."""
+        """The next place."""
         return at + self.stride
 
 
 @dataclass(frozen=True)
 class Asked(Bundle):
-    """Where a producer stands that takes numbers from a counter.
+    """Place of a producer that takes numbers from a counter.
 
     Args:
-        index: number of the item at hand.
-        taken: what the counter said last; of one lane, and not looked at before it is needed.
-        turn: numbers that passed between the CTAs of the cluster so far.
+        index: number of the current item.
+        taken: last answer of the counter; in one lane, and not read before it is needed.
+        turn: numbers passed between the CTAs of the cluster so far.
     """
 
     index: Int32
@@ -257,13 +257,13 @@ class Asked(Bundle):
 class DynamicWalk:
     """The dynamic scheduler: a CTA that is late, since its SM was busy or is slow, takes fewer items.
 
-    The producer of a cluster's first CTA takes numbers from a counter in global memory, one ahead: the number of the
-    next item is asked for before the loads of this one, so that its way to the L2 and back costs nothing. Producers of
-    the other CTAs get it through a mailbox in shared memory. All items are taken so, the first too: with a number of
-    its own for each CTA, one that starts late would hold up the launch with its first item.
+    The producer of a cluster's first CTA takes numbers from a counter in global memory, one ahead: it requests the
+    number of the next item before the loads of this item, which hides the round trip to the L2. Producers of the other
+    CTAs get the number through a mailbox in shared memory. The first item comes from the counter as well: with a fixed
+    first item, a CTA that starts late would delay the launch.
 
-    Every cluster takes numbers until one is beyond the items, so that items + clusters numbers are taken in all, and
-    whoever takes the last of them sets the counter back to zero for the next launch.
+    Every cluster takes numbers until a number is beyond the items, so that items + clusters numbers are taken in all;
+    the producer that takes the last number resets the counter to zero for the next launch.
 
     Args:
         raster: the order.
@@ -299,7 +299,7 @@ class DynamicWalk:
         return self.next(self.ask(Asked(Int32(0), Int32(0), Int32(0))), state)
 
     def more(self, at: Asked) -> Boolean:
-        """Whether there is an item."""
+        """Return True if there is an item."""
         return at.index < self.raster.items
 
     def item(self, at: Asked) -> Item:
@@ -347,7 +347,7 @@ class DynamicWalk:
 
     @cute.jit
     def leave(self, at: Asked) -> None:
-        """Wait until every number has been taken out of the mailbox: nobody arrives here once this CTA has left."""
+        """Wait until every number has been read from the mailbox: no peer may arrive here once this CTA has exited."""
         if cutlass.const_expr(self.size > 1):
             if self.rank == 0:
                 for i in cutlass.range_constexpr(SLOTS):
@@ -399,7 +399,7 @@ class ReceivedWalk(Static):
         return self.next(Int32(0), state)
 
     def more(self, at: Int32) -> Boolean:
-        """Whether there is an item."""
+        """Return True if there is an item."""
         return at != NO_MORE
 
     def item(self, at: Int32) -> Item:
@@ -407,18 +407,18 @@ class ReceivedWalk(Static):
         return self.raster.item(at, self.k_first, self.k_tiles)
 
     def next(self, at: Int32, state: RingState) -> Int32:
-        """Wait for the stage that comes next, and see which item it belongs to."""
+        """Wait for the next stage, and read the number of its item."""
         self.ring.wait(state.index, state.parity)
         return self.ring.tag(state.index)
 
     def give_back(self, state: RingState, share: Share) -> None:
-        """Release the slot that said that there is no more."""
+        """Release the slot that carried :data:`NO_MORE`."""
         share.release(self.ring, state.index, None)
 
 
 @dataclass(frozen=True)
 class TileScheduler:
-    """Which tiles a CTA works on: the same for all of its roles.
+    """The tiles of a CTA, the same for all of its roles.
 
     Args:
         config: of the kernel.
@@ -456,13 +456,13 @@ class TileScheduler:
         return DynamicWalk(self.raster, self.k_first, self.k_tiles, word, place.lane, place.rank, size, self.mailbox)
 
     def consumer(self, number: Int32 | None) -> Walk | ReceivedWalk:
-        """A consumer's walk; in pingpong of the consumer of a number, else of any (None)."""
+        """A consumer's walk; in pingpong that of consumer ``number``, else that of every consumer (None)."""
         if self.config.scheduler == "static":
             return self.static(number)
         return ReceivedWalk(self.raster, self.k_first, self.k_tiles, self.ring)
 
     def static(self, number: Int32 | None = None) -> Walk:
-        """The walk that every role works out by itself; of a consumer in pingpong every other item."""
+        """The static walk; for a pingpong consumer every other item."""
         first, stride = self.place.cluster, self.raster.clusters
         if number is not None:
             first, stride = first + number * stride, stride * 2

@@ -1,4 +1,4 @@
-"""How it is multiplied: every parameter of the kernel, declared once, in one frozen dataclass."""
+"""Kernel configuration: every parameter, declared once, in one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SCHEDULES = ("cooperative", "pingpong")
 
 @dataclass(frozen=True)
 class Parameter:
-    """What is declared of a kernel parameter beside its name and its default.
+    """Declaration of a kernel parameter, beside its name and its default.
 
     Args:
         doc: meaning and unit.
-        words: values that are words; for an integer those that stand for one until the config is resolved.
-        least: the least integer; None where the value is no integer.
-        flag: whether it is true or false; its words refine true.
+        words: values given as words; for an integer, words that stand for a number until the config is resolved.
+        least: smallest integer allowed; None if the value is no integer.
+        flag: True for a boolean parameter; its words are variants of true.
         tier: ``"space"``: searched; ``"ladder"``: a step of the design study that never wins.
-        launch: whether it is an argument of the launch: changing it recompiles nothing.
-        host: whether it reaches the GPU by the launch or by TMA descriptors, and may leave the machine code as it is.
+        launch: True for a launch argument: changing it recompiles nothing.
+        host: True if it reaches the GPU by the launch or by TMA descriptors, and may leave the machine code as it is.
         since: version of the results schema in which it appeared.
-        before: value in rows recorded earlier; the default where None.
+        before: value in rows of earlier versions; None: the default.
         aliases: earlier names.
-        renamed: earlier words, with what they are called now.
+        renamed: earlier words, each with its present name.
     """
 
     doc: str
@@ -44,7 +44,7 @@ class Parameter:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def mistake(self, value: Any) -> str | None:
-        """What a value must be, where it is not."""
+        """Return the requirement that a value breaks; None if it breaks none."""
         if isinstance(value, str) and value in self.words:
             return None
         if self.flag:
@@ -57,11 +57,11 @@ class Parameter:
 
 
 LARGEST = 2**20
-"""No parameter means anything beyond it; without a bound a text file could ask for loops of any length."""
+"""Largest value of an integer parameter; without a bound a text file could ask for loops of any length."""
 
 
 def integer(default: Any, doc: str, *words: str, least: int = 1, **about: Any) -> Any:
-    """A field for a number from ``least`` on, or one of the words that stand for a number until it is resolved."""
+    """A field for an integer from ``least`` on, or a word that stands for a number until the config is resolved."""
     return field(default=default, metadata={"is": Parameter(doc, words, least, **about)})
 
 
@@ -71,22 +71,21 @@ def word(default: str, doc: str, *words: str, **about: Any) -> Any:
 
 
 def flag(default: bool, doc: str, *words: str, **about: Any) -> Any:
-    """A field that is true or false; words refine true."""
+    """A boolean field; its words are variants of true."""
     return field(default=default, metadata={"is": Parameter(doc, words, flag=True, **about)})
 
 
 @dataclass(frozen=True)
 class GemmConfig:
-    """One way to run the kernel, as somebody asks for it. Values outside the rules are accepted here and refused, with
-    every reason, by :func:`hopper_gemm.model.legality.reasons`; only nonsense (a tile of ``"big"``) raises.
+    """A kernel configuration as requested. Values outside the rules are accepted here and refused, with every reason,
+    by :func:`hopper_gemm.model.legality.reasons`; only a value of the wrong kind (a tile of ``"big"``) raises.
 
     ``"auto"`` and ``"max"`` leave the choice to :func:`hopper_gemm.model.kernel.resolve`, which returns a
     :class:`hopper_gemm.model.kernel.Kernel`. A parameter is declared once, on its field: type, range or choices, tier,
-    whether it is a launch argument, since which schema. Tables, sweep files, the command line and the kernel's key on
-    disk derive the rest from :func:`parameters_of`.
+    launch argument or not, schema version. Tables, sweep files, the command line and the kernel's key on disk derive
+    the rest from :func:`parameters_of`.
 
-    A study may vary more than this: a subclass has further fields, which turn some of the constants below into
-    parameters.
+    A subclass may add fields that turn some of the constants below into parameters, as the design study does.
 
     Raises:
         ValueError: a field has a value of the wrong kind.
@@ -219,9 +218,9 @@ class GemmConfig:
     spills = False
     stream_k = False
     specialised = True
-    """What the kernel always does, and the launch, the registers or the shared memory depend on: the walk turns, CTAs
-    stay, roles probe ahead, A and B share a full barrier, loops are rolled, nothing spills, no tile is cut along k as
-    it comes, a warpgroup of its own loads."""
+    """Fixed properties on which the launch, the registers or the shared memory depend: a serpentine walk, persistent
+    CTAs, early probes of the barriers, one full barrier for A and B, rolled loops, no spills, no stream-K, a producer
+    warpgroup."""
 
     def __post_init__(self) -> None:
         for name, parameter in parameters_of(type(self)).items():  # type: ignore[arg-type]
@@ -232,7 +231,7 @@ class GemmConfig:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """A config from values by name, earlier names and words included; what is not named has its default.
+        """Build a config from values by name, earlier names and words included; other parameters take their default.
 
         Raises:
             ValueError: a name that no parameter has or had, or a value of the wrong kind.
@@ -244,8 +243,8 @@ class GemmConfig:
         return cls(**current(values, cls))
 
     def but(self, **values: Any) -> Self:
-        """The same config with other values, which are not checked: a space has a hundred thousand configs, and to
-        check every field of each would take most of the time.
+        """Return a copy with other values, unchecked: a space has a hundred thousand configs, and checking every field
+        of each would take most of the time.
 
         Example:
             >>> GemmConfig().but(tile_m=256).tile_m
@@ -257,13 +256,13 @@ class GemmConfig:
 
     @classmethod
     def like(cls, other: GemmConfig) -> Self:
-        """A config of this kind with the values of another, which has all of its parameters."""
+        """Return a config of this class with the values of another config, which has all of its parameters."""
         made = object.__new__(cls)
         made.__dict__.update({one.name: getattr(other, one.name) for one in fields(cls)})
         return made
 
     def narrowed(self) -> GemmConfig:
-        """The same config, of the narrowest kind that has its parameters."""
+        """Return the same config as the narrowest class that has its parameters."""
         return self
 
     @property
@@ -285,17 +284,17 @@ class GemmConfig:
 
     @property
     def work_items(self) -> int:
-        """Pieces of work for each cluster tile: more than one where its split-K parts are taken one by one."""
+        """Work items of a cluster tile: more than one if its split-K parts are scheduled one by one."""
         return self.split_k if self.reduction == "workspace" else 1
 
     @property
     def leaves_sums(self) -> bool:
-        """Whether clusters leave sums for one another in global memory."""
+        """True if clusters exchange partial sums through global memory."""
         return self.stream_k or self.work_items > 1
 
     @property
     def has_workspace(self) -> bool:
-        """Whether a launch needs a workspace in global memory."""
+        """True if a launch needs a workspace in global memory."""
         return self.leaves_sums or self.pace > 0 or self.scheduler == "dynamic"
 
     def as_dict(self) -> dict[str, Any]:
@@ -320,7 +319,7 @@ LEGEND = (
     "axis and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every parameter that "
     "differs from its default"
 )
-"""What stands in a config's label, in order."""
+"""Parts of a config's label, in order."""
 
 LABELLED = (
     *("tile_m", "tile_n", "k_depth", "stages", "stagger", "consumers", "split", "schedule", "cluster_m", "cluster_n"),
@@ -331,13 +330,13 @@ LABELLED = (
 
 @cache
 def parameters_of(kind: Any) -> Mapping[str, Parameter]:
-    """What is declared of each parameter of a kind of config, in the order in which tables show them."""
+    """Declarations of the parameters of a config class, in the order in which tables show them."""
     return {one.name: one.metadata["is"] for one in fields(kind)}
 
 
 @cache
 def launch_defaults(kind: Any) -> Mapping[str, Any]:
-    """Defaults of the parameters that are arguments of the launch, of a kind of config."""
+    """Defaults of the launch arguments of a config class."""
     return {one.name: one.default for one in fields(kind) if one.metadata["is"].launch}
 
 
@@ -357,7 +356,7 @@ LAUNCH_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if paramete
 
 
 def current(values: Mapping[str, Any], kind: type[GemmConfig] = GemmConfig) -> dict[str, Any]:
-    """Values by name, with earlier names and words replaced by those of now.
+    """Return values by name, with earlier names and words replaced by present ones.
 
     Raises:
         ValueError: a name that no parameter has or had, or two names of one parameter.

@@ -16,7 +16,7 @@ ARCH = "sm_90a"
 COMPUTE_CAPABILITY = (9, 0)
 
 SM_COUNT = 132
-"""SMs of an H100 SXM and of an H200 (HOPPER); a launch asks the device, this is for planning without one."""
+"""SMs of an H100 SXM and of an H200 (HOPPER); a launch asks the device, plans without a GPU use this."""
 
 STRANDED_SMS = 12
 """SMs that clusters of four or more leave idle: a cluster lies within one group of SMs (GPC), and the groups are not of
@@ -27,16 +27,16 @@ SMEM_BYTES = 232_448
 
 SMEM_BYTES_PER_SM = 233_472
 SMEM_SYSTEM_BYTES = 1024
-"""Shared memory of an SM, 228 KiB, and what the system takes of it for each CTA (GUIDE)."""
+"""Shared memory of an SM, 228 KiB, and the part of it that the system reserves for each CTA (GUIDE)."""
 
 REGISTERS_PER_SM = 65_536
 """32-bit registers of one SM (GUIDE)."""
 
 REGISTERS_PER_THREAD = 255
-"""The most one thread can name (GUIDE)."""
+"""Most registers of one thread (GUIDE)."""
 
 REGISTER_STEP = 8
-"""Registers per thread are handed out, and setmaxnreg counts, in eights (PTX, setmaxnreg)."""
+"""Registers per thread are allocated, and setmaxnreg counts, in eights (PTX, setmaxnreg)."""
 
 WARP_THREADS = 32
 WARPGROUP_WARPS = 4

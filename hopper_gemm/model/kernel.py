@@ -1,4 +1,4 @@
-"""A kernel on paper: a config with nothing left open, and its footprint: shares, shared-memory map, registers.
+"""The resolved kernel: a config with every choice made, and its footprint: shares, shared-memory map, registers.
 
 Pure arithmetic; the kernel's builder, the legality rules and ``explain`` read the same figures.
 """
@@ -30,23 +30,23 @@ WIDE_CHUNK_REGISTERS = 16
 """A wide chunk's packed pairs need this many more registers."""
 
 STREAM_K_REGISTERS, WORKSPACE_MARGIN = 16, 8
-"""Stream-K keeps its place in the string, and addresses of the workspace, in so many more; and with a workspace the
-roomier split is taken where it would be as close as the margin."""
+"""Registers that stream-K adds for its position and for addresses of the workspace; and registers that a kernel with a
+workspace keeps free, else the next split, with more per consumer, is taken."""
 
 GATHER_REGISTERS = 32
-"""Parts that are read back from a workspace take so many more."""
+"""Registers that parts read back from a workspace add."""
 
 MAILBOX_BYTES, TAG_BYTES = 48, 4
 """Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each
 stage."""
 
 SMEM_SLACK = 1024
-"""Bytes kept back for the barriers and for the alignment of the buffers."""
+"""Bytes reserved for the barriers and for the alignment of the buffers."""
 
 
 def is_odd_chunk(columns: int) -> bool:
-    """Whether rows of so many columns are an odd number of 16-byte pieces, more than one: eight of them then lie in
-    eight different groups of banks, without a swizzle."""
+    """Return True if a row is an odd number of 16-byte pieces, more than one: eight rows then lie in eight different
+    groups of banks, without a swizzle."""
     return columns > 8 and columns % 16 == 8
 
 
@@ -65,16 +65,16 @@ REGISTER_SPLITS = {
     3: (RegisterSplit(56, 152, moved=True), RegisterSplit(32, 160, moved=True)),
     4: (RegisterSplit(32, 112, moved=True),),
 }
-"""Splits by number of consumers, the roomiest producer first: with many loads for a stage it spills at 40. A CTA moves
-only registers it was launched with: 168 for each of 384 threads, 128 for each of 512, 96 for each of 640."""
+"""Splits by number of consumers, the largest producer first: with many loads for a stage the producer spills at 40. A
+CTA moves only registers it was launched with: 168 for each of 384 threads, 128 for each of 512, 96 for each of 640."""
 
 REGISTERS_UNSPECIALISED = {1: 255, 2: 255, 3: 168}
-"""Registers per thread where nobody gives any up, by number of consumers: what the SM has for 128, 256 and 384
+"""Registers per thread without a producer warpgroup, by number of consumers: what the SM has for 128, 256 and 384
 threads, up to the 255 that an instruction can name."""
 
 
 class Kernel(GemmConfig):
-    """A kernel on paper: a config with nothing left open, and what it takes of an SM. :func:`resolve` builds it."""
+    """A resolved kernel: a config with every choice made, and its footprint on an SM. :func:`resolve` builds it."""
 
     if TYPE_CHECKING:  # each a number or a letter here
         stages: int
@@ -153,17 +153,17 @@ class Kernel(GemmConfig):
 
     @property
     def reduction_bytes(self) -> int:
-        """Shared memory for the parts of a tile that the CTAs of a split_k cluster send; it lies over the ring."""
+        """Shared memory for the partial sums that the CTAs of a split-K cluster exchange; it aliases the ring."""
         return 4 * self.tile_m * self.tile_n if self.parts_meet else 0
 
     @property
     def parts_meet(self) -> bool:
-        """Whether the CTAs of a cluster divide k, and meet in its shared memory."""
+        """True if the CTAs of a cluster split k and add up through its shared memory."""
         return self.split_k > 1 and self.reduction == "cluster"
 
     @property
     def chunk_swizzled(self) -> bool:
-        """Whether a chunk is swizzled; rows of an odd number of 16-byte pieces need not be. A transposed chunk, whose
+        """True if a chunk is swizzled; rows of an odd number of 16-byte pieces need not be. A transposed chunk, whose
         swizzle spans 64 rows of the tile, always is."""
         return self.swap_ab or not is_odd_chunk(self.chunk_n)
 
@@ -174,7 +174,7 @@ class Kernel(GemmConfig):
 
     @property
     def chunks(self) -> int:
-        """Chunks in which one consumer's share of a 16-bit output leaves."""
+        """Chunks of one consumer's share of a 16-bit output."""
         return (self.share_m // hopper.WGMMA_M) * (self.share_n // self.chunk_n)
 
     @property
@@ -185,27 +185,26 @@ class Kernel(GemmConfig):
         return ELEMENT_BYTES * rows * self.tile_k // self.chunk_bytes
 
     def held_slots(self, out_bytes: int) -> int:
-        """Slots of the ring in which a tile is staged on its way out, for elements of C of so many bytes; 0 where it
-        has memory of its own."""
+        """Slots of the ring in which a tile of C, of ``out_bytes`` an element, is staged; 0 if C has buffers of its
+        own."""
         if self.staging == "own" or not self.slot_chunks:
             return 0
         chunks = self.chunks * out_bytes // ELEMENT_BYTES
         return -(-chunks // self.slot_chunks)
 
     def chunk_columns(self, out_bytes: int) -> int:
-        """Columns of a chunk of an output whose elements take so many bytes: a chunk keeps its bytes, so that what a
-        config takes of an SM is the same for every problem. The whole share with direct stores."""
+        """Columns of a chunk of an output of ``out_bytes`` an element: the bytes of a chunk are fixed, so that the
+        footprint of a config is the same for every problem. The whole share with direct stores."""
         return self.chunk_n if self.stores == "direct" else self.chunk_n * ELEMENT_BYTES // out_bytes
 
     def box_rows(self, out_bytes: int) -> int:
-        """Rows of the box in which TMA stores a chunk: all 64, but of a transposed one, whose rows are contiguous, no
-        more than the swizzle spans."""
+        """Rows of the box in which TMA stores a chunk: all 64; of a transposed chunk, whose rows are contiguous, at
+        most the swizzle's span."""
         most = hopper.SWIZZLE_BYTES[0] // out_bytes
         return min(hopper.WGMMA_M, most) if self.swap_ab else hopper.WGMMA_M
 
     def tma_stores(self, out_bytes: int) -> int:
-        """Boxes in which one consumer's share leaves, or those chunks of it that a part of k owns; 0 with direct
-        stores."""
+        """TMA stores of one consumer's share, or of the chunks of it that a split-K part owns; 0 with direct stores."""
         if self.stores == "direct":
             return 0
         chunks = self.share_m // hopper.WGMMA_M * (self.share_n // self.chunk_columns(out_bytes))
@@ -248,29 +247,29 @@ class Kernel(GemmConfig):
 
     @property
     def registers_suffice(self) -> bool:
-        """Whether a consumer's registers hold its accumulators and what it needs beside them, or need not."""
+        """True if a consumer's registers hold its accumulators and the spare registers, or may spill."""
         return self.spills or self.accumulators <= register_splits(self)[-1].consumer - self.spare_registers
 
     def compiled(self) -> Kernel:
-        """What the machine code depends on: the kernel at default launch values."""
+        """Return the kernel at default launch arguments: all that the machine code depends on."""
         return self.but(**launch_defaults(type(self)))  # type: ignore[arg-type]
 
     def narrowed(self) -> Kernel:
-        """The same kernel, of the narrowest kind that has its parameters."""
+        """Return the same kernel as the narrowest class that has its parameters."""
         return self
 
 
 KINDS: dict[type[GemmConfig], type[Kernel]] = {GemmConfig: Kernel}
-"""Kinds of config, with the kernels that they resolve to; a package above may add one that has more parameters."""
+"""Config classes, each with its kernel class; a package above may add a class with more parameters."""
 
 
 def swizzle_bytes(elements: int) -> int:
-    """The widest swizzle whose row divides so many contiguous elements."""
+    """The widest swizzle whose row divides a number of contiguous elements."""
     return gcd(ELEMENT_BYTES * elements, hopper.SWIZZLE_BYTES[0])
 
 
 def register_splits(kernel: Kernel) -> tuple[RegisterSplit, ...]:
-    """The ways to deal out registers between producer and consumers, the roomiest producer first."""
+    """The ways to divide registers between producer and consumers, the largest producer first."""
     consumers = kernel.consumers
     if kernel.ctas_per_sm > 1 or kernel.spills:
         threads = hopper.WARPGROUP_THREADS * (consumers + int(kernel.specialised))
@@ -289,7 +288,7 @@ def stage_bytes(kernel: Kernel) -> int:
 
 
 def staging_bytes(kernel: Kernel) -> int:
-    """Shared memory that the epilogue is sure of: tile_m x 32 elements, a chunk for each consumer at least; none with
+    """Shared memory reserved for the epilogue: tile_m x 32 elements, and at least a chunk for each consumer; none with
     direct stores."""
     if kernel.stores == "direct" or kernel.staging == "ring":
         return 0
@@ -297,7 +296,7 @@ def staging_bytes(kernel: Kernel) -> int:
 
 
 def smem_limit(kernel: Kernel) -> int:
-    """Shared memory that one CTA may use, so that as many as it asks for share an SM."""
+    """Shared memory that one CTA may use if ``ctas_per_sm`` of them share an SM."""
     return hopper.SMEM_BYTES_PER_SM // kernel.ctas_per_sm - hopper.SMEM_SYSTEM_BYTES
 
 
@@ -308,10 +307,10 @@ def stages_max(kernel: Kernel) -> int:
 
 
 def resolve(config: GemmConfig) -> Kernel:
-    """The kernel that a config asks for: every ``"auto"`` and ``"max"`` replaced by what it stands for.
+    """Return the kernel of a config: every ``"auto"`` and ``"max"`` replaced by its value.
 
     Returns:
-        A kernel that need not be legal. Where nothing fits, ``stages`` is 0.
+        A kernel that need not be legal. If no stage fits, ``stages`` is 0.
 
     Example:
         >>> resolve(GemmConfig(tile_m=320, tile_n=128, k_depth=4)).stages
@@ -337,8 +336,8 @@ def resolve(config: GemmConfig) -> Kernel:
 
 
 def _columns_in_ring(kernel: Kernel) -> int:
-    """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest
-    where there is none."""
+    """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest if
+    none does."""
     swizzled = {gcd(kernel.share_n, WIDE_CHUNK)}
     while min(swizzled) > hopper.WGMMA_N_STEP:
         swizzled.add(min(swizzled) // 2)
@@ -350,8 +349,8 @@ def _columns_in_ring(kernel: Kernel) -> int:
 
 
 def _odd_columns(kernel: Kernel) -> int:
-    """The widest chunk of an odd multiple of 8 columns that fits beside the ring, where one of 32 would not divide a
-    share, and nobody deals out chunks; else 0."""
+    """The widest chunk of an odd multiple of 8 columns that fits beside the ring, if chunks of 32 do not divide a share
+    and there is no split-K; else 0."""
     share = kernel.share_n
     if share % STAGING_COLUMNS and kernel.split_k == 1:
         for columns in range(share, STAGING_COLUMNS // 2, -hopper.WGMMA_N_STEP):
@@ -361,8 +360,8 @@ def _odd_columns(kernel: Kernel) -> int:
 
 
 def _columns_to_share(kernel: Kernel) -> int:
-    """The widest chunk of which every part of k owns equally many; of parts that meet in a workspace, one at least.
-    The narrowest where there is none."""
+    """The widest chunk of which every split-K part owns equally many, or, through a workspace, at least one. The
+    narrowest if there is none."""
     in_cluster = kernel.reduction == "cluster"
     widths = (WIDE_CHUNK, STAGING_COLUMNS, 16, 8) if in_cluster else (WIDE_CHUNK, STAGING_COLUMNS, 16)
     chunks = ((n, kernel.but(epi_n=n).chunks) for n in widths)
@@ -371,14 +370,13 @@ def _columns_to_share(kernel: Kernel) -> int:
 
 
 def _columns_beside(kernel: Kernel) -> int:
-    """A wide chunk where one fits beside the ring."""
+    """64 columns if such a chunk fits beside the ring, else 32."""
     return WIDE_CHUNK if _buffers_that_fit(kernel.but(epi_n=WIDE_CHUNK)) >= 1 else STAGING_COLUMNS
 
 
 def _shared_out(config: GemmConfig) -> Kernel:
-    """A kernel with consumers and split filled in: along m while whole 64-row blocks and the registers allow it, since
-    a wider wgmma reads less shared memory per FLOP; else along n. Its chunks are as wide as the ring leaves room
-    for."""
+    """Return the kernel with consumers and split chosen: along m while whole 64-row blocks and the registers allow it,
+    since a wider wgmma reads less shared memory per FLOP; else along n. Chunks left open have 32 columns."""
     counts: tuple[int, ...]
     if config.consumers != "auto":
         counts = (config.consumers,)

@@ -1,4 +1,4 @@
-"""The bits of a ledger's word: what split-K parts and stream-K pieces of one tile tell one another.
+"""Bits of a ledger's word, by which the split-K parts and stream-K pieces of one tile synchronise.
 
 :mod:`hopper_gemm.kernel.sums.workspace` describes the word; the kernel writes it, and the model of its protocol reads
 the same bits.

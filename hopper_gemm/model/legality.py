@@ -1,11 +1,11 @@
-"""What can run: one list of named rules, asked before any compiler is called.
+"""Legality: one list of named rules, checked before any compiler is called.
 
-Every reader of the rules - the kernel's builder, the sweep's enumeration, ``explain`` - uses this list; there is no
-second one. A config that passes compiles without a spill and computes the right product; the tests hold that for the
-whole published grid and for hundreds of drawn configs.
+The kernel's builder, the sweep's enumeration and ``explain`` all use this list. A config that passes compiles without a
+spill and computes the right product; the tests hold that for the whole published grid and for hundreds of random
+configs.
 
-The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, what an SM can hold; ``technique``, what goes with what;
-``problem``, what a problem asks of any config, and of one.
+The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, the limits of an SM; ``technique``, which parameters go
+together; ``problem``, what a problem requires of every config, and of a given config.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hopper_gemm.model.rules.technique import TECHNIQUE_RULES
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something cannot run: the rule's name and one line for a person."""
+    """Why a config or a problem cannot run: the rule's name and one line of text."""
 
     rule: str
     text: str
@@ -40,8 +40,7 @@ _MORE: dict[type[Kernel], tuple[Rule, ...]] = {}
 
 
 def add_kind(asked: type[GemmConfig], kernel: type[Kernel], rules: tuple[Rule, ...]) -> None:
-    """A kind of config with further parameters, the kernel that it resolves to, and further rules on it; their reasons
-    come last."""
+    """Register a config class with further parameters, its kernel class, and further rules; their reasons come last."""
     KINDS[asked] = kernel
     _MORE[kernel] = rules
 
@@ -56,7 +55,7 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
 
     Args:
         config: any config; ``"max"`` and ``"auto"`` are resolved first.
-        problem: the problem, or None to ask about the config alone.
+        problem: the problem, or None to check the config alone.
 
     Example:
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
@@ -93,9 +92,9 @@ _SHARES = frozenset({"tile_m", "tile_n", "consumers", "schedule", "split", "ctas
 _NEED_SOUND_SHARES = frozenset(
     {"split", "stores", "registers", "wgmma_n", "stages", "stagger", "multicast", "unroll", "split_k", "epi_buffers"}
 )
-"""Rules whose figures mean nothing while the tile cannot be shared out; they wait until it can."""
+"""Rules whose figures mean nothing if the tile cannot be divided among the consumers; skipped then."""
 
 
 def is_legal(config: GemmConfig, problem: GemmProblem | None = None) -> bool:
-    """Whether :func:`reasons` finds nothing."""
+    """Return True if :func:`reasons` finds none."""
     return not reasons(config, problem)

@@ -1,4 +1,4 @@
-"""Which tuned tables serve a GPU, in which order, and what they give for a problem."""
+"""Look-up in the tuned tables: the tables that serve a GPU, in order, and the config for a problem."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from hopper_gemm.model.tuned import (
 )
 
 CLUSTER = "cluster"
-"""Folder of what was tuned on workers of other hosts."""
+"""Folder of entries tuned on workers of other hosts."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A tuned table, and which of its entries serve.
+    """A tuned table, and the kind of GPU whose entries serve.
 
     Args:
         entries: all of them; the model's candidates.
-        path: the file; None where the entries come from none.
+        path: the file; None if there is none.
         kind: only entries of this kind of GPU serve, such as ``"h200"``; None: any.
     """
 
@@ -81,7 +81,7 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False) -> 
 
 
 def own_paths(kind: str) -> list[Path]:
-    """Where ``tune`` puts the user's own entries of a kind of GPU: of this host, or of workers elsewhere."""
+    """Tables of the user's own entries for a kind of GPU: tuned on this host, and on workers elsewhere."""
     return [local_root() / folder / FILE for folder in (kind, CLUSTER)]
 
 
@@ -94,9 +94,9 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
     out.
 
     Args:
-        kind: of the GPU, as :func:`hopper_gemm.model.tuned.slug` names it; None without a GPU: the recorded entries of
-            any.
-        say: takes a line on a damaged table.
+        kind: of the GPU, as :func:`hopper_gemm.model.tuned.slug` names it; None without a GPU: recorded entries of any
+            kind.
+        say: called with a line on each damaged table.
     """
     asked: list[tuple[Path, str | None]] = []
     if kind is not None:
@@ -114,12 +114,12 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
 
 
 def find(among: Sequence[Table], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
-    """The config to run where none is named: the entry of the first table that has the very problem, else the model's
-    choice, which knows the configs of all tables.
+    """The config to run where none is named: the first table's entry for the exact problem, else the model's choice,
+    with the configs of all tables among its candidates.
 
-    Within a table the context counts before the regime, and the regime before the speedup. Among tables the context
-    counts before their order, since a kernel tuned for launches back to back may lose between others, and the other
-    way round. The regime does not: whoever tuned a problem on their own board in the steady regime means that entry.
+    Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
+    context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
+    kernels, and vice versa. The regime does not: a user's own steady entry is served before a recorded burst entry.
 
     Args:
         among: the tables, in order.

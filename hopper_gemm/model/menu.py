@@ -1,4 +1,4 @@
-"""What to run where nobody has tuned: some hundred configs that cover all shapes, and the model's choice among them."""
+"""Kernels for untuned problems: some hundred configs that cover all shapes, and the model's choice among them."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ WIDE = {
 """tile_n for each tile_m where the output fills the GPU."""
 
 IN_TURN = {128: (64, 128, 160, 176)}
-"""And where k is short, and consumers take tiles in turn."""
+"""The same for pingpong, where k is short."""
 
 NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
-"""And where it does not: k is divided among the CTAs of a cluster, or memory sets the pace."""
+"""The same where the output does not fill the GPU: split-K in a cluster, or memory-bound."""
 
 APART = {128: (64, 128, 192, 256), 256: (64, 128)}
-"""And where its parts meet in a workspace."""
+"""The same for split-K through a workspace."""
 
 LONG, PACE = 1e-3, 8
-"""Producers of launches of so many seconds or more meet every so many stages. Around 8192^3 that saved 0.3
-to 0.6 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
+"""Launches of this many seconds or more are paced every so many stages. Around 8192^3 pacing saved 0.3 to 0.6 %, at k =
+28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
 
 ROUNDS = 150e-6
-"""Launches of so many seconds or more hand their tiles out one by one (the dynamic scheduler), so that an SM that is
-late or busy holds nobody up. All ten problems of the isolated suite from 166 us on were fastest so, by 0.1 to 1.7 % in
-the median of their pairs; on the shorter ones it cost 0.6 to 2 %."""
+"""Launches of this many seconds or more use the dynamic scheduler, so that a late or busy SM does not delay the launch.
+It was fastest on all ten problems of the isolated suite from 166 us on, by 0.1 to 1.7 % in the median of their pairs;
+on shorter problems it cost 0.6 to 2 %."""
 
 ABREAST = 4
-"""Tiles of a split-K part abreast, where they stand side by side: sixteen neighbours share a GPC, and four by four ask
-for the least. At 1024x1024x16384 it was worth 1 % over eight (docs/neighbours.md)."""
+"""Swizzle where the tiles of a split-K part follow one another: sixteen neighbours share a GPC, and a patch of 4 x 4
+reads the fewest panels. At 1024x1024x16384 it was 1 % faster than a swizzle of eight (docs/neighbours.md)."""
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
@@ -56,8 +56,8 @@ RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 @cache
 def menu() -> tuple[Kernel, ...]:
-    """The kernels, legal by themselves, each with the swizzle that reads least in theory, and with
-    reverse_k where it can be."""
+    """The kernels, each legal by itself, with the swizzle that reads least in theory, and with reverse_k where
+    legal."""
     walking = (replace(config, reverse_k=True) for config in _offered())
     offered = (config if is_legal(config) else replace(config, reverse_k=False) for config in walking)
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
@@ -90,7 +90,7 @@ def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.
 
 
 def _with(config: Kernel, **changes: Any) -> Kernel:
-    """The kernel with other values, where they go with the rest of it."""
+    """Return the kernel with other values if that is legal, else unchanged."""
     changed = config.but(**changes)
     return changed if is_legal(changed) else config
 
@@ -102,14 +102,14 @@ def promising(
     known: Iterable[Kernel] = (),
     sms: int = hopper.SM_COUNT,
 ) -> set[Kernel]:
-    """The kernels of the ``keep`` ways to compile the kernel that the model thinks the fastest. A fourth of them are
-    dealt out evenly to the techniques, of which the model may be wrong altogether.
+    """The kernels of the ``keep`` binaries that the model predicts to be fastest. A quarter of the binaries is spread
+    evenly over the techniques, since the model may be wrong about a whole technique.
 
     Args:
         configs: legal on the problem.
         problem: what is multiplied.
-        keep: ways to compile; all of their ways to launch that are among the configs stay.
-        known: configs whose ways to compile stay as well, whatever the model predicts.
+        keep: binaries; every config that launches one of these stays.
+        known: configs whose binaries stay as well, whatever the model predicts.
         sms: SMs of the GPU.
     """
     ranked: dict[Kernel, tuple[Any, ...]] = {}
@@ -125,7 +125,7 @@ def promising(
 
 
 def technique(config: GemmConfig) -> tuple[Any, ...]:
-    """What tells one way to multiply from another, beside the sizes of its tiles."""
+    """Key of a config's technique: the parameters that change the algorithm, tile sizes aside."""
     return (
         config.schedule,
         config.split_k > 1,
@@ -158,7 +158,7 @@ def _tiles(
     staggers: Iterable[int] = (1, 0),
     rasters: Iterable[Literal["m", "n"]] = RASTERS,
 ) -> Iterator[GemmConfig]:
-    """Configs like one in all but these, each with the swizzle that reads least."""
+    """Variants of a config in these parameters, each with the swizzle that reads least."""
     for tile_m, widths in tiles.items():
         for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
             sides: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "cluster_m": cluster_m, "cluster_n": cluster_n}

@@ -19,7 +19,7 @@ to back, so that programmatic dependent launch overlaps a launch with its own pr
 
 @dataclass(frozen=True)
 class Point:
-    """One thing to measure. Figures of different regimes, contexts, baselines or data are never compared.
+    """One measurement to make. Figures of different regimes, contexts, baselines or data are never compared.
 
     Args:
         problem: what is multiplied.
@@ -27,7 +27,7 @@ class Point:
         regime: of :data:`REGIMES`.
         context: of :data:`CONTEXTS`.
         against: name of the baseline that it is paired with.
-        data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`.
+        data: contents of the matrices while timed, of :data:`hopper_gemm.model.problem.DATA`.
 
     Raises:
         ValueError: regime, context or data is none of the known, or a baseline is paired with another.
@@ -74,9 +74,9 @@ class Sample(NamedTuple):
     """A pair of times, measured next to each other, microseconds per launch.
 
     Args:
-        process: which process took it; fresh processes see different memory and different luck.
-        ours_us, baseline_us: as measured; isolated with the spacer in them.
-        spacer_us: of the spacer alone, in the same round; None where launches are chained.
+        process: number of the process that took it; fresh processes get other memory addresses.
+        ours_us, baseline_us: as measured; isolated, the spacer included.
+        spacer_us: time of the spacer alone, in the same round; None if chained.
     """
 
     process: int
@@ -86,12 +86,12 @@ class Sample(NamedTuple):
 
     @property
     def bare_us(self) -> tuple[float, float]:
-        """Our time and the baseline's, microseconds, the spacer taken off both."""
+        """Our time and the baseline's, microseconds, the spacer subtracted from both."""
         spacer = self.spacer_us or 0.0
         return self.ours_us - spacer, self.baseline_us - spacer
 
     @property
     def ratio(self) -> float:
-        """Speedup: baseline time over ours, the spacer taken off both; above 1 we are faster."""
+        """Speedup: baseline time over ours, the spacer subtracted from both; above 1 we are faster."""
         ours, theirs = self.bare_us
         return theirs / ours

@@ -1,29 +1,29 @@
-"""How long a config should take on a problem: an analytic model, good enough to say what to try first.
+"""Predicted launch time of a config: an analytic model, good enough to say what to try first.
 
-An SM works through its waves of tiles, and through a tile stage by stage. The pace of a stage is set by the slowest of
-three, rounded off where two come close:
+An SM works through its waves of tiles, and through a tile stage by stage. The slowest of three sets the time of a
+stage, smoothed where two come close:
 
-* **math**: the tensor cores' clocks, or those of shared memory where a narrow wgmma reads its operands back faster
-  than it multiplies them;
-* **load**: what the SM must take from the L2 (multicast counted once, and less of what others of its GPC ask for at
-  the same time), narrow swizzles at a lower rate, and its part of what all SMs under way read from DRAM, which raster,
-  swizzle and cluster decide;
-* **ring**: a slot comes round again when it was loaded, which takes a latency beside the load, and multiplied; with
-  ``stages - 1 - stagger`` loads under way that time is shared among them and the one that is multiplied.
+* **math**: the tensor cores' clocks, or those of shared memory where a narrow wgmma takes longer to read its operands
+  than to multiply them;
+* **load**: the bytes that the SM takes from the L2 (multicast counted once, panels that others of its GPC read at the
+  same time counted less), narrow swizzles at a lower rate, and its share of what all busy SMs read from DRAM, which
+  raster, swizzle and cluster decide;
+* **ring**: a slot is free again after its load, which takes a latency as well, and its math; that time is shared by the
+  stage in the tensor cores and the ``stages - 1 - stagger`` loads in flight.
 
-Beside the stages stand the epilogue, unless the other consumer multiplies meanwhile, what it takes to add up the parts
-of a divided k, and what a launch costs; and no launch takes less than to read and write everything once. Where a launch
-is not persistent, as many CTAs as fit share an SM. The clock follows the load of the tensor cores and of the L2: beyond
-a certain load the power cap lowers it, in a burst as well.
+To the stages come the epilogue, unless pingpong overlaps it, the reduction of split-K parts, and the cost of a launch;
+and no launch takes less than to read and write every matrix once. If a launch is not persistent, as many CTAs as fit
+share an SM. The clock follows the load of the tensor cores and of the L2: beyond a certain load the power cap lowers
+it, in a burst as well.
 
 Neighbours (docs/neighbours.md): sixteen single CTAs that follow one another in the walk share a GPC, and so does every
-eighth cluster. What they ask for twice is counted once, as far as ``shared`` says: of sixteen tiles in a square four
-panels of A and four of B, in a row one of A and sixteen of B. Rows off the L2's lines cost the same, shared or not.
+eighth cluster. A panel that several of them read is counted once, to the degree ``shared``: sixteen tiles in a square
+read four panels of A and four of B, in a row one and sixteen. Rows off the L2's lines cost the same, shared or not.
 
-The constants were fitted by a random descent to all recorded bursts of ``results`` (9,250 isolated, 16,770
-chained; without copied operands, rotate_k, interleave_k, spills and loads by threads): to the logarithm of the time,
-to what the first choice loses, and to how many configs of tune's space that nobody measured are expected ahead of the
-best known. Isolated, recent and good ones count most. Errors of the logarithm, %, root mean square:
+The constants were fitted by random descent to all recorded bursts of ``results`` (9,250 isolated, 16,770 chained;
+without copied operands, rotate_k, interleave_k, spills and loads by threads): to the logarithm of the time, to the loss
+of the first choice, and to the number of unmeasured configs of tune's space that are predicted faster than the best
+known. Isolated, recent and fast rows weigh most. Errors of the logarithm, %, root mean square:
 
 | bursts | constants before | now |
 | --- | --- | --- |
@@ -32,33 +32,32 @@ best known. Isolated, recent and good ones count most. Errors of the logarithm, 
 | chained, within 15 % | 6.2 | 4.4 |
 | chained, all | 12.5 | 11.6 |
 
-Of all that is recorded since, searches with this model included, they are 5.7, 17.2, 4.7 and 11.9 %.
-In the ten isolated searches of ``suite-isolated-again``, made after the fit on other boards: 5.8 % near the best.
+On all rows recorded since, searches with this model included, they are 5.7, 17.2, 4.7 and 11.9 %; on the ten isolated
+searches of ``suite-isolated-again``, run after the fit on other boards, 5.8 % near the best.
 
-What the model's first choice among the measured isolated configs of a problem loses, and where the best known config
-stands in tune's space, counted in ways to compile:
+Loss of the model's first choice among the measured isolated configs of a problem, and rank of the best known config in
+tune's space, counted in binaries:
 
 | problems | | before | now |
 | --- | --- | --- | --- |
 | suite, 24 | first choice, median and worst | 2.4, 16.4 % | 2.8, 12.9 % |
-| suite, 21 whose best is in the space | place, median and mean | 12, 63 | 12, 39 |
+| suite, 21 whose best is in the space | rank, median and mean | 12, 63 | 12, 39 |
 | short, 24 | first choice, median and worst | 5.3, 63.7 % | 3.2, 67.0 % |
-| short, 24 | place, median and mean | 16, 72 | 6, 29 |
+| short, 24 | rank, median and mean | 16, 72 | 6, 29 |
 
-Of the best known configs of 46 problems, drawn ones included, tune keeps all; it kept 45. Where they were not fitted:
-constants of all but a third of the problems are off by 6.7 % near the isolated best of that third (before: 12.9 %), and
-their first choice loses 4.5 % on average (5.8 %). The constants of long before (:data:`BEFORE`), from 1,200 chained
-bursts of square problems nearly all, were off by 5.2 % near the best of the suite's first searches, none of which they
-had seen.
+Of the best known configs of 46 problems, random ones included, tune keeps all (before: 45). Held out: constants fitted
+without a third of the problems are off by 6.7 % near the isolated best of that third (before: 12.9 %), and their first
+choice loses 4.5 % on average (5.8 %). The first constants (:data:`BEFORE`), from 1,200 chained bursts of mostly square
+problems, were off by 5.2 % near the best of the suite's first searches, none of which was in the fit.
 
-What it does not know: launches of 3 us differ by more than it says (256^3); a chunk whose rows are an odd number of
-16-byte pieces leaves more slowly where there is one round; one consumer alone is slower than it thinks where k is deep.
-With the menu's configs it picks where nobody has tuned: of five picks in the suite that were measured four are at most
-7.8 % behind, and 64x128 at 1024^3 9 to 33 %.
+Known errors: launches of 3 us differ by more than predicted (256^3); a chunk whose rows are an odd number of 16-byte
+pieces is stored more slowly if there is one round; a single consumer is slower than predicted where k is deep. For
+untuned problems it picks from the menu: of five such picks measured in the suite four are at most 7.8 % behind, and
+64x128 at 1024^3 9 to 33 %.
 
-An output of fp32 counts in what memory must take at least; its epilogue is taken for that of a 16-bit one, register for
-register. At 16384^3, where a launch takes 11 ms, CTAs that do not meet (``pace``) drift apart and read panels two
-and a half times: ``drift`` is the 7 % that it costs, and all that the model knows of it.
+An fp32 output counts in the least memory traffic; its epilogue is modelled as that of a 16-bit output, register for
+register. At 16384^3, where a launch takes 11 ms, CTAs without ``pace`` drift apart and read panels two and a half
+times: ``drift`` is the 7 % that it costs, and nothing else of it is modelled.
 """
 
 from __future__ import annotations
@@ -78,14 +77,14 @@ L2_PORT_BYTES = 64
 """Bytes a clock of an SM's port to the L2, as commonly given; not measured here."""
 
 DRIFTING = 5e-3
-"""Seconds; longest of those where nothing of it was seen are launches of 2.3 ms."""
+"""Seconds beyond which CTAs drift apart; up to launches of 2.3 ms no drift was seen."""
 
 NEIGHBOURS, TURNS = 16, 8
-"""SMs of a GPC, and how many clusters further on the next one of the same GPC is; single CTAs fill one GPC after the
+"""SMs of a GPC, and the distance in clusters to the next cluster of the same GPC; single CTAs fill one GPC after the
 other (docs/neighbours.md)."""
 
 REGISTERS_BESIDE = 70
-"""Registers of a thread beside its accumulators, where none are moved between the roles."""
+"""Registers of a thread beside its accumulators, without setmaxnreg."""
 
 
 @dataclass(frozen=True)
@@ -93,42 +92,42 @@ class ModelConstants:
     """The constants of the model, clocks unless the name says otherwise.
 
     Args:
-        l2_bytes: what an SM takes from the L2 each clock while all others do.
-        off_lines, off_sectors: more of a load whose rows start at odd multiples of 32 bytes, so that three of four
-            touch another line of the L2, and of 16, so that nearly all touch a sector more as well.
-        shared: share of a load that is left where all CTAs of a GPC ask for the same, each alone in its cluster.
+        l2_bytes: bytes that an SM takes from the L2 each clock while all SMs load.
+        off_lines, off_sectors: extra share of a load whose rows start at odd multiples of 32 bytes, so that three of
+            four touch another line of the L2, and of 16, so that nearly all touch another sector as well.
+        shared: share of a load that is left if all CTAs of a GPC, in clusters of one, read the same panel.
             Clusters save half as much.
-        beyond: what a byte costs that lies outside the matrices, against one inside.
-        half, quarter: rate of loads whose rows span 64 and 32 bytes, against 128.
+        beyond: cost of a byte outside the matrices, relative to a byte inside.
+        half, quarter: rate of loads whose rows span 64 and 32 bytes, relative to 128.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
-        dram_rate: of the memory's bandwidth, what a kernel can reach that reads each operand once.
-        straight: more traffic where a group of tiles starts afresh instead of turning back.
-        latency: from a free slot to its load's first byte, beyond what the load itself takes.
-        stage: barriers and addresses of a stage, on the loading side.
-        write_share: part of the ring's filling that gets in the way of wgmma's reads.
-        drain: tensor cores without work between two stages of a lone consumer that keeps no wgmma group in flight.
+        dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
+        straight: extra DRAM traffic without a serpentine walk.
+        latency: from a free slot to its load's first byte, the load itself excluded.
+        stage: for the barriers and addresses of a stage, in the producer.
+        write_share: share of the writes to the ring that delays wgmma's reads.
+        drain: idle tensor cores between two stages of a single consumer that keeps no wgmma group in flight.
         epilogue: for each accumulator register: convert, stage, store.
-        tail: of each byte of the last tile, until it has left the SM.
-        direct: the epilogue's clocks with stores from registers, against those through shared memory.
-        thread_loads: rate of copies by threads, against TMA.
-        sharpness: exponent of the norm that rounds off the slowest of three.
-        launch: of a launch, first and last byte included.
-        cluster: more of a launch as clusters of several CTAs.
-        counted: more of a launch whose CTAs ask a counter for their tiles.
-        balance: what they save in the limit of many rounds, as a share of the launch.
-        alone, paired: share of that which a kernel launched early hides behind the one ahead of it: one of single
-            CTAs, and one of clusters, which must find room for all of a cluster at once.
-        meet: of the barriers of a cluster that adds up its parts.
-        apart: of the counters by which parts meet in a workspace.
-        piece: of each further piece of a tile that stream-K cuts where there is no whole wave: one CTA adds them all.
-        chunk: of a chunk on its way out: a barrier, a fence, a store to start.
-        lone: more where there is but one buffer, and the chunk before must have left.
-        turn: of a tile of pingpong: one consumer tells the other.
-        fast_hz: SM clock of a kernel that the power cap leaves alone.
-        drift: more of a launch beyond :data:`DRIFTING` whose CTAs do not keep together.
-        knee: share of the tensor cores' time in use from which on the cap lowers the clock.
-        heat: what a full port to the L2 adds to that share: moving bytes takes power as well.
-        slope_hz: by how much, for each further share of it.
+        tail: for each byte of the last tile, until it has left the SM.
+        direct: the epilogue's clocks with stores from registers, relative to stores through shared memory.
+        thread_loads: rate of copies by threads, relative to TMA.
+        sharpness: exponent of the norm that smooths the maximum of the three.
+        launch: for a launch, first and last byte included.
+        cluster: extra for a launch with clusters of several CTAs.
+        counted: extra for a launch with the dynamic scheduler.
+        balance: share of the launch that the dynamic scheduler saves in the limit of many rounds.
+        alone, paired: share of the launch's clocks that PDL hides behind the kernel before: for single CTAs, and for
+            clusters, whose CTAs need room on the GPU all at once.
+        meet: for the barriers of split-K in a cluster.
+        apart: for the counters of split-K through a workspace.
+        piece: for each further piece of a tile that stream-K cuts without a whole wave: one CTA adds up all of them.
+        chunk: for an epilogue chunk: a barrier, a fence, the start of a store.
+        lone: extra with a single buffer, which the previous chunk must have left.
+        turn: for each tile in pingpong: one consumer signals the other.
+        fast_hz: SM clock of a kernel that the power cap does not slow.
+        drift: extra share of a launch beyond :data:`DRIFTING` without ``pace``.
+        knee: load, as a share of the tensor cores' time, from which on the cap lowers the clock.
+        heat: load that a full port to the L2 adds: moving bytes takes power as well.
+        slope_hz: drop of the clock for a load of 1 beyond the knee.
     """
 
     l2_bytes: float = 72.4
@@ -198,18 +197,18 @@ BEFORE = ModelConstants(
     knee=0.232,
     slope_hz=0.297e9,
 )
-"""The constants as they were fitted to 1,200 bursts before the suite was measured; effects that were not known then are
-zero. The notebooks show with them how far the model held on what it had not seen."""
+"""The constants fitted to 1,200 bursts before the suite was measured; effects not known then are zero. With these the
+notebooks show how well the model predicted unseen problems."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says, in clocks of an SM unless the name says otherwise.
+    """A prediction, in clocks of an SM unless the name says otherwise.
 
     Args:
         seconds: of one launch.
-        math, load, ring: of one stage, each if it alone set the pace; the load's own clocks are part of the ring's.
-        epilogue: of one tile, where it is not overlapped.
+        math, load, ring: of one stage, each if it were the only limit; the load's own clocks are part of the ring's.
+        epilogue: of one tile, not overlapped.
         waves: rounds of the fullest SM.
         clock_hz: SM clock.
     """
@@ -224,14 +223,14 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """What sets the pace of a stage: ``math``, ``load`` or ``ring``."""
+        """The limit of a stage: ``math``, ``load`` or ``ring``."""
         return max(("math", "load", "ring"), key=lambda name: getattr(self, name))
 
 
 def predict(
     config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, constants: ModelConstants = FITTED
 ) -> Prediction:
-    """How long a legal config should take.
+    """Predict the launch time of a legal config.
 
     Args:
         config: any legal config.
@@ -304,25 +303,25 @@ def predict(
 
 
 def _norm(limits: tuple[float, ...], sharpness: float) -> float:
-    """The largest of several limits, rounded off where others come close."""
+    """Smooth maximum of several limits."""
     most = max(limits)
     return most * sum([(one / most) ** sharpness for one in limits]) ** (1 / sharpness)
 
 
 def _ctas_per_sm(kernel: Kernel) -> int:
-    """CTAs that share an SM; a persistent launch has as many as it asks for."""
+    """CTAs that share an SM; a persistent launch has ``ctas_per_sm``."""
     if kernel.persistent or kernel.ctas_per_sm > 1:
         return kernel.ctas_per_sm
     by_memory = hopper.SMEM_BYTES_PER_SM // (kernel.smem_bytes + hopper.SMEM_SYSTEM_BYTES)
-    if kernel.registers.moved:  # such a launch takes all there are
+    if kernel.registers.moved:  # the launch takes all registers
         return 1
     by_registers = hopper.REGISTERS_PER_SM // (kernel.threads * (kernel.accumulators + REGISTERS_BESIDE))
     return max(1, min(by_memory, by_registers))
 
 
 def _gather(kernel: Kernel) -> float:
-    """Bytes that a CTA writes to and reads from a workspace, to add up its part of a tile: it reads the chunks that it
-    owns, of every part."""
+    """Bytes that a CTA writes to and reads from a workspace for its part of a tile: it reads the chunks that it owns
+    from every part."""
     tile = 4 * kernel.tile_m * kernel.tile_n
     return tile * (1 + kernel.split_k * ceil(kernel.chunks / kernel.split_k) / kernel.chunks)
 
@@ -335,13 +334,13 @@ def _load(
     resident: int,
     constants: ModelConstants,
 ) -> float:
-    """Clocks in which an SM gets one stage while all others do.
+    """Clocks in which an SM loads one stage while all SMs load.
 
     Args:
-        kernel, problem, constants: as above.
-        taken: of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
+        kernel, problem, constants: as for :func:`predict`.
+        taken: bytes of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
-        resident: clusters under way.
+        resident: clusters that run at once.
     """
     of_a, of_b = taken
     rate = constants.l2_bytes * {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
@@ -364,12 +363,12 @@ def _load(
 def _repeated(
     sides: tuple[int, int], walk: tuple[str, int, bool], parts: int, by_part: bool, size: int
 ) -> tuple[float, ...]:
-    """Share of the panels of A and of B, asked for by the clusters of one GPC at a time, that repeat another's.
+    """Share of the panels of A and of B, read by the clusters of one GPC at a time, that another of these reads too.
 
     Args:
         sides: cluster tiles down and across the output.
         walk: raster, swizzle and serpentine.
-        parts, by_part: split-K parts of a tile that follow in the work, and whether the tiles of a part do first.
+        parts, by_part: split-K parts of a tile that are work items; True if all tiles of a part come first.
         size: CTAs of a cluster.
     """
     (raster, swizzle, serpentine), tiles, stride = walk, prod(sides), 1 if size == 1 else TURNS
@@ -385,7 +384,7 @@ def _repeated(
 
 @cache
 def _astray(problem: GemmProblem) -> tuple[float, float]:
-    """Share of the operands whose rows start off the lines of the L2 but at sectors, and of those off its sectors."""
+    """Share of operands whose rows start at sectors but off lines of the L2, and of those that start off sectors."""
     rows = {"m": problem.m, "n": problem.n, "k": problem.k}
     starts = [ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES for axis in problem.layouts]
     lines = sum(start in (32, 96) for start in starts)
@@ -397,13 +396,13 @@ DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND
 
 
 def _reads_per_math(share_n: int) -> float:
-    """Clocks in which a wgmma reads its operands, 64 rows of A and n columns of B, for each in which it multiplies."""
+    """Clocks in which a wgmma reads its operands, 64 rows of A and n columns of B, for each clock of math."""
     reads = ELEMENT_BYTES * hopper.WGMMA_K * (hopper.WGMMA_M + share_n) / SMEM_BYTES_PER_CLOCK
     return reads / (2 * hopper.WGMMA_M * share_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM)
 
 
 def _patch(kernel: Kernel, sides: tuple[int, int], resident: float) -> tuple[float, float]:
-    """Rows and columns of the part of the output that is under way at once; see
+    """Rows and columns of the part of the output that is computed at once; see
     :func:`hopper_gemm.model.roofline.best_swizzle`."""
     rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
     area = resident * rows * columns

@@ -1,4 +1,4 @@
-"""What is to be multiplied: one GEMM problem."""
+"""One GEMM problem: sizes, element types, layouts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ OUT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes of an element of C, by its type."""
 
 DATA = ("normal", "uniform", "zeros")
-"""What the matrices of a measurement hold: standard-normal numbers, uniform ones in [-1, 1), or zeros. A tensor core's
-power follows the bits that flip, and its clock the power, so that figures of one are none of another.
+"""Contents of the matrices of a measurement: standard-normal numbers, uniform numbers in [-1, 1), or zeros. A tensor
+core's power follows the bits that flip, and its clock the power: figures of different contents are not comparable.
 """
 
 

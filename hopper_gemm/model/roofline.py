@@ -1,4 +1,4 @@
-"""What the chip would allow: waves, arithmetic intensity, the time limit. Arithmetic only."""
+"""Limits of the chip: waves, arithmetic intensity, shortest time. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 
 LAUNCH_SECONDS = 1.5e-6
-"""What a launch costs before the first and after the last byte, as seen on short kernels on an NVIDIA H200."""
+"""Time of a launch before the first and after the last byte, as seen on short kernels on an NVIDIA H200."""
 
 POWER_LIMITED_FLOPS = 840e12
 """Sustained 16-bit rate under the 700 W cap on random data, the best seen in a burst on an NVIDIA H200, FLOP/s."""
@@ -21,13 +21,13 @@ POWER_LIMITED_FLOPS = 840e12
 
 @dataclass(frozen=True)
 class Waves:
-    """How the output tiles fall on the SMs.
+    """Distribution of the output tiles over the SMs.
 
     Args:
-        tiles: output tiles, or their parts where k is divided, counting those that only fill up a cluster.
+        tiles: output tiles, or their split-K parts, counting tiles that only fill up a cluster.
         slots: CTAs that run at once.
         waves: rounds of the fullest SM.
-        efficiency: share of the SMs' time that computes something of the output.
+        efficiency: share of the SMs' time spent on elements of the output.
     """
 
     tiles: int
@@ -42,8 +42,8 @@ def output_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
 
 
 def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> tuple[float, float]:
-    """Bytes of A and of B that an SM takes from the L2 for a stage, multicast counted once: what lies outside the
-    matrices is not read."""
+    """Bytes of A and of B that an SM takes from the L2 for a stage, multicast counted once: elements outside the
+    matrices are not read."""
     rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem.m, problem.n))
     row = ELEMENT_BYTES * config.tile_k
     return row * rows / config.cluster_n, row * columns / config.cluster_m
@@ -67,7 +67,7 @@ def tile_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
 
 
 def work_items(config: GemmConfig, problem: GemmProblem) -> int:
-    """What the clusters of a launch take one by one: tiles, or the parts of tiles that meet in a workspace."""
+    """Work items of a launch: cluster tiles, or their split-K parts where these go through a workspace."""
     return cluster_tiles(config, problem) * config.work_items
 
 
@@ -123,7 +123,7 @@ def tile_order(
     Args:
         tiles_m, tiles_n: cluster tiles along m and n.
         raster, swizzle, serpentine: of the config.
-        most: return only so many, the first; None for all.
+        most: return only the first ``most`` tiles; None for all.
 
     Example:
         >>> tile_order(3, 3, "m", 2, serpentine=True)
@@ -154,7 +154,7 @@ def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
     The minimum is flat: half or twice the swizzle costs a quarter more.
 
     Args:
-        config: any config; its own swizzle plays no part.
+        config: any config; its own swizzle is ignored.
         sms: SMs of the GPU.
 
     Example:

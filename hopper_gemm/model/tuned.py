@@ -23,11 +23,11 @@ from hopper_gemm.model.problem import GemmProblem
 FILE = "best_configs.json"
 
 STALE_SECONDS = 3600.0
-"""Age at which a half-written file is one that a killed writer left: no write takes an hour."""
+"""Age from which a half-written file counts as left by a killed writer: no write takes an hour."""
 
 
 class TunedTableError(ValueError):
-    """A tuned table is not what it should be; the message names the file, the entry and the fix."""
+    """A tuned table cannot be read or written; the message names the file, the entry and the fix."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ _FIX = "restore the file, or remove it and tune again"
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:
-    """Read a tuned table. Parameters that came after an entry was written take their default.
+    """Read a tuned table. Parameters newer than an entry take their default.
 
     Raises:
-        TunedTableError: no such file, not JSON, or an entry that is none.
+        TunedTableError: no such file, not JSON, or an invalid entry.
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
@@ -128,10 +128,10 @@ def _entry(raw: Any) -> TunedEntry:
 
 
 def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[GemmConfig | None] = ()) -> None:
-    """Merge entries into a tuned table: one per problem, regime, context and kind of GPU. A newer entry of the same
-    study or of the same config replaces the older, since the better of two measurements of one thing is only the
-    luckier; so does one that was measured beside the older one's config. Any other entry replaces it only if it is
-    faster. Several processes may write one table: each waits for the other.
+    """Merge entries into a tuned table: one per problem, regime, context and kind of GPU. A new entry of the same study
+    or of the same config replaces the old entry, since the better of two measurements of one config is only the
+    luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster.
+    Several processes may write one table: each waits for the lock.
 
     Args:
         path: of the table.
@@ -161,7 +161,7 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file so that at every moment it holds the old content or the new.
 
-    Parts that killed writers of the same file left on this host are removed.
+    Half-written files that killed writers left are removed.
 
     Raises:
         OSError: it cannot be written; the old content stays.
@@ -181,7 +181,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def _remove_parts(path: Path) -> None:
-    """Remove what killed writers of a file left: parts older than any write takes."""
+    """Remove half-written files that killed writers left: those older than any write takes."""
     for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > STALE_SECONDS:
@@ -190,8 +190,8 @@ def _remove_parts(path: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a table, once nobody else does. The kernel frees it when its holder ends, however it ends; its
-    file stays, since a file that is removed could be locked by two processes under one name."""
+    """Wait for the lock of a table and hold it. The operating system frees it when the process ends, however it ends;
+    the file stays, since two processes could lock one name whose file was removed in between."""
     import fcntl  # no such module on Windows, where tables are still read
 
     with path.with_name(f".{path.name}.lock").open("a") as handle:
@@ -206,7 +206,7 @@ def _key(entry: TunedEntry) -> tuple[Any, ...]:
 
 
 class Changes:
-    """Changes of the tuned tables in this process: who remembers what a table gave forgets it then.
+    """Changes of the tuned tables in this process: caches of look-ups are dropped then.
 
     ``count`` is the number of changes so far; ``watchers`` are called after each.
     """
@@ -232,9 +232,9 @@ class Pick:
     Args:
         config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
-            very problem in another one; ``"model"``: nobody tuned it, and the analytic model chose.
+            very problem in another one; ``"model"``: untuned, the analytic model chose.
         entry: of the tuned table; None where the model chose.
-        table: file of the entry, where it came from one.
+        table: file of the entry, if there is one.
     """
 
     config: Kernel
@@ -273,8 +273,8 @@ def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str,
 
 
 def served(entry: TunedEntry, regime: str, context: str, table: Path | None = None) -> Pick:
-    """What an entry gives in a regime and context. One that exists only chained serves isolated launches without PDL,
-    whose gain was its overlap with its own predecessor."""
+    """The pick of an entry in a regime and context. A chained entry serves isolated launches without PDL, whose gain
+    was the overlap of a launch with its own predecessor."""
     if entry.context != context:
         config = without_pdl(entry.config) if context == "isolated" else entry.config
         return Pick(config, "other context", entry, table)
@@ -296,7 +296,7 @@ def without_pdl(config: Kernel) -> Kernel:
 
 
 def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """What :func:`pick` would give had nobody tuned the problem."""
+    """The pick as if the problem were untuned."""
     return modelled((entry for entry in entries if entry.problem != problem), problem)
 
 
@@ -308,12 +308,12 @@ def results_root() -> Path:
 
 
 def local_root() -> Path:
-    """Where studies and tuned tables go that are made here: beside the recorded ones in a checkout, else into the
-    user's data folder, ``$XDG_DATA_HOME/hopper-gemm`` or ``~/.local/share/hopper-gemm``."""
+    """Folder of studies and tuned tables made here: beside the recorded ones in a checkout, else the user's data
+    folder, ``$XDG_DATA_HOME/hopper-gemm`` or ``~/.local/share/hopper-gemm``."""
     recorded = results_root()
     if not recorded.is_relative_to(Path(__file__).parents[1]):
         return recorded / "local"
-    named = Path(os.environ.get("XDG_DATA_HOME", ""))  # a relative one is to be ignored, as its specification says
+    named = Path(os.environ.get("XDG_DATA_HOME", ""))  # the XDG specification: ignore a relative path
     return (named if named.is_absolute() else Path.home() / ".local" / "share") / "hopper-gemm"
 
 

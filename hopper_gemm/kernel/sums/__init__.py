@@ -1,1 +1,1 @@
-"""Adding up what several CTAs computed of one tile, and the global memory through which they meet."""
+"""Sums over the parts of a tile that several CTAs computed, and the workspace in global memory for them."""

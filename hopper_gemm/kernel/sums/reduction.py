@@ -1,17 +1,17 @@
-"""Adding up the parts of a tile that several CTAs computed, each over its own stretch of k.
+"""Sums over the parts of a tile that several CTAs computed, each over its own stretch of k.
 
-Split-K deals a tile's chunks out among its parts: of a consumer's, part p owns p, p + parts, ... Each part sends away
-what it does not own and adds up what it does, so that all share the work. Which chunks a part owns is known only as it
-runs, but registers cannot be indexed then: its own are picked out first, after which the accumulators are free to hold
-what the others sent. Thread t of a consumer sends to thread t of the same consumer, which holds the same elements, so
-that registers are written as they come. Sums are added in the order of the parts whatever the order of arrival: the
-result has the same bits in every run.
+Split-K divides a tile's chunks among its parts: of a consumer's chunks, part p owns p, p + parts, ... Each part sends
+the chunks that it does not own and adds up those that it owns, so that all share the work. The owner is known only at
+run time, when registers cannot be indexed: a part first selects its own chunks, after which the accumulators are free
+for the values that it receives. Thread t of a consumer sends to thread t of the same consumer, which holds the same
+elements, so that registers are written in order. Sums are added in the order of the parts whatever the order of
+arrival: the result has the same bits in every run.
 
     Whole         nothing to add: the accumulators hold the whole tile
-    ClusterSum    the parts are the CTAs of a cluster, and meet in the shared memory of the ring, which by then is empty
-    WorkspaceSum  the parts meet in a workspace in global memory, any number of them, each from any cluster
+    ClusterSum    the parts, the CTAs of a cluster, add up in the shared memory of the ring, which by then is empty
+    WorkspaceSum  the parts, any number of them and each from any cluster, add up through a workspace in global memory
 
-Each has ``finish``: add up what other CTAs computed of the tile, and store the tile, if that falls to this CTA.
+Each has ``finish``: add the parts of other CTAs, and store the chunks or the tile that fall to this CTA.
 """
 
 from __future__ import annotations
@@ -42,25 +42,24 @@ if TYPE_CHECKING:
     from hopper_gemm.kernel.epilogue import Epilogue, Region
 
 UNDER_WAY = 24
-"""Vectors that a thread reads at a time: a read takes as long as one of many. They take the registers that the
-accumulators leave."""
+"""Vectors that a thread reads at a time: many reads take as long as one. These take the registers that the accumulators
+leave."""
 
 
 def meet() -> None:
-    """A barrier of all threads of the cluster; what was written before it is seen after it."""
+    """A barrier of all threads of the cluster; writes before it are visible after it."""
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
 
 
 def slots_of(chunks: int, parts: int) -> int:
-    """Chunks that a part owns, at most."""
+    """The most chunks that a part owns."""
     return -(-chunks // parts)
 
 
 @cute.jit
 def own_chunks(accumulators: cute.Tensor, size: cutlass.Constexpr[int], parts: int, rank: Int32) -> cute.Tensor:
-    """The chunks that a part owns, of ``size`` registers each: (size, slots). Past the last chunk it holds nothing of
-    use."""
+    """The chunks that a part owns, of ``size`` registers each: (size, slots). Slots past the last chunk are unused."""
     chunks = cute.size(accumulators) // size
     slots = slots_of(chunks, parts)
     flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, chunks)))
@@ -80,8 +79,7 @@ def of_others(number: int, rank: Int32) -> Int32:
 
 
 def add_in_order(total: Float32, own: Float32, own_first: Boolean, other: Float32) -> Float32:
-    """One step of a sum in the order of the parts: add what another part sent, one's own value before it if it is its
-    turn."""
+    """One step of a sum in the order of the parts: add another part's value, after ``own`` if ``own_first``."""
     return cutlass.select_(own_first, total + own, total) + other
 
 
@@ -96,10 +94,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class ClusterSum:
-    """One consumer thread's part in adding up within a cluster.
+    """One consumer thread's share of the sums within a cluster.
 
-    The cluster meets three times for each tile: before the first part is sent (nobody reads a ring any more), before
-    the first is added (all parts have landed), and before the ring is loaded again (all parts have been read).
+    The cluster meets three times for each tile: before the first part is sent (all reads of the ring have ended),
+    before the first is added (all parts have landed), and before the ring is loaded again (all parts have been read).
 
     Args:
         landing: shared address, in every CTA the same, of this thread's first vector of its consumer's first part.
@@ -115,7 +113,7 @@ class ClusterSum:
 
     @staticmethod
     def of(ring: cute.Pointer, parts: int, rank: Int32, consumer: Int32, thread: Int32, size: int, chunk: int):
-        """The part of a consumer's thread; ``size`` is its accumulators, ``chunk`` those of one chunk."""
+        """The sums of a consumer's thread; ``size`` is its accumulators, ``chunk`` those of one chunk."""
         own = consumer * (size * hopper.WARPGROUP_THREADS * Float32.width // 8)
         return ClusterSum(ring.toint() + own + thread * VECTOR_BYTES, parts, rank, chunk)
 
@@ -125,7 +123,7 @@ class ClusterSum:
 
     @cute.jit
     def send(self, accumulators: cute.Tensor) -> None:
-        """Send every chunk that another CTA owns, once nobody reads a ring, and wait until all have landed."""
+        """Send every chunk that another CTA owns, after the last read of the ring, and wait until all have landed."""
         meet()
         chunks = cute.size(accumulators) // self.chunk
         flat = cute.make_tensor(accumulators.iterator, cute.make_layout((self.chunk, chunks)))
@@ -180,11 +178,11 @@ class ClusterSum:
 
 @dataclass(frozen=True)
 class WorkspaceSum:
-    """One consumer thread's part in adding up one tile through a workspace.
+    """One consumer thread's share of the sums of one tile through a workspace.
 
     Args:
         sums: global address of this thread's first vector of the tile's first part.
-        ledger: on which the parts of this consumer's share meet.
+        ledger: of this consumer's share.
         step: bytes from part to part in ``sums``.
         parts: into which k is divided.
         rank: of this part.
@@ -210,12 +208,12 @@ class WorkspaceSum:
         thread: Int32,
         barrier: Int32,
     ) -> WorkspaceSum:
-        """The part of a thread. ``workspace.sums`` is (cluster tiles, parts, shares, accumulators / 4, 128 threads, 4).
+        """The sums of a thread. ``workspace.sums`` is (cluster tiles, parts, shares, accumulators / 4, 128 threads, 4).
 
         Args:
             workspace: of the launch.
             item: the part of a tile at hand.
-            parts, chunk: as above.
+            parts, chunk: as in the class.
             share: number of its consumer among the ``shares`` of a cluster.
             size: its accumulators.
             thread: within its warpgroup.
@@ -230,7 +228,7 @@ class WorkspaceSum:
 
     @cute.jit
     def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
-        """Store the sums of the chunks that this part owns, or of all where it adds up alone."""
+        """Store the sums of the chunks that this part owns, or of all chunks if it adds up alone."""
         if self.send(accumulators):
             epilogue.store_tile(accumulators, region, self)
         elif self.finish_alone(accumulators):
@@ -242,7 +240,7 @@ class WorkspaceSum:
 
     @cute.jit
     def _leave(self, accumulators: cute.Tensor, own: cutlass.Constexpr[bool]) -> None:
-        """Leave the chunks that this part owns, or all others."""
+        """Write the chunks that this part owns, or all others, to the workspace."""
         base = self.sums + Int64(self.rank) * self.step
         for j in cutlass.range_constexpr(cute.size(accumulators) // self.chunk):
             if (self.rank == j % self.parts) == own:
@@ -251,13 +249,13 @@ class WorkspaceSum:
 
     @cute.jit
     def send(self, accumulators: cute.Tensor) -> Boolean:
-        """Leave every chunk that another part owns; whether the parts add up together."""
+        """Write every chunk that another part owns; return True if the parts add up together."""
         self._leave(accumulators, False)
         return self.ledger.arrive()
 
     @cute.jit
     def finish_alone(self, accumulators: cute.Tensor) -> Boolean:
-        """Leave the rest too; whether this part is the last, whose accumulators then hold the sum of all."""
+        """Write the other chunks too; return True for the last part, whose accumulators then hold the sum of all."""
         self._leave(accumulators, True)
         last = self.ledger.file()
         if last:
@@ -269,8 +267,8 @@ class WorkspaceSum:
     def add(self, own: cute.Tensor, slot: cutlass.Constexpr[int]) -> None:
         """Turn this part of the chunk that it owns in a slot into the sum of all parts, in place.
 
-        As many of the other parts are read at a time as make up :data:`UNDER_WAY` vectors. The compiler must not know
-        how often, or it reads them all at once and runs out of registers.
+        About :data:`UNDER_WAY` vectors of the other parts are read at a time. The compiler must not know the trip
+        count, or it reads all parts at once and runs out of registers.
         """
         vectors, others = self.chunk // VECTOR, self.parts - 1
         at_once = -(-others // -(-vectors * others // UNDER_WAY))
@@ -291,7 +289,7 @@ class WorkspaceSum:
             own[i] = cutlass.select_(self.rank == others, total[i] + own[i], total[i])
 
     def _sent(self, first: Int64, number: Int32, vectors: int) -> list[Float32]:
-        """What the ``number``-th of the other parts left of a chunk."""
+        """A chunk's values from the ``number``-th of the other parts."""
         base = first + Int64(of_others(number, self.rank)) * self.step
         return [value for vector in range(vectors) for value in take_vector(base + self._offset(0, vector))]
 
@@ -301,13 +299,13 @@ Reduction = Whole | ClusterSum | WorkspaceSum
 
 @dataclass(frozen=True)
 class Parts:
-    """One consumer's part in adding up, the same for all its tiles.
+    """One consumer's sums, the same for all its tiles.
 
     Args:
-        config: the kernel on paper.
+        config: the resolved kernel.
         scheduler: of the CTA.
         consumer: number of the warpgroup among the consumers.
-        ring: shared address of the ring's memory, where the CTAs of a cluster meet.
+        ring: shared address of the ring's memory, in which the CTAs of a cluster add up.
     """
 
     config: Kernel
@@ -316,7 +314,7 @@ class Parts:
     ring: cute.Pointer
 
     def reduction(self, item: Item, size: int, chunk: int) -> Reduction:
-        """How the sums of an item come together; ``size`` is a thread's accumulators, ``chunk`` those of one chunk."""
+        """The reduction of an item; ``size`` is a thread's accumulators, ``chunk`` those of one chunk."""
         config, scheduler, place = self.config, self.scheduler, self.scheduler.place
         share = place.rank * config.consumers + self.consumer
         shares = config.cluster_m * config.cluster_n * config.consumers

@@ -1,27 +1,25 @@
-"""Global memory through which the CTAs of a launch meet: sums that they leave for one another, and words that count.
+"""Workspace of a launch in global memory: partial sums that its CTAs exchange, and words by which they wait.
 
-A workspace is ``sums``, fp32, and ``words``, int32, all zero before the first launch: whoever is the last to touch a
-word in a launch sets it back. The first words have fixed uses, the rest are ledgers, one for each thing that CTAs add
-up together.
+A workspace is ``sums``, fp32, and ``words``, int32, all zero before the first launch: the last CTA to use a word in a
+launch resets it. The first words have fixed uses, the others are ledgers, one for each share of a tile that CTAs add up
+together.
 
-**The ledger.** ``parts`` CTAs bring sums for one thing. Nobody waits without a bound, so that progress never depends on
-who is resident: a CTA that has waited in vain leaves its sums behind and goes on, and the last to arrive adds up alone.
-One word keeps::
+**The ledger.** ``parts`` CTAs bring partial sums of one share. Every wait is bounded, so that progress never depends on
+residency: a CTA whose wait fails writes its sums to the workspace and goes on, and the last part to do so adds up
+alone. One word holds::
 
-    arrived   bits 0..11    parts that have brought what others need of them
-    filed     bits 12..23   parts that have left everything, their own share too
-    alone     bit 24        set once somebody's patience ran out before all had arrived: from then on nobody adds up
-                            but the last to file
-    turn      bit 25        turned over by the last to arrive, which also sets the counts back to zero: so those who
-                            wait see that all are there, and nobody has to clear the word. It is left as it is between
-                            launches
+    arrived   bits 0..11    parts that have written the chunks that others own
+    filed     bits 12..23   parts that have written all their chunks
+    alone     bit 24        set when a wait fails before all parts have arrived: from then on only the last part to
+                            file adds up
+    turn      bit 25        flipped by the last part to arrive, which also resets the counts: parts that wait see that
+                            all have arrived, and the word needs no clearing. It keeps its value between launches
 
 The bit ``alone`` is set by a compare-and-swap that fails once all have arrived, so that every part sees the same of two
-endings:
+outcomes:
 
-    together   all arrived before the bit was set: each part adds up its share
-    alone      the bit came first: each part files everything, and the last to file adds it all up, in the order of the
-               parts
+    together   all arrived before the bit was set: each part adds up its own chunks
+    alone      the bit was set first: each part files all chunks, and the last to file adds them up
 
 Either way sums are added in the order of the parts: the result has the same bits in every run.
 
@@ -45,15 +43,15 @@ VECTOR = 4
 
 VECTOR_BYTES = VECTOR * Float32.width // 8
 ROW_BYTES = hopper.WARPGROUP_THREADS * VECTOR_BYTES
-"""Bytes of a vector of every thread of a consumer, side by side."""
+"""Bytes of one vector of each thread of a consumer."""
 
 WORD_BYTES = 4
 PACE_WORD, WORK_WORD, LEDGERS = 0, 1, 4
-"""Which word producers meet at, which one hands out work, and the first ledger."""
+"""Numbers of the word for pace, of the dynamic scheduler's counter, and of the first ledger."""
 
 LOOKS = 24
-"""A thread looks so often at a word before it gives up, each a journey to the L2 and back of about 0.7 us. Parts of a
-tile that run side by side differ by a few microseconds; a part that runs in a later wave is not worth waiting for."""
+"""Reads of a word before a wait fails, each a round trip to the L2 of about 0.7 us. Parts of a tile that run side by
+side differ by a few microseconds; a part that runs in a later wave is not worth waiting for."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,12 @@ class Workspace(Bundle):
 
 @dataclass(frozen=True)
 class Ledger:
-    """One word on which parts meet, as a consumer's warpgroup uses it.
+    """The word of a share, as a consumer's warpgroup uses it.
 
     Args:
         word: its address.
-        parts: that meet.
-        first: true in the thread that speaks for the warpgroup.
+        parts: number of parts.
+        first: true in the thread that accesses the word for the warpgroup.
         barrier: id of the named barrier of its 128 threads.
     """
 
@@ -98,7 +96,7 @@ class Ledger:
         cute.arch.barrier(barrier_id=self.barrier, number_of_threads=hopper.WARPGROUP_THREADS)
 
     def any(self, condition: Boolean) -> Boolean:
-        """The same as :meth:`sync`, and whether the condition holds in any thread."""
+        """Synchronise as :meth:`sync`; return True if the condition holds in any thread."""
         found = inline_ptx(
             "{ .reg .pred p, q; setp.ne.s32 p, {$r0}, 0; bar.red.or.pred q, {$r1}, 128, p; selp.s32 {$w0}, 1, 0, q; }",
             write_only_types=[Int32],
@@ -108,10 +106,10 @@ class Ledger:
 
     @cute.jit
     def arrive(self) -> Boolean:
-        """Say that what others need of this part is there, and wait a while for all; whether they add up together."""
+        """Count this part as arrived, and wait a bounded time for all; return True if the parts add up together."""
         self.sync()
         together = Boolean(False)
-        if self.first:  # what the barrier showed this thread, its release shows the other parts
+        if self.first:  # its release covers the writes before the barrier
             came = add_to(self.word, Int32(1)) + 1
             seen, looks = came, Int32(LOOKS)
             if ((came & ARRIVED) == self.parts) & ((came & ALONE) == 0):
@@ -128,12 +126,12 @@ class Ledger:
         return self.any(together)
 
     def _open(self, seen: Int32, came: Int32) -> Boolean:
-        """Whether neither ending has been reached yet: not all have arrived, and nobody has run out of patience."""
+        """Return True if the outcome is open: not all parts have arrived, and no wait has failed."""
         return ((seen & ARRIVED) < self.parts) & ((seen & ALONE) == 0) & (((seen ^ came) & TURN) == 0)
 
     @cute.jit
     def file(self) -> Boolean:
-        """Say that everything of this part is there; whether it is the last, which then adds up alone."""
+        """Count this part as filed; return True if it is the last part, which then adds up alone."""
         self.sync()
         last = Boolean(False)
         if self.first:
@@ -148,14 +146,14 @@ class Ledger:
 def gather(
     values: cute.Tensor, base: Int64, step: Int64 | int, first: Int32 | int, parts: Int32 | int, aside: int = 0
 ) -> None:
-    """Add to a thread's values what parts left of them, one part after the other.
+    """Add the parts' values to a thread's values, one part after the other.
 
     Args:
         values: fp32, a multiple of :data:`VECTOR`.
         base: address of part 0's first vector of this thread.
         step: bytes from part to part.
-        first: part with which to begin.
-        parts: number of the last one, plus 1.
+        first: the first part.
+        parts: number of the last part, plus 1.
         aside: bytes by which part 0 lies further on.
     """
     for part in cutlass.range(Int32(first), Int32(parts), unroll=1):
@@ -177,7 +175,7 @@ def leave_vector(at: Int64, values: cute.Tensor, first: int) -> None:
 
 
 def take_vector(at: Int64) -> tuple[Float32, ...]:
-    """Read four values that another CTA left, from the L2: an L1 knows nothing of it."""
+    """Read four values that another CTA left, from the L2: the L1 is not coherent."""
     return inline_ptx(
         "ld.global.cg.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
         write_only_types=[Float32] * VECTOR,
@@ -186,12 +184,12 @@ def take_vector(at: Int64) -> tuple[Float32, ...]:
 
 
 def acquired(word: Int64) -> Int32:
-    """Read a word; what others wrote before they changed it is seen after."""
+    """Read a word, with acquire semantics."""
     return inline_ptx("ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[word])
 
 
 def add_to(word: Int64, value: Int32) -> Int32:
-    """Add to a word and return what it was; orders what was written before and what is read after."""
+    """Add to a word and return its old value, with acquire and release semantics."""
     return inline_ptx(
         "atom.acq_rel.gpu.global.add.s32 {$w0}, [{$r0}], {$r1};",
         write_only_types=[Int32],
@@ -200,7 +198,7 @@ def add_to(word: Int64, value: Int32) -> Int32:
 
 
 def swap(word: Int64, expected: Int32, value: Int32) -> Int32:
-    """Replace a word's value where it is the expected one; return what it was."""
+    """Replace a word's value if it is the expected one (compare-and-swap); return its old value."""
     return inline_ptx(
         "atom.acq_rel.gpu.global.cas.b32 {$w0}, [{$r0}], {$r1}, {$r2};",
         write_only_types=[Int32],
@@ -209,5 +207,5 @@ def swap(word: Int64, expected: Int32, value: Int32) -> Int32:
 
 
 def put(word: Int64, value: Int32) -> None:
-    """Set a word; what was written before is seen by who then acquires it."""
+    """Set a word, with release semantics."""
     inline_ptx("st.release.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[word, value])

@@ -24,16 +24,16 @@ COPY_BYTES = 16
 """Bytes of one cp.async; the only size that passes by the L1."""
 
 COPIES_UNDER_WAY = 3
-"""Stages that cp.async keeps under way, at most: those not yet announced cannot be multiplied. Nor can there be more of
-them than slots which the consumers do not hold back, or both wait for one another."""
+"""The most stages that cp.async keeps in flight: stages not yet announced cannot be multiplied. More of them than slots
+that the consumers do not hold back would deadlock."""
 
 
 @dataclass(frozen=True)
 class ThreadLoad:
-    """One operand's way into shared memory by cp.async: what one of the producer's 128 threads copies.
+    """One operand's loads by cp.async: the copies of one of the producer's 128 threads.
 
     The threads lie side by side over the swizzle's rows, a pass being as many rows as they cover. Where a row or a
-    column lies outside the matrix, zeros are written: nothing is read there.
+    column lies outside the matrix, zeros are written and nothing is read.
 
     Args:
         source: global address of this thread's first 16 bytes in the matrix's first tile.
@@ -60,7 +60,7 @@ class ThreadLoad:
     def of(
         thread: Int32, matrix: cute.Tensor, shared: cute.Pointer, tile_rows: int, tile_k: int, span: int
     ) -> ThreadLoad:
-        """The part of one of the producer's threads. ``matrix`` is (rows, depth), depth contiguous, 16-bit."""
+        """The copies of one of the producer's threads. ``matrix`` is (rows, depth), depth contiguous, 16-bit."""
         across = span * ELEMENT_BYTES // COPY_BYTES
         row, chunk = thread // across, thread % across
         pitch = Int64(matrix.stride[0]) * ELEMENT_BYTES
@@ -97,7 +97,7 @@ class ThreadLoad:
                 )
 
     def _within_tile(self, step: int, pass_rows: int) -> Boolean | None:
-        """Whether this thread's row of a pass belongs to the tile; None where that is so for every thread."""
+        """Return True if this thread's row of a pass belongs to the tile; None if every thread's row does."""
         if (step + 1) * pass_rows <= self.tile_rows:
             return None
         return Boolean(self.row + step * pass_rows < self.tile_rows)
@@ -108,8 +108,8 @@ class ThreadLoads:
     """Both operands' copies of one output tile's stages, by the producer's threads.
 
     Args:
-        ring: what they fill.
-        a, b: the operands' ways into shared memory; that of A may be by TMA.
+        ring: the ring to fill.
+        a, b: the operands' loads; that of A may be by TMA.
         first: true in the warp that issues loads by TMA.
     """
 
@@ -133,7 +133,7 @@ class ThreadLoads:
         """Tell the consumers that this warp's copies of a stage have landed.
 
         Copies by threads are writes of the generic proxy and wgmma reads by the async proxy: each thread fences its
-        own writes before anyone arrives for it.
+        own writes before a lane arrives for the warp.
         """
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
@@ -143,13 +143,13 @@ class ThreadLoads:
 
 @dataclass(frozen=True)
 class Copying(Bundle):
-    """Where the producer's threads stand when they copy by themselves: a copy is announced once it has landed.
+    """State of the producer's threads; a stage is announced once its copies have landed.
 
     Args:
         state: the next slot to fill.
         landed: the oldest slot not yet announced.
         issued: slots filled so far.
-        seen: what looks on; it is told nothing of stages.
+        seen: the observer; it gets no events of stages.
     """
 
     state: RingState
@@ -162,12 +162,12 @@ class Copying(Bundle):
 class CopyFill:
     """Filling the ring by cp.async. By all threads of the producer.
 
-    Each stage is one group of copies. A stage is announced ``lag`` stages later, when its group has landed: so that
-    many stages are under way at once.
+    Each stage is one group of copies. A stage is announced ``lag`` stages later, when its group has landed: ``lag``
+    stages are in flight at once.
 
     Args:
         loads: of both operands.
-        lag: stages under way.
+        lag: stages in flight.
         peek: probe the next slot early.
         landed: the first slot, in the consumers' phase.
     """
@@ -178,7 +178,7 @@ class CopyFill:
     landed: RingState
 
     def start(self, state: RingState, seen: Observer) -> Copying:
-        """Before the first tile."""
+        """State before the first tile."""
         return Copying(state, self.landed, Int32(0), seen)
 
     @cute.jit
@@ -202,7 +202,7 @@ class CopyFill:
 
     @cute.jit
     def end(self, at: Copying, number: None, drain: cutlass.Constexpr[bool]) -> None:
-        """Announce what is still under way, after the last tile."""
+        """Announce the stages still in flight, after the last tile."""
         cute.arch.cp_async_wait_group(0)
         landed = at.landed
         for i in cutlass.range_constexpr(self.lag):

@@ -38,17 +38,17 @@ class DirectEpilogue:
 
     @staticmethod
     def of(thread: Int32, matrix: cute.Tensor, width: int, dtype: type[cutlass.Numeric]) -> DirectEpilogue:
-        """The part of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
+        """The stores of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
         warp, lane = thread // hopper.WARP_THREADS, thread % hopper.WARP_THREADS
         pitch = Int64(matrix.stride[0]) * (dtype.width // 8)
         m, n = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
         return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, warp * 16 + lane // 4, lane % 4 * 2, width, dtype)
 
     def wait_reads(self, pending: int) -> None:
-        """Nothing is read later."""
+        """Nothing to wait for: no store reads shared memory."""
 
     def open(self) -> None:
-        """Nothing is staged."""
+        """Nothing to open: no chunk is staged."""
 
     @cute.jit
     def store_tile(

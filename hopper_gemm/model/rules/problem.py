@@ -1,4 +1,4 @@
-"""Rules on a problem, and on a config and a problem together: what TMA can reach, and what a divided k needs."""
+"""Rules on a problem, and on a config and a problem together: alignment for TMA, split-K, staging, layouts, output."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hopper_gemm.model.rules.rule import Rule
 LEAST_SPAN = 16
 WORKSPACE_BYTES_MAX = 2**28
 WIDE_PARTS, WIDE_ACCUMULATORS = 7, 104
-"""Where several consumers have more accumulators, a workspace for an fp32 output has registers for so many parts."""
+"""With several consumers and more accumulators than this, split-K to fp32 has registers for this many parts."""
 
 
 def reachable(size: int) -> int:
-    """The size, or the next one whose pitch TMA can reach.
+    """Round a size up to the next one whose pitch TMA accepts.
 
     Example:
         >>> reachable(444), reachable(448)
@@ -96,7 +96,7 @@ def _layouts(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 
 
 def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
-    """A wider output in chunks of the same bytes: they have fewer columns, each stored to an address of its own."""
+    """Chunks of a wider output have the same bytes, so fewer columns, each group stored to its own address."""
     columns, least = kernel.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
     if problem.out_bytes == ELEMENT_BYTES:
         return
@@ -116,18 +116,18 @@ def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 
 
 PAIR_RULES = (
-    Rule("split_k", "every CTA that divides k needs a stage of its own", _parts_of_k),
+    Rule("split_k", "every split-K part needs a stage of its own", _parts_of_k),
     Rule("workspace", "split-K of a large output writes and reads more than it saves", _workspace),
     Rule("staging", "C is staged in slots that the tile itself has filled", _held),
     Rule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
-    Rule("output", "a chunk keeps its bytes, and wgmma leaves its columns in groups of eight", _output),
+    Rule("output", "the bytes of a chunk are fixed, and wgmma leaves its columns in groups of eight", _output),
 )
 """The rules on a config and a problem together."""
 
 
 def filled_up(problem: GemmProblem) -> GemmProblem:
-    """The problem as it is run where TMA cannot reach its matrices: on copies, with zeros up to the next multiple of 8
-    of every size that must be one. A problem that some config can run is returned as it is.
+    """Return the problem as run on copies where TMA cannot reach its matrices, every size that must be a multiple of 8
+    filled up with zeros to the next. A problem that some config can run is returned unchanged.
 
     Example:
         >>> str(filled_up(GemmProblem(628, 89, 444)))

@@ -13,10 +13,9 @@ class Rule:
     """One condition on a kernel, on a problem, or on both together.
 
     Args:
-        name: how tables and messages call it.
+        name: as tables and messages print it.
         why: the fact behind it.
-        mistakes: what is wrong, each with its fix, where anything is. Given are a kernel; a kernel and a
-            problem; or a problem.
+        mistakes: yields every violation with its fix; called with a kernel, a kernel and a problem, or a problem.
     """
 
     name: str
@@ -24,12 +23,12 @@ class Rule:
     mistakes: Callable[..., Iterator[str]]
 
     def check(self, *given: object) -> str | None:
-        """The first mistake and its fix; None where there is none."""
+        """The first mistake and its fix; None if there is none."""
         return next(self.mistakes(*given), None)
 
 
 def one_of(name: str, allowed: tuple[int, ...]) -> Callable[[Kernel], Iterator[str]]:
-    """Mistakes of a rule by which a parameter has one of these values."""
+    """Violations of a rule that a parameter has one of these values."""
 
     def mistakes(kernel: Kernel) -> Iterator[str]:
         value = getattr(kernel, name)

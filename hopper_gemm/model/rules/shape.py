@@ -1,4 +1,4 @@
-"""What an SM can hold: the tile and how it is shared out, registers, the ring, the cluster."""
+"""Limits of an SM: the tile and its division among consumers, registers, the ring, the cluster."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ SHAPE_RULES = (
     ),
     Rule("schedule", "two accumulator sets fit into an SM's registers, three do not", _schedule),
     Rule("split", "each consumer needs whole wgmma blocks of the side that is split", _split),
-    Rule("ctas_per_sm", "shared memory for a ring is what there is for all", one_of("ctas_per_sm", CTAS_PER_SM)),
+    Rule("ctas_per_sm", "the CTAs of an SM divide its shared memory", one_of("ctas_per_sm", CTAS_PER_SM)),
     Rule("registers", "accumulators live in registers; a spill costs more than any tile gains", _registers),
     Rule(
         "wgmma_n",
@@ -133,4 +133,4 @@ SHAPE_RULES = (
     Rule("cluster", "clusters of two and four are built; eight strand SMs, since GPCs are unequal", _cluster),
     Rule("multicast", "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes", _multicast),
 )
-"""On what a CTA is made of."""
+"""Rules on the shape of a CTA."""

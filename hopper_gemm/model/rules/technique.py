@@ -1,4 +1,4 @@
-"""What goes with what: ways to walk over the tiles, to load, to store, to divide k, and chunks on their way out."""
+"""Which parameters go together: tile order, loads, stores, split-K, epilogue chunks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SPLIT_K = (1, 2, 4, 8)
 PARTS_MAX = 64
 GATHERED_MOST = 144
 WORKSPACE_MOST, CLUSTER_MOST = {1: GATHERED_MOST, 2: 128, 3: 88}, {1: 192, 2: 208, 3: 120}
-"""Most accumulators of split-K parts by number of consumers. They and the exceptions beside them were found by
+"""Most accumulators of split-K parts by number of consumers. These limits and the exceptions beside them were found by
 compiling 2,770 legal kernels near the limits, of every technique, type and layout, for sm_90a without a GPU: 45
-spilled, 41 of them with parts of k. What spills depends on more than these figures, so that some kernels are refused
-that would not."""
+spilled, 41 of them with split-K. Spilling depends on more than these figures, so that some kernels are refused that
+would not spill."""
 
 ODD_BLOCKS = (3, 5)
-"""Blocks of 64 rows of a consumer whose chunks take more registers to address: their number is no power of two."""
+"""Numbers of 64-row blocks of a consumer whose chunks take more registers to address: no powers of two."""
 COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
 DIRECT_MOST = 184
 
@@ -140,7 +140,7 @@ _WALKS = "take loads tma, split_k 1"
 
 
 def _walks(kernel: Kernel) -> bool:
-    """Whether a producer walks over whole tiles."""
+    """Return True if a producer walks over whole tiles."""
     return kernel.loads == "tma" and kernel.split_k == 1
 
 
@@ -213,20 +213,20 @@ def _scheduler(kernel: Kernel) -> Iterator[str]:
 
 
 TECHNIQUE_RULES = (
-    Rule("swizzle", "a wider group than the GPU has clusters abreast is another raster", _swizzle),
+    Rule("swizzle", "a group wider than the clusters that run at once is the other raster", _swizzle),
     Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
-    Rule("stores", "registers that go straight to global memory pass no buffers", _stores),
-    Rule("split_k", "parts of a tile meet in the ring's memory, once nobody reads it any more", _split_k),
+    Rule("stores", "stores from registers to global memory use no chunk buffers", _stores),
+    Rule("split_k", "split-K parts are added up in the ring's memory after its last read", _split_k),
     Rule("reduction", "a workspace holds the sums of split-K parts", _reduction),
-    Rule("part_order", "there are parts to put in order", _part_order),
-    Rule("reverse_k", "the one who loads a tile decides from which end of k", _reverse_k),
-    Rule("pace", "those who wait for one another must be there at once, each with a place to wait", _pace),
+    Rule("part_order", "only split-K parts through a workspace have an order", _part_order),
+    Rule("reverse_k", "only a producer that loads whole tiles can start at the end of k", _reverse_k),
+    Rule("pace", "producers that wait for one another must run at the same time", _pace),
     Rule("staging", "a slot is free for C between the tile's last wgmma and its release", _ring_staging),
     Rule("scheduler", "the number of a tile goes from the producer to the consumers through the ring", _scheduler),
     Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
-    Rule("swap_ab", "a transposed tile is turned round on its way through shared memory", _swap_ab),
-    Rule("four consumers", "they have 48 registers beside 64 accumulators", _four),
+    Rule("swap_ab", "a swapped tile is transposed back on its way through shared memory", _swap_ab),
+    Rule("four consumers", "each of four consumers has 48 registers beside 64 accumulators", _four),
     Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _epi_n),
-    Rule("epi_buffers", "the epilogue's buffers come after the ring", _staging),
+    Rule("epi_buffers", "the epilogue's buffers take what the ring leaves of shared memory", _staging),
 )
-"""On the ways in which it works."""
+"""Rules on techniques."""
