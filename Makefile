@@ -3,16 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test test-gpu verify verify-cpu wheel-test lint types notebooks pages clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel-test lint types notebooks pages clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
 	$(BIN)/hopper-gemm sweep sweeps/seed-table.toml
 
+# Everything: the style, the types, and all tests; those on a GPU skip themselves where there is none.
 test: lint types $(VENV)/.ready
-	$(BIN)/pytest -n auto -m "not gpu"
+	$(BIN)/pytest -n auto -m "not gpu and not results"
+	$(MAKE) test-results
 	$(MAKE) test-gpu
-	$(BIN)/pytest -n auto --nbmake --nbmake-timeout=300 notebooks/*.ipynb
+
+# Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
+test-results: $(VENV)/.ready
+	$(BIN)/pytest -n auto -m results --nbmake notebooks tests
 
 # Tests on Hopper GPUs, a worker for each GPU; their kernels are compiled first, on all cores.
 test-gpu: $(VENV)/.ready

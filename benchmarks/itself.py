@@ -28,7 +28,7 @@ def main() -> None:
     print("problem context speedup low high us baseline_us")
     for problem in (GemmProblem(*sizes) for sizes in PROBLEMS):
         for context in ("isolated", "chained"):
-            outcome = bench.measure(Point(problem, None, context=context), PROTOCOL)
+            outcome = bench.measure(Point(problem, "cublas", context=context), PROTOCOL)
             if outcome.status != "ok":
                 raise RuntimeError(f"{problem} must be measured but got {outcome.status}: {outcome.reason}")
             names = ("speedup", "speedup_low", "speedup_high", "time_us", "baseline_us")

@@ -38,7 +38,7 @@ def main() -> None:
     for name, us in bench.host_times(TINY).items():
         print(f"host time of {name} at {TINY}: {us:.2f} us")
     for problem in (SHORT, LONG):
-        found = figures(bench, Point(problem, None, context="isolated"))
+        found = figures(bench, Point(problem, "cublas", context="isolated"))
         print(f"spacer at {problem}: {found['spacer_us']:.2f} us; torch.mm behind it: {found['baseline_us']:.2f} us")
     for context in CONTEXTS:
         points = [Point(SHORT, replace(CONFIG, pdl=pdl), context=context) for pdl in (False, True)]

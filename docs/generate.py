@@ -20,6 +20,8 @@ import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
+from hopper_gemm.lab.pages import comparisons, depth, rings, studies
+from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
 from hopper_gemm.lab.pages.sources import beside as cells_beside
@@ -40,8 +42,8 @@ from hopper_gemm.tune.study.reader import Study, has_rows, read_provenance, read
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.study.shapes import read_shapes
-from hopper_gemm.tune.tables.compare import cells as compared
-from hopper_gemm.tune.tables.compare import geometric_mean, means
+from hopper_gemm.tune.tables.comparison import cells as compared
+from hopper_gemm.tune.tables.comparison import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
@@ -81,9 +83,8 @@ RUNGS = {
 
 
 def main(folders: list[str]) -> None:
-    """Publish the named results folders, or all that are not archived; then the indices and the docs. The many
-    searches of a list get no page."""
-    for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir() and "tune-" not in path.name):
+    """Publish the named results folders, or all that are not archived; then the indices and the docs."""
+    for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir()):
         if (not folders or str(folder.relative_to(ROOT)) in folders) and has_rows(folder):
             publish(folder, pictures=folder.parent == RESULTS)
             if (folder / DATA).is_file():
@@ -200,6 +201,25 @@ def seed_table(m: int) -> str:
     return markdown_table(pivot(part), "M tile \\ K depth")
 
 
+def both_tables() -> str:
+    """Our table of 8192^3 in bursts, and in each cell the post's speedup between ours and the stages."""
+    rows = []
+    for ours, theirs in zip(seed_table(8192).splitlines()[2:], PIPELINING.splitlines()[2:], strict=True):
+        cells = zip(ours.strip("| ").split(" | "), theirs.strip("| ").split(" | "), strict=True)
+        rows.append([both_cells(*pair) for pair in cells])
+    return table(seed_table(8192).splitlines()[0].strip("| ").split(" | "), rows)
+
+
+def both_cells(ours: str, theirs: str) -> str:
+    """Two cells of one place as one; both tables have the same sides, and the same stages fit."""
+    if ours == theirs:
+        return ours
+    (our_speedup, our_stages), (their_speedup, their_stages) = ours.split(" "), theirs.split(" ")
+    if our_stages != their_stages:
+        raise ValueError(f"the stages of a cell must be those of the post but got {ours} and {theirs}")
+    return f"{our_speedup} / {their_speedup} {our_stages}"
+
+
 def beside() -> str:
     """The table of the post beside ours, for the cells that it discusses."""
     ours = {m: rows_of(study("seed-table"), "sweep").query(f"m == {m} and regime == 'burst'") for m in (4096, 8192)}
@@ -232,7 +252,7 @@ def since() -> str:
     """How the cells of the seed table compare with those of other runs, as speedups over cuBLAS."""
     keys = ["m", "n", "k", "tile_m", "k_depth", "stages", "stagger", "regime"]
     cells, rows = rows_of(study("seed-table"), "sweep").query("status == 'ok'"), []
-    runs = {"seed-table-first": "the first kernel", "joint": "the joint sweep, the kernel of today"}
+    runs = {"seed-table-first": "the first kernel", "joint": "the joint sweep"}
     for name, what in runs.items():
         both = cells.merge(rows_of(study(name), "sweep")[[*keys, "speedup"]], on=keys, suffixes=("", "_other"))
         for (m, regime), part in both.groupby(["m", "regime"]):
@@ -297,7 +317,7 @@ def same_code() -> list[Measured]:
         study = read_study(folder)
         for row in (*study.stage("final"), *study.stage("compare")):
             point = row.point
-            known = row.ok and row.board != "unknown" and "code" in row.figures and point.config is not None
+            known = row.ok and row.board != "unknown" and "code" in row.figures and not point.is_baseline
             if known and (point.against, point.regime) == ("cublas", "burst"):
                 entry, us = f"{row.figures['code']} {point}", float(row.figures["baseline_us"])
                 found.append(Measured(entry, us, row.board, float(row.figures["speedup"])))
@@ -305,9 +325,8 @@ def same_code() -> list[Measured]:
 
 
 def with_boards() -> list[Path]:
-    """Folders whose rows name their board, those of the searches beside a comparison included."""
-    named = [folder for folder in recorded_folders() if "boards" in read_provenance(folder)]
-    return [folder for one in named for folder in (one, *sorted(one.glob("tune-*"))) if has_rows(folder)]
+    """Folders whose rows name their board."""
+    return [folder for folder in recorded_folders() if "boards" in read_provenance(folder)]
 
 
 def guard() -> str:
@@ -344,7 +363,6 @@ def suite() -> str:
     rows, runs = [], {name: over(name) for name in ("suite", "suite-isolated-again", "suite-isolated-second")}
     for problem, found in runs["suite"].items():
         ours = found["cublas"]
-        assert ours.point.config is not None
         shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
         others = (
             ", ".join(f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs[name][problem].items()))
@@ -374,7 +392,6 @@ def left() -> str:
     for problem, found in over("suite").items():
         row, least = found["cublas"], min(one.figures["speedup"] for one in found.values())
         config, us = row.point.config, row.figures["time_us"]
-        assert config is not None
         if least >= AIM:
             continue
         steps = ceil(ceil(row.point.problem.k / config.tile_k) / config.split_k)
@@ -401,35 +418,40 @@ def headline() -> str:
         ours = [float(of["cublas"].figures["speedup"]) for of in found]
         faster = [min(float(row.figures["speedup"]) for row in of.values()) for of in found]
         figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
-        rows.append((f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes", context, *figures))
+        what = f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes"
+        gone = len(comparisons.no_longer_served(name))
+        what += f"; for {gone} of them `matmul` has another config by now" * (gone > 0)
+        rows.append((what, context, *figures, comparisons.kernel_of(name)))
     told = {
         "short": ("[24 short problems](docs/suite.md), 2 to 12 us of `torch.mm`", "isolated"),
-        "drawn": ("[20 random problems](docs/suite.md); 7 need a copy: n or k is no multiple of 8", "isolated"),
-        "suite-auto": ("the first 24, untuned: what the model picked, with an earlier kernel", "chained"),
+        "drawn": ("[20 random problems](docs/suite.md), most tuned chained; 7 need a copy", "isolated"),
+        "suite-auto": ("the first 24, untuned: what the model picked", "chained"),
     }
     for name, (what, context) in told.items():
         (mean,) = (one for one in means(compared(study(name).stage("compare"))) if one.against == "cublas")
-        rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", ""))
+        kernel = comparisons.kernel_of(name)
+        rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", "", kernel))
         if name == "drawn":
             mean_of, least, count = reached()
-            rows.append((f"the {count} of them that need no copy", context, f"{mean_of:.3f}x, least {least:.3f}x", ""))
-    (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if row.point.config is not None)
+            what = f"the {count} of them that need no copy"
+            rows.append((what, context, f"{mean_of:.3f}x, least {least:.3f}x", "", kernel))
+    (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if not row.point.is_baseline)
     again = max(row.figures["speedup"] for row in pooled(study("alone-steady").stage("final")))
     other = over("suite-steady", "steady")["8192x8192x8192"]["cublas"].figures["speedup"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     speedups = ", ".join(f"{one:.3f}x" for one in (best["speedup"], again, other))
     what = f"[8192^3 at the power cap](docs/steady.md), three boards; {energy}"
-    rows.append((what, "isolated", speedups, ""))
-    return table(("problems", "context", "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt"), rows)
+    rows.append((what, "isolated", speedups, "", comparisons.kernel_of("steady-i", "alone-steady")))
+    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
+    return table(("problems", "context", *names), rows)
 
 
 def alone() -> str:
     """Single CTAs and a cluster of two at the power cap, with what the profiler counted in another run."""
-    counted = {row.point.config: row.figures for row in study("alone-steady").stage("counters")}
+    counted = {row.point.subject: row.figures for row in study("alone-steady").stage("counters")}
     rows = []
     for row in sorted(study("alone-steady").stage("sweep"), key=lambda row: -row.figures["speedup"]):
         one = row.point.config
-        assert one is not None
         seen = counted[one]
         moved = (seen["tma_load_bytes"], 32 * seen["l2_read_sectors"], seen["dram_read_bytes"])
         gigabytes = (f"{size / 1e9:.2f}" for size in moved)
@@ -569,17 +591,6 @@ def split() -> str:
     return table(("kernels of", "compiled", "same machine code"), [*rows, total])
 
 
-def of_sources(name: str) -> str:
-    """A table of the executed notebook of the sources, which names it in a comment ahead of it."""
-    notebook = json.loads((ROOT / "notebooks/8_sources.ipynb").read_text())
-    shown = [one["data"] for cell in notebook["cells"] for one in cell.get("outputs", []) if "data" in one]
-    texts = ("".join(one["text/markdown"]) for one in shown if "text/markdown" in one)
-    return next(text for text in texts if text.startswith(f"<!-- {name} -->")).partition("\n")[2].strip()
-
-
-SOURCES = ("claims", "stagger-4096", "stagger-8192", "waits", "one-consumer", "peek", "ring", "timeline")
-"""Tables of the notebook of the sources that its page shows."""
-
 PARTS: dict[str, Callable[[], str]] = {
     "parameters": lambda: parameters(PLAIN),
     "study-parameters": lambda: parameters(LADDER_FIELDS),
@@ -592,9 +603,24 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-8192": lambda: seed_table(8192),
     "seed-since": since,
     "seed-post": lambda: PIPELINING,
+    "seed-both": both_tables,
     "seed-beside": beside,
     "seed-all": all_cells,
-    **{name: partial(of_sources, name) for name in SOURCES},
+    "claims": claims_table,
+    "joint-best": depth.joint_best_table,
+    "shares": depth.shares,
+    "by-stages": depth.by_stages_table,
+    "too-many": depth.too_many_table,
+    "stagger-4096": partial(depth.stagger_table, 4096),
+    "stagger-8192": partial(depth.stagger_table, 8192),
+    "stagger-steady": depth.stagger_steady_table,
+    "waits": depth.waits_table,
+    "one-consumer": depth.pairings_table,
+    "peek": depth.peek_table,
+    "spills": depth.spill_table,
+    "tilus-best": rings.grid_best_table,
+    "ring": rings.ring_table,
+    "timeline": rings.timeline_table,
     "rungs": rungs,
     "suite": suite,
     "spread": spread,
@@ -603,6 +629,38 @@ PARTS: dict[str, Callable[[], str]] = {
     "lists": lists,
     "alone": alone,
     "left": left,
+    "seed-finals": studies.seed_finals,
+    "seed-idle": studies.seed_idle,
+    "clusters-of-four": studies.clusters_of_four,
+    "regimes": studies.regimes,
+    "data": studies.data,
+    "l2-promotion": studies.l2_promotion,
+    "tile-shapes": studies.tile_shapes,
+    "workspace": studies.workspace,
+    "early": studies.early,
+    "interleaved": studies.interleaved,
+    "ways-out": studies.ways_out,
+    "samplers": studies.samplers,
+    "scaling": partial(studies.scaling, "joint-scale"),
+    "scaling-before": partial(studies.scaling, "two-gpus"),
+    "rests": studies.rests,
+    "launch-gap": studies.launch_gap,
+    "busy": studies.busy,
+    "alone-finals": partial(comparisons.steady_rows, "alone-steady", "final"),
+    "one-tile": studies.one_tile,
+    "host-time": studies.host_time,
+    "served": comparisons.served,
+    "behind": comparisons.behind,
+    "moved": comparisons.moved,
+    "two-boards": comparisons.two_boards,
+    "behind-on-a-board": comparisons.behind_on_a_board,
+    "untuned": comparisons.untuned,
+    "short-again": comparisons.short_again,
+    "boards": comparisons.boards,
+    "steady": comparisons.steady,
+    "steady-walks": partial(comparisons.steady_rows, "steady-i", "sweep"),
+    "steady-long": partial(comparisons.steady_rows, "steady-long", "sweep"),
+    "steady-chained": comparisons.steady_chained,
     "rotated": rotated,
     "walked": walked,
     "by-part": by_part,

@@ -29,12 +29,11 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.lab.counters.table import with_derived
-from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model import hopper
-from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, smem_reads_per_flop, waves
+from hopper_gemm.tune.parameters import kernel_of
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.report import source_line
 from hopper_gemm.tune.tables.pivot import config_of, rows_of
@@ -43,7 +42,7 @@ from hopper_gemm.tune.tables.plots import show_small
 show_small()
 study = recorded("ladder-first")
 rungs = {rung["name"]: rung for rung in study.provenance["rungs"]}
-configs = {name: LadderConfig.of(rung["config"]).narrowed() for name, rung in rungs.items()}
+configs = {name: kernel_of(rung["config"]) for name, rung in rungs.items()}
 print(source_line(study.provenance))
 print("noise floor, cuBLAS against itself:", study.provenance["noise"])
 
@@ -273,7 +272,7 @@ WARP_REGISTERS, SM_SMEM, SYSTEM_SMEM = 256, 228 * 1024, 1024
 def residency(name: str) -> dict[str, float]:
     """CTAs on an SM, and what they have in shared memory and under way."""
     row = rows[(rows["rung"] == name) & (rows["m"] == 8192) & (rows["regime"] == "burst")].iloc[0]
-    shares = resolve(configs[name])
+    shares = configs[name]
     warps = shares.threads // hopper.WARP_THREADS
     of_a_warp = ceil(row["registers"] * hopper.WARP_THREADS / WARP_REGISTERS) * WARP_REGISTERS
     by_registers = hopper.REGISTERS_PER_SM // (of_a_warp * warps)
@@ -390,7 +389,7 @@ pd.DataFrame(
 pd.DataFrame(
     {
         name: {
-            "wgmma n": resolve(configs[name]).share_n,
+            "wgmma n": configs[name].share_n,
             "smem bytes read per FLOP": smem_reads_per_flop(configs[name]),
             "active % 8192 burst": active.loc[name, (8192, "burst")],
             "MHz 8192 burst": clock.loc[name, (8192, "burst")],

@@ -312,11 +312,11 @@ traffic.round(3)
 # ## Do the winners of the bursts hold?
 
 # %%
-suite = recorded("suite-first").path
+suite = [read_study(folder) for folder in recorded("suite-first").path.glob("tune*/")]
+bursts = pd.concat([rows_of(search, stage).query("status == 'ok'") for search in suite for stage in ("sweep", "final")])
 held = []
 for row in new[new.study != "wall"].to_dict("records"):
-    search = read_study(suite / f"tune-{row['problem']}-burst")
-    burst = pd.concat([rows_of(search, "sweep").query("status == 'ok'"), rows_of(search, "final")])
+    burst = bursts[bursts.problem == row["problem"]]
     same = burst[[config_of(one) == config_of(row) for one in burst.to_dict("records")]]
     if len(same):
         held.append(
@@ -326,7 +326,7 @@ for row in new[new.study != "wall"].to_dict("records"):
                 "burst": same.speedup.iloc[-1],
                 "pairs": same.pairs.iloc[-1],
                 "steady": row["speedup"],
-                "best burst": rows_of(search, "sweep").speedup.max(),
+                "best burst": burst.query("stage == 'sweep'").speedup.max(),
             }
         )
 held = pd.DataFrame(held)

@@ -25,7 +25,7 @@ from IPython.display import display
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.study.shapes import read_shapes
-from hopper_gemm.tune.tables.compare import geometric_mean as mean
+from hopper_gemm.tune.tables.comparison import geometric_mean as mean
 from hopper_gemm.tune.tables.pages.report import scope_line, source_line
 from hopper_gemm.tune.tables.pivot import config_of, rows_of, short_label
 from hopper_gemm.tune.tables.plots import show_small

@@ -14,9 +14,6 @@ from hopper_gemm.tune.study.files import FileLock
 
 ROOT = Path(__file__).parents[1]
 
-GPU_SECONDS = 180
-"""Time for a GPU test, its fixtures included; a marker ``timeout`` of its own comes first."""
-
 LOCK = pytest.StashKey[FileLock]()
 
 
@@ -61,11 +58,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """GPU tests have a time limit, and skip themselves, with the reason, where there is no Hopper GPU. The limit ends
-    the process, since a call that hangs on the GPU takes no signal; xdist then starts another worker."""
-    marks = []
-    if config.pluginmanager.hasplugin("timeout"):
-        marks.append(pytest.mark.timeout(GPU_SECONDS, method="thread"))
+    """GPU tests skip themselves, with the reason, where there is no Hopper GPU. Their time limit ends the process,
+    since a call that hangs on the GPU takes no signal; xdist then starts another worker. Notebooks are results."""
+    marks = [pytest.mark.timeout(method="thread")]
     try:
         find_hopper()
     except NoHopperError as error:
@@ -74,12 +69,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("gpu"):
             for mark in marks:
                 item.add_marker(mark)  # behind the test's own, which is found first
+        if item.path.suffix == ".ipynb":
+            item.add_marker("results")
 
 
 @pytest.fixture(scope="session")
 def kernel_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of its own, so that nothing compiled by an earlier version is taken for this one."""
-    return tmp_path_factory.mktemp("kernels")
+    """A store of this run, which its workers share: nothing compiled by an earlier version is taken for this one."""
+    base = tmp_path_factory.getbasetemp()
+    store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
+    store.mkdir(exist_ok=True)
+    return store
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,20 +19,15 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import as_text, header, summed
 from hopper_gemm.tune.study.schema import NAMES
 from hopper_gemm.tune.study.spec import read_spec
+from tests.command import run
 from tests.conftest import ROOT
-from tests.tune.run.instant import LADDER, swept
+from tests.tune.run.instant import LADDER, run_sweep
 from tests.tune.tables.making import row, write_study
 
 RECORDED = "results/h200/seed-table"
 WALL, OPTIONS = (f"results/archive/h200/2026-11-21-{name}" for name in ("wall", "options"))
 SEED = "sweeps/seed-table.toml"
 SUITE = "sweeps/shapes/suite.toml"
-
-
-def run(*arguments: str, cwd=ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hopper_gemm", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def left_behind():
@@ -72,7 +66,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["ladder", SEED], "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["tune"], "tune needs a problem as M N K, or a list with --shapes"),
-        (["tune", "628", "89", "447", "--backend", "replay"], "no recorded study of 628x96x448 bf16 burst isolated"),
+        (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x96x448 bf16 burst isolated"),
         (["tune", "64", "64", "64", "--from", RECORDED], "but --backend is cuda; add --backend replay"),
         (["tune", "64", "64", "64", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
         (["tune", "64", "64", "64", "--context", "vacuum"], "--context must be one of isolated, chained but got"),
@@ -97,8 +91,11 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["compare", "--shapes", "sweeps/shapes/drawn.toml", "--regime", "steady"], "no problem of drawn is marked"),
         (["counters", SEED, "--no-ncu", "--no-meter"], "together leave nothing to count; drop one of them"),
         (["counters", "nowhere"], None),
-        (["worker", "http://x", "--pem", "x"], "the address must be like tls://HOST:PORT but got 'http://x'"),
-        (["pack", "tests"], "tests/rows.csv does not exist"),
+        (["worker", "http://x:1", "--pem", "x"], "the address must be like tls://HOST:PORT, as sweep --cluster prints"),
+        (["worker", "tls://x", "--pem", "x"], "prints it, but got 'tls://x'"),
+        (["worker", "tls://x:99999", "--pem", "x"], "prints it, but got 'tls://x:99999'"),
+        (["worker", "tls://:80", "--pem", "x"], "prints it, but got 'tls://:80'"),
+        (["pack", "tests"], "tests holds no rows.csv"),
         (["export", RECORDED, "--format", "t5"], "--format must be csv or t4 but got 't5'"),
         (["simulate", "sweeps"], "sweeps holds no rows.csv"),
     ],
@@ -300,7 +297,7 @@ def test_a_replay_goes_on_in_its_folder_and_one_of_another_question_stands_besid
         assert {path: path.read_bytes() for path in out.iterdir()} == files
 
 
-def test_a_dry_run_of_eighty_five_million_points_says_their_number_at_once(tmp_path):
+def test_a_dry_run_of_eighty_five_million_points_says_their_number(tmp_path):
     values = "[" + ", ".join(map(str, range(1, 441))) + "]"
     spec = tmp_path / "huge.toml"
     text = (
@@ -309,12 +306,10 @@ def test_a_dry_run_of_eighty_five_million_points_says_their_number_at_once(tmp_p
         .replace("tile_n = 128", f"tile_n = {values}\nprefetch = {values}\nsplit_k = [1, 2, 3]")
     )
     spec.write_text(text)
-    started = time.monotonic()
     done = run("sweep", str(spec), "--dry-run")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "has 92,928,000 points and at most 2,000,000 are enumerated" in line
-    assert time.monotonic() - started < 60
+    assert "has 46,464,000 points of a problem and at most 2,000,000 are enumerated" in line
 
 
 def test_a_dry_run_of_a_sweep_that_nobody_has_measured_needs_no_gpu(tmp_path):
@@ -328,7 +323,7 @@ def test_a_dry_run_of_a_sweep_that_nobody_has_measured_needs_no_gpu(tmp_path):
 @pytest.fixture(scope="module")
 def recorded_ladder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded") / "ladder"
-    swept(read_spec(ROOT / "sweeps/ladder.toml"), folder)
+    run_sweep(read_spec(ROOT / "sweeps/ladder.toml"), folder)
     return folder
 
 
@@ -353,7 +348,7 @@ def test_ladder_prints_one_table_with_a_line_for_each_rung(recorded_ladder, tmp_
 def test_ladder_as_json_has_the_figures(tmp_path):
     spec, recorded = tmp_path / "ladder.toml", tmp_path / "recorded"
     spec.write_text(LADDER)
-    swept(read_spec(spec), recorded)
+    run_sweep(read_spec(spec), recorded)
     done = run(
         "ladder", str(spec), "--from", str(recorded), "--backend", "replay", "--out", str(tmp_path / "o"), "--json"
     )
@@ -466,7 +461,9 @@ def test_table_says_what_an_unfinished_study_lacks(tmp_path):
     assert (done.returncode, done.stderr) == (0, f"{tmp_path} is unfinished: rows missing\n")
 
 
-@pytest.mark.parametrize("arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"]])
+@pytest.mark.parametrize(
+    "arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"], ["table", "--help"], ["--version"]]
+)
 def test_a_reader_that_closes_the_pipe_is_no_failure(arguments):
     """Such as head, which has seen enough."""
     reading, writing = os.pipe()
@@ -581,12 +578,11 @@ def test_tables_open_on_a_laptop():
     assert "exceeds smem" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(("package", "extra"), [("pandas", "tune"), ("pyarrow", "tune")])
-def test_a_command_names_the_extra_that_brings_what_it_lacks(package, extra):
-    blocked = f"import sys; sys.modules['{package}'] = None; sys.argv[1:] = ['table', 'results/h200/seed-table']"
+def test_a_command_names_the_extra_that_brings_what_it_lacks():
+    blocked = "import sys; sys.modules['pandas'] = None; sys.argv[1:] = ['table', 'results/h200/seed-table']"
     command = [sys.executable, "-c", f"{blocked}; from hopper_gemm.cli import entry; entry()"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr == (
-        f"hopper-gemm: table needs the package {package}, which is not installed; pip install 'hopper-gemm[{extra}]'\n"
+        "hopper-gemm: table needs the package pandas, which is not installed; pip install 'hopper-gemm[tune]'\n"
     )

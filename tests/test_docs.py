@@ -1,12 +1,12 @@
-"""The written word: generated parts are current, links lead somewhere, examples run, docstrings say what is done."""
+"""The written word: generated parts are current, links lead somewhere, examples run."""
 
 from __future__ import annotations
 
-import ast
 import doctest
 import importlib.util
-import itertools
 import re
+import tomllib
+from functools import cache
 from importlib import import_module
 from importlib.metadata import metadata, version
 
@@ -16,14 +16,22 @@ import hopper_gemm
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from tests.conftest import ROOT
+from tests.each import each
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md")])
 MODULES = sorted((ROOT / "hopper_gemm").rglob("*.py"))
 LONGEST_README = 125
-VAGUE = ("Of", "As", "By", "To")
-"""First words of a docstring that tell neither what is returned nor what is done."""
+FIGURE = re.compile(
+    r"(?<![\w./^-])[-+]?\d[\d,]*(?:\.\d+)?(?:x\b(?!\s?\d)|\s?%|\s(?:TFLOP/s|pJ/FLOP|[GM]B|TB/s|MHz|times)\b)"
+    r"|\d+\.\d+\s(?:us|ms|s|points)\b"
+)
+"""A ratio, a share, a rate, an energy, an amount, or a time with decimals."""
+
+NOT_PROSE = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->|```.*?```|`[^`\n]*`", re.DOTALL)
+"""Generated parts and code."""
 
 
+@cache
 def generator():
     """docs/generate.py as a module."""
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
@@ -40,6 +48,7 @@ def test_the_citation_is_of_this_version_and_licence():
     assert f"\nlicense: {metadata('hopper-gemm')['License-Expression']}\n" in cited
 
 
+@pytest.mark.results
 def test_the_generated_parts_of_the_docs_are_current():
     """``make pages`` writes them: tables of results, parameters, rules, columns, commands."""
     made = generator()
@@ -51,6 +60,19 @@ def test_the_generated_parts_of_the_docs_are_current():
     assert parts >= len(made.PARTS)
 
 
+def test_a_figure_outside_generated_parts_has_its_source():
+    """docs/figures.toml names it: a file, an address, or that it is a setting or was expected, not measured."""
+    sources = tomllib.loads((ROOT / "docs/figures.toml").read_text())
+    prose = {path.name: NOT_PROSE.sub("", path.read_text()) for path in generator().pages()}
+    found = {page: {" ".join(one.split()) for one in FIGURE.findall(text)} for page, text in prose.items()}
+    assert {page: figures for page, figures in found.items() if figures} == {
+        page: set(figures) for page, figures in sources.items()
+    }
+    named = {source for figures in sources.values() for source in figures.values()} - {"setting", "expected"}
+    assert [name for name in named if not (name.startswith("https://") or (ROOT / name).is_file())] == []
+
+
+@pytest.mark.results
 def test_the_picture_of_the_suite_shows_its_problems_and_means():
     """``make pages`` draws it from the rows of its comparison."""
     made, text = generator(), (ROOT / "docs/suite.svg").read_text()
@@ -65,7 +87,7 @@ def test_the_readme_can_be_read_in_one_sitting():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@each("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_to_a_file_of_the_project_leads_to_one(path):
     found = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
     dead = [link for link in found if "://" not in link and not (path.parent / link).exists()]
@@ -81,34 +103,10 @@ def test_the_page_of_words_explains_a_label_as_the_code_writes_it():
     assert re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE) == label.split()
 
 
-def documented(path) -> list[tuple[str, str]]:
-    """Names and docstrings of a module, of its classes and functions, and of its values."""
-    tree = ast.parse(path.read_text())
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append((getattr(node, "name", "the module"), ast.get_docstring(node) or ""))
-        body = getattr(node, "body", None)
-        for first, second in itertools.pairwise(body) if isinstance(body, list) else ():
-            if isinstance(first, ast.Assign | ast.AnnAssign) and isinstance(second, ast.Expr):
-                value = second.value
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    target = first.targets[0] if isinstance(first, ast.Assign) else first.target
-                    found.append((ast.unparse(target), value.value))
-    return found
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT / "hopper_gemm")))
-def test_no_docstring_opens_with_a_word_that_says_nothing(path):
-    """It opens with what is returned or done, or with the noun for the thing."""
-    vague = [f"{name}: {text.splitlines()[0]}" for name, text in documented(path) if text.split(" ", 1)[0] in VAGUE]
-    assert vague == []
-
-
 WITH_EXAMPLES = [path for path in MODULES if ">>> " in path.read_text()]
 
 
-@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT / "hopper_gemm")))
+@each("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT / "hopper_gemm")))
 def test_the_examples_of_a_module_give_what_they_show(path):
     """Those that need a GPU are marked to be skipped."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

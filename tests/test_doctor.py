@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, metadata, requires
 import pytest
 
 from hopper_gemm.cli import app, machine
-from hopper_gemm.cli.doctor import Finding, examine
+from hopper_gemm.cli.doctor import MachineFinding, examine
 from hopper_gemm.cli.machine import Gpu, Machine, this_machine
 from tests.conftest import ROOT
 
@@ -33,7 +33,7 @@ NO_GPU = {"gpus": (), "driver": "", "driver_cuda": "", "no_gpu": "Driver Not Loa
 JUDGED = ("system", "glibc", "Python", "torch", "nvidia-cutlass-dsl", "GPU", "driver", "torch's CUDA")
 
 
-def judged(**changes) -> dict[str, Finding]:
+def judged(**changes) -> dict[str, MachineFinding]:
     """Findings about a machine that differs from a good one, by what they look at."""
     return {one.what: one for one in examine(replace(GOOD, **changes))}
 
@@ -153,7 +153,9 @@ def test_without_what_the_command_itself_needs_it_says_so_in_one_line(package):
 
 @pytest.mark.parametrize(("mark", "code"), [("ok", None), ("note", None), ("missing", 1)])
 def test_the_exit_code_is_1_only_where_something_needed_is_missing(monkeypatch, capsys, mark, code):
-    monkeypatch.setattr("hopper_gemm.cli.doctor.examine", lambda: [Finding(mark, "thing", "none", "get one", ">=1")])
+    monkeypatch.setattr(
+        "hopper_gemm.cli.doctor.examine", lambda: [MachineFinding(mark, "thing", "none", "get one", ">=1")]
+    )
     assert app(["doctor"], standalone_mode=False) == code
     assert capsys.readouterr().out == f"{mark:7} thing: none (needed: >=1); get one\n"
     app(["doctor", "--json"], standalone_mode=False)

@@ -7,9 +7,12 @@ import nbformat
 import pytest
 
 from tests.conftest import ROOT
+from tests.each import each
+
+pytestmark = pytest.mark.results
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+@each("script", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
 def test_a_notebook_is_its_script_executed_from_top_to_bottom(script):
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     paired = jupytext.read(script)
@@ -20,7 +23,7 @@ def test_a_notebook_is_its_script_executed_from_top_to_bottom(script):
     assert not [one for one in outputs if one.output_type == "error" or one.get("name") == "stderr"]
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+@each("script", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
 def test_a_notebook_says_its_context_and_embeds_small_pictures(script):
     """Every timing it reads is chained; a picture of a notebook takes at most 60 kB."""
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 
 import pandas as pd
@@ -9,31 +10,28 @@ import pytest
 
 from hopper_gemm.lab.pages.index import DATED
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import read_tuned
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import has_rows, read_provenance, read_study
 from hopper_gemm.tune.study.schema import COUNTED, FIGURES
 from hopper_gemm.tune.study.space import points
 from hopper_gemm.tune.study.spec import checked, read_spec
-from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.tables.comparison import compare_page
 from hopper_gemm.tune.tables.pages.report import report
 from hopper_gemm.tune.tables.pivot import rows_of
 from tests.conftest import ROOT
+from tests.each import each
+
+pytestmark = pytest.mark.results
 
 H200, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
 FOLDERS = sorted(path for root in (H200, ARCHIVE) for path in root.rglob("*") if path.is_dir() and has_rows(path))
 SWEEPS = [path for path in FOLDERS if (path / "provenance.json").is_file()]
-GRIDS = [
-    path
-    for path in SWEEPS
-    if "tune-" not in path.name and not any(path.glob("tune-*")) and read_provenance(path)["spec"].get("space")
-]
-SEARCHES = [path for path in SWEEPS if "suite" in path.parent.name and path.name.startswith("tune-")]
-SINGLE = [path for path in FOLDERS if path.name.startswith("tune-")]
-"""Searches of single problems."""
+TUNED = [path for path in SWEEPS if path.name.startswith("tune")]
+"""Searches of lists."""
 
-PAGED = [path for path in FOLDERS if path.is_relative_to(H200) and path not in SINGLE]
+GRIDS = [path for path in SWEEPS if path not in TUNED and read_provenance(path)["spec"].get("space")]
+PAGED = [path for path in FOLDERS if path.is_relative_to(H200)]
 """Studies with pages."""
 
 ROWS = 15_628
@@ -65,7 +63,21 @@ def test_every_recorded_folder_still_reads_and_none_lost_a_row():
     assert sum(len(row.samples) for row in first) == 1_332 + 56_268
 
 
-@pytest.mark.parametrize("folder", GRIDS, ids=name)
+@each("folder", SWEEPS, ids=name)
+def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pairs_where_it_ran(folder):
+    study = recorded(folder)
+    assert study.rows
+    assert max(Counter(row.key for row in study.rows).values()) == 1
+    contexts = {row.point.context for row in study.rows if row.stage != "counters"}  # whose context is of no matter
+    timed = [row for row in study.rows if row.ok and row.stage in ("sweep", "final", "compare")]
+    assert all(row.figures["speedup"] > 0 for row in timed)
+    kept = [row for row in timed if not row.reason.startswith("same machine code")]
+    assert all(row.samples for row in kept)
+    assert contexts <= set(study.provenance["spec"].get("contexts", contexts))
+    assert all(contexts & set(place.split()) for place in study.provenance.get("noise", {}))
+
+
+@each("folder", GRIDS, ids=name)
 def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder):
     study = recorded(folder)
     files = {path.stem: path for path in (ROOT / "sweeps").rglob("*.toml") if path.parent.name != "shapes"}
@@ -86,18 +98,17 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
         assert needed <= set(row.figures) if row.ok else not set(FIGURES) & set(row.figures)
 
 
-@pytest.mark.parametrize("folder", SEARCHES, ids=name)
-def test_a_search_of_the_suite_measured_what_may_run_there(folder):
+@each("folder", TUNED, ids=name)
+def test_a_tuned_list_measured_what_may_run_of_its_problems_alone(folder):
     study = recorded(folder)
-    problem = GemmProblem(**study.provenance["spec"]["problems"][0])
-    contexts = study.provenance["spec"].get("contexts", ["chained"])
-    assert folder.name in (f"tune-{problem}-burst", f"tune-{problem}-burst-{contexts[0]}")
-    configs = [row.point.config for row in study.stage("sweep")]
-    assert len(configs) == len(set(configs))
-    assert all(is_legal(config, problem) for config in configs)
+    problems = [section.problem() for section in checked(study.provenance["spec"], folder.name).problems]
+    points = [row.point for row in study.stage("sweep")]
+    assert len(points) == len(set(points))
+    assert {point.problem for point in points} <= set(problems)
+    assert all(is_legal(point.config, point.problem) for point in points)
 
 
-@pytest.mark.parametrize("folder", [*GRIDS, *SEARCHES], ids=name)
+@each("folder", [*GRIDS, *(path for path in TUNED if "suite" in path.parent.name)], ids=name)
 def test_figures_of_a_row_agree_with_each_other(folder):
     frame = rows_of(recorded(folder), "sweep").query("status == 'ok'")
     flop = 2.0 * frame["m"].astype(float) * frame["n"].astype(float) * frame["k"].astype(float)
@@ -112,7 +123,7 @@ def test_figures_of_a_row_agree_with_each_other(folder):
     assert frame[[column.name for column in COUNTED]].isna().all(axis=None)
 
 
-@pytest.mark.parametrize("folder", PAGED, ids=name)
+@each("folder", PAGED, ids=name)
 def test_the_pages_are_what_the_rows_give(folder):
     study = recorded(folder)
     made = {}

@@ -49,7 +49,7 @@ HEAVY = {
 }
 """Libraries that a package must do without."""
 
-TUNE = {"optuna", "pandas", "pyarrow", "pydantic", "rich", "typer", "matplotlib", "PIL", "pynvml"}
+TUNE = {"optuna", "pandas", "pydantic", "rich", "typer", "matplotlib", "PIL", "pynvml"}
 """What the extra ``tune`` brings; the ground floor does without."""
 
 GROUND = ("model", "kernel", "compiler", "serve")

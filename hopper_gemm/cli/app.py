@@ -6,6 +6,7 @@ Exit codes: 0 fine; 1 a check failed; 2 bad input, one line saying what and the 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -25,13 +26,17 @@ BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
 
 
 def entry() -> None:
-    """The command: what typer would print over several lines for a mistyped option becomes one."""
+    """The command: what typer would print over several lines for a mistyped option becomes one. SIGTERM ends it as
+    Ctrl-C does, so that what it holds is given back."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = app(standalone_mode=False)
     except typer.Exit as error:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except SystemExit as error:  # click's own, also where the reader of --help or --version closed the pipe
+        code = 0 if isinstance(error.__context__, BrokenPipeError) else error.code
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
@@ -48,7 +53,7 @@ def entry() -> None:
 
 
 def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
-    """One line (or one line for each mistake) on stderr, then out."""
+    """Print a line for each mistake on stderr, and exit."""
     for line in message.splitlines():
         print(f"hopper-gemm: {line}", file=sys.stderr)
     raise typer.Exit(code)
@@ -88,7 +93,7 @@ def stderr(text: str) -> None:
 
 
 def saying(as_json: bool) -> Callable[[str], None]:
-    """What takes text for a person: stdout, unless JSON stands there."""
+    """Return the function that prints text for a person: to stdout, unless JSON stands there."""
     return stderr if as_json else print
 
 

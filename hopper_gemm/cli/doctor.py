@@ -25,8 +25,8 @@ NO_GPU = "run on a machine with an H100 or H200 to multiply or measure; explain,
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing looked at.
+class MachineFinding:
+    """Result of one check of the machine.
 
     Args:
         mark: ``"ok"``, ``"note"`` (works without it) or ``"missing"``.
@@ -43,7 +43,7 @@ class Finding:
     needed: str = ""
 
 
-def examine(machine: Machine | None = None) -> list[Finding]:
+def examine(machine: Machine | None = None) -> list[MachineFinding]:
     """Look at system, Python, packages, GPU, driver, profiler, kernel store and recorded results.
 
     Args:
@@ -54,64 +54,64 @@ def examine(machine: Machine | None = None) -> list[Finding]:
     return [*system, *hardware, _ncu(), _store(), _results(), *_tables()]
 
 
-def _system(facts: Machine) -> list[Finding]:
+def _system(facts: Machine) -> list[MachineFinding]:
     linux = facts.system == SYSTEM
     untested = "" if linux else f"use a {SYSTEM} machine: the project was tested on no other"
     recent = bool(facts.glibc) and _numbers(facts.glibc) >= _numbers(GLIBC)
     old = "" if recent else f"use a Linux distribution with glibc {GLIBC} or later"
     return [
-        Finding("ok" if linux else "note", "system", facts.system, untested, SYSTEM),
-        Finding("ok" if recent else "missing", "glibc", facts.glibc or "another C library", old, f">={GLIBC}"),
+        MachineFinding("ok" if linux else "note", "system", facts.system, untested, SYSTEM),
+        MachineFinding("ok" if recent else "missing", "glibc", facts.glibc or "another C library", old, f">={GLIBC}"),
     ]
 
 
-def _packages(facts: Machine) -> list[Finding]:
+def _packages(facts: Machine) -> list[MachineFinding]:
     """Python and every package, compared with what the project's own metadata requires."""
     if facts.requirements is None:
-        return [Finding("missing", PROJECT, "not installed", "pip install -e . in the checkout")]
+        return [MachineFinding("missing", PROJECT, "not installed", "pip install -e . in the checkout")]
     try:
         from packaging.requirements import Requirement
         from packaging.specifiers import SpecifierSet
     except ImportError:
         fix = "pip install packaging"
-        return [Finding("missing", "packaging", "not installed, so that no version can be compared", fix)]
+        return [MachineFinding("missing", "packaging", "not installed, so that no version can be compared", fix)]
     fits = SpecifierSet(facts.requires_python).contains(facts.python, prereleases=True)
     fix = "" if fits else f"make an environment of Python {facts.requires_python}"
-    found = [Finding("ok" if fits else "missing", "Python", facts.python, fix, facts.requires_python)]
+    found = [MachineFinding("ok" if fits else "missing", "Python", facts.python, fix, facts.requires_python)]
     for text in facts.requirements:
         one = Requirement(text)
         version = facts.installed.get(one.name)
         fits = version is not None and one.specifier.contains(version, prereleases=True)
         fix = "" if fits else f'pip install "{text}"'
         found.append(
-            Finding("ok" if fits else "missing", one.name, version or "not installed", fix, str(one.specifier))
+            MachineFinding("ok" if fits else "missing", one.name, version or "not installed", fix, str(one.specifier))
         )
     return found
 
 
-def _gpu(facts: Machine) -> Finding:
+def _gpu(facts: Machine) -> MachineFinding:
     major, minor = hopper.COMPUTE_CAPABILITY
     names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.gpus)
     names = names or f"no NVIDIA GPU{f' ({facts.no_gpu})' if facts.no_gpu else ''}"
     able = _has_hopper(facts)
-    return Finding("ok" if able else "note", "GPU", names, "" if able else NO_GPU, f"sm_{major}{minor} (Hopper)")
+    return MachineFinding("ok" if able else "note", "GPU", names, "" if able else NO_GPU, f"sm_{major}{minor} (Hopper)")
 
 
-def _driver(facts: Machine) -> Finding:
+def _driver(facts: Machine) -> MachineFinding:
     """A driver that is too old matters where there is a Hopper GPU."""
     needed = f">={DRIVER}, CUDA {DRIVER_CUDA}"
     if not facts.driver:
-        return Finding(
+        return MachineFinding(
             "note", "driver", "none", f"install NVIDIA driver {DRIVER} or later where there is a GPU", needed
         )
     found = f"{facts.driver}, CUDA {facts.driver_cuda}"
     if _numbers(facts.driver_cuda) >= _numbers(DRIVER_CUDA):
-        return Finding("ok", "driver", found, needed=needed)
+        return MachineFinding("ok", "driver", found, needed=needed)
     old = f"{found}: too old for CUDA {DRIVER_CUDA}"
-    return Finding(_grave(facts), "driver", old, f"update the NVIDIA driver to {DRIVER} or later", needed)
+    return MachineFinding(_grave(facts), "driver", old, f"update the NVIDIA driver to {DRIVER} or later", needed)
 
 
-def _torch(facts: Machine) -> list[Finding]:
+def _torch(facts: Machine) -> list[MachineFinding]:
     """The CUDA version of the torch build; no finding without torch, which stands among the packages."""
     what, cuda = "torch's CUDA", facts.torch_cuda
     limit = facts.driver_cuda.partition(".")[0]
@@ -120,12 +120,12 @@ def _torch(facts: Machine) -> list[Finding]:
         return []
     if cuda is None:
         fix = "on a machine with a Hopper GPU install a CUDA build: pip install --force-reinstall torch"
-        return [Finding(_grave(facts), what, "a CPU build, which cannot use a GPU", fix, needed)]
+        return [MachineFinding(_grave(facts), what, "a CPU build, which cannot use a GPU", fix, needed)]
     if limit and _numbers(cuda)[0] > int(limit):
         found = f"{cuda}, which driver {facts.driver} (CUDA {facts.driver_cuda}) cannot run"
         fix = f"update the NVIDIA driver, or install a build of torch for CUDA {limit}"
-        return [Finding(_grave(facts), what, found, fix, needed)]
-    return [Finding("ok", what, cuda, needed=needed)]
+        return [MachineFinding(_grave(facts), what, found, fix, needed)]
+    return [MachineFinding("ok", what, cuda, needed=needed)]
 
 
 def _grave(facts: Machine) -> Literal["note", "missing"]:
@@ -142,31 +142,31 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in version.split(".") if word.isdecimal())
 
 
-def _ncu() -> Finding:
+def _ncu() -> MachineFinding:
     try:
-        return Finding("ok", "ncu", str(find_profiler()))
+        return MachineFinding("ok", "ncu", str(find_profiler()))
     except ProfilerError as error:
         found, _, fix = str(error).partition("; ")
-        return Finding("note", "ncu", found, fix)
+        return MachineFinding("note", "ncu", found, fix)
 
 
-def _store() -> Finding:
+def _store() -> MachineFinding:
     store, fix = default_store(), "set XDG_CACHE_HOME to a folder that can be written"
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return Finding("missing", "kernel store", f"{store} cannot be made ({error.strerror})", fix)
+        return MachineFinding("missing", "kernel store", f"{store} cannot be made ({error.strerror})", fix)
     if not os.access(store, os.W_OK):
-        return Finding("missing", "kernel store", f"{store} cannot be written", fix)
-    return Finding("ok", "kernel store", f"{store}, {KernelStore(store).usage().kernels} kernels")
+        return MachineFinding("missing", "kernel store", f"{store} cannot be written", fix)
+    return MachineFinding("ok", "kernel store", f"{store}, {KernelStore(store).usage().kernels} kernels")
 
 
-def _results() -> Finding:
+def _results() -> MachineFinding:
     tables, what = recorded_tables(), "recorded results"
     if not tables:
         none = f"no tuned table under {results_root()}"
-        return Finding("note", what, none, "run hopper-gemm sweep on a Hopper GPU")
-    return Finding("ok", what, ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))
+        return MachineFinding("note", what, none, "run hopper-gemm sweep on a Hopper GPU")
+    return MachineFinding("ok", what, ", ".join(f"{slug} ({shown(path)})" for slug, path in tables.items()))
 
 
 def kind_here() -> str | None:
@@ -177,7 +177,7 @@ def kind_here() -> str | None:
         return None
 
 
-def _tables() -> list[Finding]:
+def _tables() -> list[MachineFinding]:
     """The tuned tables that serve ``matmul`` here, in the order in which they are asked; then the damaged ones."""
     kind, what, damaged = kind_here(), "tuned tables", list[str]()
     found = tables(kind, damaged.append)
@@ -186,6 +186,6 @@ def _tables() -> list[Finding]:
     of = f"for {kind}" if kind else "no Hopper GPU here, so recorded entries of any"
     served = ", then ".join(told) or "none; the model chooses every config"
     return [
-        Finding("ok" if told else "note", what, f"{of}: {served}", own),
-        *(Finding("note", what, one) for one in damaged),
+        MachineFinding("ok" if told else "note", what, f"{of}: {served}", own),
+        *(MachineFinding("note", what, one) for one in damaged),
     ]

@@ -41,7 +41,7 @@ def sweep(
     Every row is written as it comes; the same command goes on where the last run stopped. Without a Hopper GPU the
     recorded measurements are replayed.
     """
-    from hopper_gemm.cli.running import opened, summary, swept
+    from hopper_gemm.cli.running import open_sweep, run_sweep, summary
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
     from hopper_gemm.tune.tables.view import view
@@ -55,13 +55,13 @@ def sweep(
             raise
         source = Source()
     if dry_run:
-        plan = opened(asked, source, out, trials=trials).plan()
+        plan = open_sweep(asked, source, out, trials=trials).plan()
         for line in plan.lines():
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    found = swept(asked, source, out, "Measuring", say, verbose, trials=trials)
+    found = run_sweep(asked, source, out, "Measuring", say, verbose, trials=trials)
     if as_json:
         print(json.dumps(summary(found)))
     else:
@@ -108,13 +108,15 @@ def tune(
 ) -> None:
     """Find the best config of a problem for matmul to run.
 
-    It goes into your tuned table, which matmul reads first. With --shapes every problem of a list is tuned, and --out
-    is the folder of the problems' folders. The same command goes on where the last run stopped.
+    It goes into your tuned table, which matmul reads first. With --shapes every problem of a list is tuned, in one
+    study; several GPUs tune several problems at a time. The same command goes on where the last run stopped.
     """
-    from hopper_gemm.cli.running import swept, tune_list
+    from hopper_gemm.cli.running import local_source, run_sweep
     from hopper_gemm.tune.run.questions.tune import Options, question, recorded_problem
-    from hopper_gemm.tune.run.source import choose
-    from hopper_gemm.tune.tables.verdict import verdict
+    from hopper_gemm.tune.run.source import Source, choose
+    from hopper_gemm.tune.study.shapes import read_shapes
+    from hopper_gemm.tune.tables.conclusion import conclude
+    from hopper_gemm.tune.tables.pages.winners import winners
 
     backends = ("backend", backend, ("cuda", "replay"))
     for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS), backends):
@@ -131,7 +133,18 @@ def tune(
             raise ValueError("a list is measured, not replayed; leave out --backend replay, or give one M N K")
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
-        tune_list(shapes, how, listen, gpus, out, as_json)
+        read = read_shapes(shapes)
+        problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(regime))))
+        if not problems:
+            raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
+        source = Source(cluster=listen) if listen else local_source(gpus, "a list")
+        folder = run_sweep(question(problems, how, read.name), source, out, "Tuning", say, verbose)
+        found = winners(read_study(folder))
+        about = {"out": str(folder), "problems": [asdict(one) for one in found]}
+        print(json.dumps(about) if as_json else (folder / "table.md").read_text())
+        if left := [one.place for one in found if not one.final]:
+            lacking = f"{len(left)} of {len(found)} problems are not tuned"
+            fail(f"{lacking}, the first is {left[0]}; its rows say why", CHECK_FAILED)
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
@@ -140,8 +153,8 @@ def tune(
     if problem != asked:
         say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
     source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
-    folder = swept(question(problem, how, source.recorded), source, out, "Tuning", say, verbose)
-    told = verdict(folder)
+    folder = run_sweep(question([problem], how, recorded=source.recorded), source, out, "Tuning", say, verbose)
+    told = conclude(folder)
     print(json.dumps({**asdict(told), "out": str(folder)}) if as_json else "\n".join(told.lines()))
 
 
@@ -159,7 +172,7 @@ def ladder(
 
     The table shows how fast each step is, the speedup over cuBLAS, and the gain over the step that it starts from.
     """
-    from hopper_gemm.cli.running import swept
+    from hopper_gemm.cli.running import run_sweep
     from hopper_gemm.tune.run.source import choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
     from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder_table
@@ -172,7 +185,7 @@ def ladder(
     if not asked.rungs:
         fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
     source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus))
-    study = read_study(swept(asked, source, out, "Measuring", saying(as_json), verbose))
+    study = read_study(run_sweep(asked, source, out, "Measuring", saying(as_json), verbose))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
     if as_json:
         print(json.dumps([step.as_dict() for step in steps]))
@@ -206,17 +219,17 @@ def compare(
 
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
-    from hopper_gemm.cli.running import answer, here
+    from hopper_gemm.cli.running import local_source, run_question
     from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, problems_of, tables_of
-    from hopper_gemm.tune.tables import compare as tables
+    from hopper_gemm.tune.tables import comparison as tables
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.view import view
 
     if backend not in ("cuda", "replay"):
         raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
     if host:
-        question, source = HostTimes(), here(gpus, "the host time of a launch")
-        answer(question, source, "host", stderr, shared=shared)
+        question, source = HostTimes(), local_source(gpus, "the host time of a launch")
+        run_question(question, source, "host", stderr, shared=shared)
         lines = [f"{name:20} {us:6.2f} us of the host a launch" for name, us in question.times.items()]
         print(json.dumps(question.times) if as_json else "\n".join(lines))
         return
@@ -229,7 +242,7 @@ def compare(
         study = tables.recorded(["-".join([one, *words]) for one in lists], problems, names, regime, context)
         show(view(study), "json" if as_json else None)
         return
-    source = here(gpus, "a comparison")
+    source = local_source(gpus, "a comparison")
     kind = source.gpus[0].name
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
 
@@ -246,7 +259,7 @@ def compare(
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:
-        answer(comparison, source, title, stderr, comparison, shared=shared, against=names)
+        run_question(comparison, source, title, stderr, comparison, shared=shared, against=names)
     for one, reason in comparison.missing.items():
         stderr(f"without {one}: {reason}")
     publish(folder)
@@ -274,7 +287,7 @@ def check(
     Today's kernel must be right, and as fast as the binaries that are kept with the tuned table. Exit code 1: a config
     has fallen or is unsure; 3: it is unsure because another process uses the GPU.
     """
-    from hopper_gemm.cli.running import answer, here
+    from hopper_gemm.cli.running import local_source, run_question
     from hopper_gemm.lab.guard.check import Check, guarded_of, record_codes
     from hopper_gemm.lab.guard.check import record as keep
     from hopper_gemm.tune.run.tenants import busy
@@ -284,7 +297,7 @@ def check(
             done = f"{len(keep(path))} binaries kept" if record else f"code of {record_codes(path)} kernels noted"
             print(f"{done} beside {shown(path)}")
         return
-    source = here(gpus, "a check")
+    source = local_source(gpus, "a check")
     kind = source.gpus[0].name
     table = recorded or recorded_tables().get(slug(kind))
     guarded = [] if table is None else guarded_of(table)
@@ -293,7 +306,7 @@ def check(
     boards = {gpu.uuid: gpu for gpu in source.gpus}
     before = {board: busy(gpu) for board, gpu in boards.items()} if shared else {}
     question = Check(guarded, lambda board: before.get(board) or busy(boards[board], measuring=True))
-    answer(question, source, "check", stderr, shared=shared)
+    run_question(question, source, "check", stderr, shared=shared)
     for one in question.checked:
         if one.warning:
             stderr(f"{one.point.problem} {one.point.context}: {one.warning}")
@@ -319,7 +332,7 @@ def counters(
     The profiler counts clock, traffic, L2 hits and instructions; the kernel itself counts how often its roles find a
     stage ready and how long they wait. Rows go to the study's folder if it takes rows.
     """
-    from hopper_gemm.cli.running import answer, here
+    from hopper_gemm.cli.running import local_source, run_question
     from hopper_gemm.lab.counters.profiler import find_profiler
     from hopper_gemm.lab.counters.question import Counting, folder_of
     from hopper_gemm.lab.counters.table import counters_table
@@ -328,24 +341,25 @@ def counters(
     kinds = [kind for kind, left_out in (("profile", no_ncu), ("meter", no_meter)) if not left_out]
     if not kinds:
         raise ValueError("--no-ncu and --no-meter together leave nothing to count; drop one of them")
-    source = here(gpus, "counting")
+    source = local_source(gpus, "counting")
     if not no_ncu:
         find_profiler()
     kind = source.gpus[0].name
     folder = out or folder_of(target, slug(kind))
 
     def watch(point: Any, text: str, done: int, total: int) -> None:
-        stderr(f"{done}/{total} {point.problem} {point.config or 'cuBLAS'}{f': {text}' if text else ''}")
+        subject = "cuBLAS" if point.is_baseline else point.config
+        stderr(f"{done}/{total} {point.problem} {subject}{f': {text}' if text else ''}")
 
     counting = Counting(target, folder, kind, kinds=kinds, limit=limit, watch=watch)
     saying(as_json)(source.opening("Counting", str(target), folder))
     if counting.open:
-        answer(counting, source, "counters", stderr)
+        run_question(counting, source, "counters", stderr)
     if not counting.written and counting.failed:
         fail(f"nothing could be counted; the first of {len(counting.failed)} failures: {counting.failed[0][1]}")
     rows = read_study(folder).stage("counters")
     if as_json:
-        failed = [{"problem": str(p.problem), "config": str(p.config), "reason": why} for p, why in counting.failed]
+        failed = [{"problem": str(p.problem), "config": str(p.subject), "reason": why} for p, why in counting.failed]
         about = {"out": str(folder), "counted": counting.written, "open": counting.open, "failed": failed}
         print(json.dumps({**about, "rows": [row.as_dict() for row in rows]}))
         return
@@ -363,10 +377,10 @@ def trace(
 
     The result is a table of moments in SM clocks for each rung of a ladder.
     """
-    from hopper_gemm.cli.running import here, name_tenants
+    from hopper_gemm.cli.running import local_source, name_tenants
     from hopper_gemm.lab.counters.timeline import trace as traced
 
-    source = here(gpus, "a trace")
+    source = local_source(gpus, "a trace")
     file = spec or ladder_file().with_name("archive") / "timeline.toml"
     folder = out or local_root() / slug(source.gpus[0].name) / file.stem
     name_tenants(source.gpus, stderr)
@@ -387,8 +401,10 @@ def worker(
     from hopper_gemm.tune.run.executors.cluster import serve
     from hopper_gemm.tune.run.task import Rig
 
-    if not address.startswith("tls://"):
-        raise ValueError(f"the address must be like tls://HOST:PORT but got {address!r}")
+    scheme, _, place = address.partition("://")
+    host, _, port = place.rpartition(":")
+    if scheme != "tls" or not host or not options.is_port(port):
+        raise ValueError(f"the address must be like tls://HOST:PORT, as sweep --cluster prints it, but got {address!r}")
     indices = options.gpus_of(gpus)
     name_tenants([Rig().find(index) for index in indices], stderr)
     serve(address, indices, pem)

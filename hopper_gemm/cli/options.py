@@ -53,10 +53,15 @@ def gpus_of(text: str) -> list[int]:
     return [int(word) for word in found]
 
 
+def is_port(text: str) -> bool:
+    """Whether a text is the number of a port."""
+    return text.isdecimal() and len(text) < 6 and int(text) < 65536
+
+
 def listening(cluster: bool, host: str) -> str:
-    """Where workers of other hosts join, as ``--host`` says; empty without ``--cluster``."""
+    """Host that workers of other hosts join, from ``--host``; empty without ``--cluster``."""
     name, _, port = host.partition(":")
-    if not name or (":" in host and not (port.isdecimal() and len(port) < 6 and int(port) < 65536)):
+    if not name or (":" in host and not is_port(port)):
         raise ValueError(f"--host must be HOST or HOST:PORT with a port below 65536 but got {host!r}")
     return host if cluster else ""
 

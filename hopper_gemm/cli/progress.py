@@ -35,14 +35,14 @@ def watching(open_points: int, verbose: bool = False) -> AbstractContextManager[
 
 
 def describe(progress: Progress) -> str:
-    """One line on a row."""
+    """A row as one line of text."""
     row = progress.row
     result = f"{words(row.status)}: {row.reason}"
     if row.ok:
         result = f"{interval(row.figures)} {row.figures['tflops']:.0f} TFLOP/s"
     best = "" if progress.best is None else f", best {_goal(progress)}"
     count = f"{progress.worker}: {row.stage} {progress.done}/{progress.total}"
-    return f"{count} {place_of(row.point)} {row.point.config}: {result}{best}"
+    return f"{count} {place_of(row.point)} {row.point.subject}: {result}{best}"
 
 
 def _goal(progress: Progress) -> str:

@@ -45,12 +45,12 @@ def verify(
     """
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.lab.verify.drawing import pairs as drawn
-    from hopper_gemm.lab.verify.harness import Harness, Job, compile_all, suspects
+    from hopper_gemm.lab.verify.harness import Harness, VerifyJob, compile_all, suspects
     from hopper_gemm.lab.verify.kinds import load_jobs
     from hopper_gemm.lab.verify.protocols import verify_protocols
     from hopper_gemm.lab.verify.protocols import wanted as wanted_models
-    from hopper_gemm.lab.verify.report import page, standing
-    from hopper_gemm.lab.verify.rows import FIXED, Row, Rows, judged, read_rows
+    from hopper_gemm.lab.verify.rows import FIXED, Rows, VerifyRow, judged, read_rows
+    from hopper_gemm.lab.verify.summary import page, standing
     from hopper_gemm.tune.measure.device import find_hopper
 
     say, kept, path = saying(as_json), store or default_store(), report or out / "report.md"
@@ -62,7 +62,7 @@ def verify(
         raise ValueError(f"--fixed must name a commit or say what was fixed but got {fixed!r}")
     measures = not (cpu or compile_only or fixed)
     boards = [find_hopper(index) for index in options.gpus_of(gpus)] if measures else []
-    loads, alone = list(load_jobs()), list(map(Job, drawn(seed, pairs)))
+    loads, alone = list(load_jobs()), list(map(VerifyJob, drawn(seed, pairs)))
     alone = [*suspects(read_rows(out), [*loads, *alone]), *alone]
     wanted = [*(job.row() for job in (*alone, *loads)), *wanted_models()]
     if fixed:
@@ -72,7 +72,9 @@ def verify(
             raise ValueError(f"--fixed is for failures of these sources but none stands in {out}; leave it out")
         for row in (one.row for one in failures):
             rows.add(
-                Row(row.kind, row.subject, FIXED, fixed.strip(), row.kernel, board=row.board, verifier=row.verifier)
+                VerifyRow(
+                    row.kind, row.subject, FIXED, fixed.strip(), row.kernel, board=row.board, verifier=row.verifier
+                )
             )
             say(f"{row.kind}: noted as fixed, to be run again: {row.subject}")
     elif cpu:

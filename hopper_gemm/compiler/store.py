@@ -113,7 +113,7 @@ def source_digest(*classes: str) -> str:
     own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
     digest = hashlib.sha256()
     for path in (*own, *(path for folder in sorted(folders) for path in sorted(folder.glob("*.py")))):
-        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(os.path.relpath(path, root).encode())
         digest.update(bare_code(path.read_text()).encode())
     return digest.hexdigest()[:16]
 

@@ -3,4 +3,4 @@
 import hopper_gemm.lab.ladder.config  # noqa: F401  (it adds its rules, and so its kind of config)
 from hopper_gemm.tune.registry import add_baseline
 
-add_baseline("recorded", "hopper_gemm.lab.guard.baseline:Recorded")
+add_baseline("recorded", "hopper_gemm.lab.guard.baseline:RecordedBaseline")

@@ -1,8 +1,8 @@
-"""A point: one config, or a baseline, on one problem, in one regime and context. A sample: one pair of its times."""
+"""A point: a kernel or a baseline on a problem, in a regime and context. A sample: one pair of its times."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hopper_gemm.model.kernel import Kernel
@@ -23,18 +23,18 @@ class Point:
 
     Args:
         problem: what is multiplied.
-        config: resolved; None for the baseline against itself, which gives the noise floor.
+        subject: a kernel; or the name of the baseline, timed against itself for the noise floor.
         regime: of :data:`REGIMES`.
         context: of :data:`CONTEXTS`.
         against: name of the baseline that it is paired with.
         data: contents of the matrices while timed, of :data:`hopper_gemm.model.problem.DATA`.
 
     Raises:
-        ValueError: regime, context or data is none of the known.
+        ValueError: regime, context or data is none of the known, or a baseline is paired with another.
     """
 
     problem: GemmProblem
-    config: Kernel | None
+    subject: Kernel | str
     regime: str = "burst"
     context: str = "isolated"
     against: str = "cublas"
@@ -45,6 +45,29 @@ class Point:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)} but got {value!r}")
+        if self.is_baseline and self.subject != self.against:
+            raise ValueError(f"a baseline is paired with itself but got {self.subject!r} against {self.against!r}")
+
+    @property
+    def is_baseline(self) -> bool:
+        """Return True if the subject is a baseline."""
+        return isinstance(self.subject, str)
+
+    @property
+    def config(self) -> Kernel:
+        """The kernel.
+
+        Raises:
+            TypeError: the subject is a baseline.
+        """
+        if isinstance(self.subject, str):
+            raise TypeError(f"config is that of a kernel, the baseline {self.subject} has none")
+        return self.subject
+
+    @property
+    def control(self) -> Point:
+        """The baseline against itself under the same conditions."""
+        return replace(self, subject=self.against)
 
 
 class Sample(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 
@@ -13,18 +12,17 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.counters.trace import TRACE
 from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.lab.ladder.config import LadderConfig
-from hopper_gemm.lab.verify.drawing import STRATA, legal_configs
+from hopper_gemm.lab.verify.drawing import STRATA, pairs
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.tuned import pick, recorded_entries
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES
 
-DRAWN, FP32_DRAWN, LAYOUT_DRAWN, BLOCK = len(STRATA), 20, 12, 44
-"""Drawn configs: one for each technique, some for each other type and layout; `make verify` draws more."""
+pytestmark = [pytest.mark.compile, pytest.mark.timeout(600)]
 
 PROBLEM = GemmProblem(1024, 1024, 4096)
 
@@ -36,10 +34,9 @@ def grid() -> list[GemmConfig]:
     return [cell for cell in lowered if is_legal(cell)]
 
 
-def drawn() -> list[GemmConfig]:
-    """Legal configs from all over the space, and some at the edge of the registers."""
-    legal = list(islice(legal_configs(11), DRAWN))
-    edge = [
+def edge() -> list[GemmConfig]:
+    """Legal configs at the edge of the registers."""
+    found = [
         GemmConfig(tile_m=m, tile_n=n, k_depth=k, consumers=c, split=s, stages=1, stagger=0)
         for m, n, c, s in (
             (256, 208, 2, "m"),
@@ -50,9 +47,7 @@ def drawn() -> list[GemmConfig]:
         )
         for k in (1, 4, 6)
     ]
-    edge += [GemmConfig(192, 208, consumers=2, split="n", epi_n=104, swap_ab=swap) for swap in (False, True)]
-    assert all(map(is_legal, edge))
-    return legal + edge
+    return found + [GemmConfig(192, 208, consumers=2, split="n", epi_n=104, swap_ab=swap) for swap in (False, True)]
 
 
 @pytest.fixture(scope="module")
@@ -89,29 +84,27 @@ def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", la
     return found
 
 
-@pytest.mark.compile
 def test_every_cell_of_the_published_grid_compiles_as_asked(pool):
     cells = grid()
     assert len(cells) == 39
     assert faults(pool, cells) == []
 
 
-@pytest.mark.compile
-@pytest.mark.parametrize("first", range(0, DRAWN, BLOCK))
-def test_drawn_legal_configs_compile_as_asked(pool, first):
-    configs = drawn()
-    assert DRAWN < len(configs) <= -(-DRAWN // BLOCK) * BLOCK
-    assert faults(pool, configs[first : first + BLOCK]) == []
+def test_configs_at_the_edge_of_the_registers_compile_as_asked(pool):
+    assert all(map(is_legal, edge()))
+    assert faults(pool, edge()) == []
 
 
-@pytest.mark.compile
-@pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
-def test_operands_contiguous_along_their_rows_compile_too(pool, layouts):
-    problem = replace(PROBLEM, layouts=layouts)
-    assert faults(pool, list(islice(legal_configs(29, problem), LAYOUT_DRAWN)), layouts=layouts) == []
+def test_a_drawn_config_of_each_technique_compiles_as_asked(pool):
+    """In all types and layouts evenly; `make verify` draws more."""
+    drawn: dict[tuple[str, str], list[GemmConfig]] = {}
+    for pair in pairs(11, len(STRATA), each=1):
+        drawn.setdefault((pair.problem.dtype, pair.problem.layouts), []).append(pair.config)
+        pool.submit([KernelId.of(pair.config, pair.problem)])
+    assert len(drawn) == len(DTYPES) * len(LAYOUTS)
+    assert [fault for kind, configs in drawn.items() for fault in faults(pool, configs, *kind)] == []
 
 
-@pytest.mark.compile
 def test_the_descriptors_of_many_wgmma_stay_in_uniform_registers(monkeypatch, tmp_path):
     """Without the bound on what the compiler has in sight it moves them over from vector registers."""
     from hopper_gemm.compiler.compile import compile_kernel
@@ -127,16 +120,8 @@ def test_the_descriptors_of_many_wgmma_stay_in_uniform_registers(monkeypatch, tm
     assert moves() >= 20
 
 
-@pytest.mark.compile
 def test_fp16_compiles_too(pool):
     assert faults(pool, [GemmConfig(), GemmConfig(tile_m=320, cluster_m=2)], dtype="fp16") == []
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("dtype", ["bf16_fp32", "fp16_fp32"])
-def test_drawn_configs_with_an_fp32_output_compile_as_asked(pool, dtype):
-    problem, seed = replace(PROBLEM, dtype=dtype), {"bf16_fp32": 11, "fp16_fp32": 37}[dtype]
-    assert faults(pool, list(islice(legal_configs(seed, problem), FP32_DRAWN)), dtype=dtype) == []
 
 
 RARE = [
@@ -186,13 +171,11 @@ RUNGS = [
 ]
 
 
-@pytest.mark.compile
 def test_the_rungs_of_the_ring_compile_as_asked(pool):
     assert all(map(is_legal, RUNGS))
     assert faults(pool, RUNGS) == []
 
 
-@pytest.mark.compile
 def test_a_spill_is_refused_unless_it_is_asked_for(pool):
     """320 x 128 with one consumer: 320 accumulators of 255 registers, and wgmma serialised."""
     naive = LadderConfig(tile_m=320, consumers=1, split="m", spills=True)
@@ -205,7 +188,6 @@ def test_a_spill_is_refused_unless_it_is_asked_for(pool):
     assert pool.result(refused).status == "spilled"
 
 
-@pytest.mark.compile
 def test_without_moved_registers_two_consumers_of_the_320_row_spill(pool):
     naive = LadderConfig(tile_m=320, consumers=2, split="n", spills=True)
     built = pool.result(KernelId.of(naive, PROBLEM))
@@ -214,7 +196,6 @@ def test_without_moved_registers_two_consumers_of_the_320_row_spill(pool):
     assert not pool.result(KernelId.of(varied(naive, spills=False), PROBLEM)).report.spills
 
 
-@pytest.mark.compile
 def test_the_assembler_makes_of_a_relaxed_wait_what_it_makes_of_an_acquire(monkeypatch):
     """In the scope of a CTA: so a relaxed wait can gain nothing on sm_90a."""
     from hopper_gemm.compiler.compile import compile_kernel
@@ -236,7 +217,6 @@ def test_the_assembler_makes_of_a_relaxed_wait_what_it_makes_of_an_acquire(monke
     assert read_cubin(acquire).code == read_cubin(relaxed).code
 
 
-@pytest.mark.compile
 @pytest.mark.parametrize(
     ("layouts", "configs"),
     [("kk", RARE), ("mk", RARE[::3]), ("kn", RARE[1::3]), ("mn", RARE[2::3])],
@@ -260,7 +240,6 @@ METERED = [
 ]
 
 
-@pytest.mark.compile
 @pytest.mark.parametrize("config", METERED, ids=str)
 def test_a_metered_kernel_is_another_binary_that_does_not_spill_either(pool, config):
     """It multiplies and stores with the same instructions: the meter only adds to them."""
@@ -275,7 +254,6 @@ def test_a_metered_kernel_is_another_binary_that_does_not_spill_either(pool, con
     assert metered.report.wgmma % resolve(config).wgmma_per_stage == 0
 
 
-@pytest.mark.compile
 def test_every_kernel_that_matmul_takes_from_the_tuned_table_compiles_without_a_spill(pool):
     table = recorded_entries()
     picks = {entry.problem: pick(table, entry.problem).config for entry in table}
@@ -286,7 +264,6 @@ def test_every_kernel_that_matmul_takes_from_the_tuned_table_compiles_without_a_
     assert [f"{kernel}: {one.reason}" for kernel, one in built.items() if one.status != "ok"] == []
 
 
-@pytest.mark.compile
 @pytest.mark.parametrize("config", [GemmConfig(), GemmConfig(consumers=4, split="m"), GemmConfig(stages=1, stagger=0)])
 def test_a_traced_kernel_is_another_binary_with_the_same_multiplications(pool, config):
     plain, traced = (KernelId.of(config, PROBLEM, observer) for observer in ("", TRACE))
@@ -296,7 +273,6 @@ def test_a_traced_kernel_is_another_binary_with_the_same_multiplications(pool, c
     assert traced.report.code != plain.report.code
 
 
-@pytest.mark.compile
 def test_what_is_refused_to_an_fp32_output_for_its_registers_indeed_spills(pool):
     config = LadderConfig(192, 256, 1, stages=3, consumers=2, split="n", peek="consumer", stream_k=True, epi_n=64)
     problem = replace(PROBLEM, dtype="bf16_fp32")
@@ -305,7 +281,6 @@ def test_what_is_refused_to_an_fp32_output_for_its_registers_indeed_spills(pool)
     assert pool.result(KernelId.of(config, problem)).status == "spilled"
 
 
-@pytest.mark.compile
 @pytest.mark.parametrize(
     "config",
     [

@@ -13,6 +13,7 @@ import pytest
 from hopper_gemm.compiler.compile import compile_kernel
 from hopper_gemm.compiler.cubin import OPCODES, read_cubin
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
 
 NAMES = {
     "wgmma": r"^HGMMA",
@@ -58,7 +59,7 @@ def listing(cubin: Path) -> tuple[Counter, int, int]:
     ids=str,
 )
 def test_counts_agree_with_the_disassembler(config, tmp_path):
-    compiled = compile_kernel(config, "bf16")
+    compiled = compile_kernel(resolve(config), "bf16")
     cubin = tmp_path / "kernel.cubin"
     cubin.write_bytes(compiled.cubin)
     counts, registers, stack = listing(cubin)

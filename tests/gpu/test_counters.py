@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 def test_a_launch_reads_its_operands_from_memory_and_shared_memory_as_its_tile_demands(gpu, kernel_store):
     problem, config = GemmProblem(4096, 4096, 4096), resolve(GemmConfig(tile_m=256, tile_n=128, cluster_n=2))
     try:
-        points = [Point(problem, None), Point(problem, config)]
+        points = [Point(problem, "cublas"), Point(problem, config)]
         cublas, ours = count(points, gpu, open_profiler(), store=kernel_store)
     except ProfilerError as error:
         pytest.skip(str(error))

@@ -10,7 +10,7 @@ import pytest
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, Job, verdict
+from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, VerifyJob, verdict
 from hopper_gemm.lab.verify.kinds import KINDS, LATENESS, kind, load_jobs
 from hopper_gemm.lab.verify.load import answering
 
@@ -31,7 +31,7 @@ def ask(kernel_store):
     """What a child answers to a job, or two children at once."""
     children = [Child(answering, kernel_store) for _ in range(2)]
 
-    def one(child: Child, circumstance: str, job: Job) -> str:
+    def one(child: Child, circumstance: str, job: VerifyJob) -> str:
         assert child.ask(None, 120.0).kind == "answer"
         status, reason, _ = verdict(child.ask((circumstance, job.pair, RUNS), ANSWER_SECONDS))
         return "" if status == "ok" else f"{status}: {reason}"

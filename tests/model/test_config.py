@@ -9,6 +9,7 @@ import pytest
 from hopper_gemm.model import config as module
 from hopper_gemm.model.config import DEFAULTS, FIELDS, LARGEST, LAUNCH_FIELDS, PARAMETERS, GemmConfig
 from hopper_gemm.model.kernel import resolve
+from tests.each import each
 
 
 def test_the_examples_hold():
@@ -37,7 +38,7 @@ def test_nonsense_is_refused_with_what_was_expected_and_what_came(field, value, 
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@each("field", FIELDS)
 def test_every_parameter_says_what_it_means_and_takes_its_default_and_its_words(field):
     parameter = PARAMETERS[field]
     assert parameter.doc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -13,6 +14,7 @@ from hopper_gemm.model.menu import choose, menu, promising, technique
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, waves
+from tests.each import each
 
 SHAPES = [
     (8, 8, 8),
@@ -31,8 +33,7 @@ def test_every_config_of_the_menu_is_legal_and_resolved():
     assert all(is_legal(config) and config == resolve(config) for config in menu())
 
 
-@pytest.mark.parametrize("sizes", SHAPES, ids=str)
-@pytest.mark.parametrize("layouts", LAYOUTS)
+@each("sizes, layouts", product(SHAPES, LAYOUTS))
 def test_every_problem_finds_a_config_that_runs_it(sizes, layouts):
     m, n, k = sizes
     problem = GemmProblem(m if layouts[0] == "k" else -(-m // 8) * 8, n, k, layouts=layouts)

@@ -36,7 +36,7 @@ POINT_SECONDS = 45.0
 """Allowance for the profiler and the program to start, and for each kernel: its matrices, its check, its replays."""
 
 OURS = "kernel_cutlass"
-"""What the name of every CuTe DSL kernel holds; ours goes on ``_kernel_hopper_gemm...HopperGemm``."""
+"""Part of the name of every CuTe DSL kernel; ours goes on ``_kernel_hopper_gemm...HopperGemm``."""
 
 FAILED_LOG = "counters-failed.log"
 """Raw output of the last run that could not be understood, kept beside the results."""
@@ -47,7 +47,7 @@ class Counted:
     """The counters of a point.
 
     Args:
-        point: our kernel by its config, or torch.mm where it has none; regime and context are of no matter.
+        point: our kernel, or cuBLAS by torch.mm; regime and context are of no matter.
         kernel: name of the kernel; several are joined by ``+``.
         figures: by the names of :data:`hopper_gemm.lab.counters.figures.COUNTERS`, or of
             :data:`hopper_gemm.lab.counters.waits.FIGURES`; what was not counted is not there.
@@ -63,7 +63,7 @@ class Counted:
 
 
 Stage = Literal["begun", "profiling", "counted", "failed"]
-"""How far the program got with a point; it writes each step down before it goes on."""
+"""Steps of the program with a point; each is written down before the next begins."""
 
 REACHED, ENDED = ("profiling", "counted"), ("counted", "failed")
 
@@ -135,7 +135,7 @@ def settle(
     launches: Sequence[ProfiledLaunch],
     end: str = "",
 ) -> dict[Point, Counted]:
-    """What a run says of its points; those of which it says nothing for sure are left out and are to be run again.
+    """Outcomes of a run's points; points without a certain outcome are left out, to be run again.
 
     Launches are matched to points by their order, which holds only where there is one for each that was counted and
     the names fit. A point that ran alone takes all launches, however many.
@@ -171,7 +171,7 @@ def settle(
 
 
 def _fits(point: Point, launches: Sequence[ProfiledLaunch]) -> bool:
-    return bool(launches) and (OURS in launches[0].kernel) == (point.config is not None)
+    return bool(launches) and (OURS in launches[0].kernel) != point.is_baseline
 
 
 def _counted(point: Point, launches: Sequence[ProfiledLaunch]) -> Counted:
@@ -211,8 +211,9 @@ def _profiled(
 
 def point_of(raw: dict[str, Any]) -> Point:
     """A point from JSON, where its fields stand by name."""
-    config = None if raw["config"] is None else kernel_of(raw["config"])
-    return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "config": config})
+    subject = raw["subject"]
+    subject = subject if isinstance(subject, str) else kernel_of(subject)
+    return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "subject": subject})
 
 
 def _fewer(metrics: list[str], profiler: Profiler, ran: Ran) -> list[str]:

@@ -12,7 +12,7 @@ SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Source:
+class MetricSource:
     """A metric that a figure may come from.
 
     Args:
@@ -39,7 +39,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Counter:
+class HardwareCounter:
     """A figure of a launch.
 
     Args:
@@ -53,24 +53,26 @@ class Counter:
     name: str
     unit: str
     meaning: str
-    sources: tuple[Source, ...]
+    sources: tuple[MetricSource, ...]
     adds: bool = True
 
-    def value(self, values: dict[str, float]) -> tuple[float | None, Source | None]:
+    def value(self, values: dict[str, float]) -> tuple[float | None, MetricSource | None]:
         """The figure and where it is from. A source that counted nothing gives way to one that did: a metric can be
         there and not know the instruction."""
         known = [(value, source) for source in self.sources if (value := source.value(values)) is not None]
         return next((pair for pair in known if pair[0] > 0), known[0] if known else (None, None))
 
 
-def _figure(name: str, unit: str, meaning: str, *sources: str | Source, adds: bool = True) -> Counter:
+def _figure(name: str, unit: str, meaning: str, *sources: str | MetricSource, adds: bool = True) -> HardwareCounter:
     """A counter from metrics that need no factor, or from sources."""
-    return Counter(name, unit, meaning, tuple(Source(one) if isinstance(one, str) else one for one in sources), adds)
+    return HardwareCounter(
+        name, unit, meaning, tuple(MetricSource(one) if isinstance(one, str) else one for one in sources), adds
+    )
 
 
-def _hits(of: str, hit: str) -> Source:
+def _hits(of: str, hit: str) -> MetricSource:
     """Hits in percent of all that were looked up."""
-    return Source(f"lts__t_sectors{hit}.sum", 100, over=f"lts__t_sectors{of}.sum")
+    return MetricSource(f"lts__t_sectors{hit}.sum", 100, over=f"lts__t_sectors{of}.sum")
 
 
 _ACTIVE = "avg.pct_of_peak_sustained_active"
@@ -90,28 +92,28 @@ COUNTERS = (
         "sm_ghz",
         "GHz",
         "mean SM clock during the launch",
-        *(Source(f"{unit}__cycles_elapsed.avg.per_second", 1e-9) for unit in ("sm", "smsp", "gpc")),
+        *(MetricSource(f"{unit}__cycles_elapsed.avg.per_second", 1e-9) for unit in ("sm", "smsp", "gpc")),
         adds=False,
     ),
     _figure(
         "duration_us",
         "us",
         "time of the replay in which it was taken, from a cold start; no substitute for a timing",
-        Source("gpu__time_duration.sum", 1e6),
+        MetricSource("gpu__time_duration.sum", 1e6),
     ),
     _figure(
         "dram_read_bytes",
         "B",
         "bytes read from device memory",
         "dram__bytes_read.sum",
-        Source("dram__sectors_read.sum", SECTOR_BYTES),
+        MetricSource("dram__sectors_read.sum", SECTOR_BYTES),
     ),
     _figure(
         "dram_write_bytes",
         "B",
         "bytes written to device memory; what is still in the L2 at the end is not among them",
         "dram__bytes_write.sum",
-        Source("dram__sectors_write.sum", SECTOR_BYTES),
+        MetricSource("dram__sectors_write.sum", SECTOR_BYTES),
     ),
     _figure("l2_read_sectors", "sectors", "sectors of 32 bytes read in the L2", "lts__t_sectors_op_read.sum"),
     _figure(

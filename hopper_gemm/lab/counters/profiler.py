@@ -27,7 +27,7 @@ PROTOCOL = {"clock_control": "none", "cache_control": "all", "replay_mode": "ker
 """Options that shape the figures; they stand in the provenance."""
 
 PLACES = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
-"""Where installers put the profiler when it is not on PATH."""
+"""Paths where installers put a profiler that is not on PATH."""
 
 QUERY_SECONDS = 60.0
 
@@ -67,7 +67,7 @@ class Profiler:
     metrics: frozenset[str]
 
     def knows(self, metric: str) -> bool:
-        """Whether a metric, with its suffixes, can be counted; False too where nothing is known."""
+        """Return True if a metric, with its suffixes, is known to be countable."""
         return metric.split(".", 1)[0] in self.metrics
 
 
@@ -238,12 +238,12 @@ def read_launches(log: str) -> list[ProfiledLaunch]:
 
 
 def refusal(text: str) -> str | None:
-    """What the profiler says of all of its work, with the fix; None where it complains of nothing general."""
+    """The profiler's complaint about all of its work, with the fix; None where there is none."""
     return next((fix for sign, fix in REFUSALS.items() if sign in text), None)
 
 
 def refused_metrics(text: str, metrics: Iterable[str]) -> set[str]:
-    """Those of the metrics that a complaint of the profiler names, with or without their suffixes."""
+    """The metrics that a complaint of the profiler names, with or without their suffixes."""
     complaints = "\n".join(re.findall(r"^==(?:ERROR|WARNING)==.*", text, re.MULTILINE))
     return {
         metric
@@ -268,7 +268,7 @@ def last_words(ran: Ran) -> str:
 
 
 def unit_factor(unit: str) -> float:
-    """What takes a figure to seconds, bytes or hertz: 1e-9 for ``ns``, 1e9 for ``cycle/nsecond``; 1 for any other unit.
+    """Factor to seconds, bytes or hertz: 1e-9 for ``ns``, 1e9 for ``cycle/nsecond``; 1 for any other unit.
 
     Example:
         >>> unit_factor("Kbyte"), unit_factor("%"), unit_factor("cycle/second")
@@ -293,7 +293,7 @@ def _number(text: str) -> float | None:
 
 
 def _said(path: Path, *arguments: str) -> str:
-    """What a query prints; empty where it fails, since nothing but comfort hangs on it."""
+    """Output of a query; empty where the query fails, since only the wording of messages needs it."""
     try:
         done = subprocess.run(
             [str(path), *arguments],

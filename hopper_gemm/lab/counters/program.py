@@ -67,7 +67,7 @@ def _matrices(point: Point, seed: int) -> Workload:
 def _checked(point: Point, workload: Workload, store: Path | None) -> Launch:
     """The launch, having run on both sets; ours is compared with the reference first."""
     first, second = workload.sets[:2]
-    if point.config is None:
+    if point.is_baseline:
         launch: Launch = cublas_launch
         launch(first)
     else:

@@ -16,12 +16,12 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Recording, Taken
-from hopper_gemm.tune.run.task import Counter, Task
+from hopper_gemm.tune.run.question import Member, Recording
+from hopper_gemm.tune.run.task import LaunchCounter, Task
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import ROWS, read_study
-from hopper_gemm.tune.study.row import ResultsError, RowKey
+from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
 from hopper_gemm.tune.study.space import points
 from hopper_gemm.tune.study.spec import read_spec
 
@@ -41,7 +41,7 @@ def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counte
 
 
 def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """How long the roles of each point's kernel wait, as the kernel itself counts; one answer for each."""
+    """Waits of the roles of each point's kernel, counted by the kernel itself; one answer for each point."""
     from hopper_gemm.lab.counters.waits import WaitMeter
 
     meter = WaitMeter(gpu, store)
@@ -51,7 +51,7 @@ def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]
         meter.close()
 
 
-KINDS = {"profile": Counter(profile), "meter": Counter(meter, METER)}
+KINDS = {"profile": LaunchCounter(profile), "meter": LaunchCounter(meter, METER)}
 """Counters by name; the place of a counter is the process number of its rows."""
 
 
@@ -69,6 +69,8 @@ class Counting(Recording):
     Raises:
         SpecError, ResultsError: the target or the folder is not what it should be.
     """
+
+    records_crashes = False
 
     def __init__(
         self,
@@ -92,15 +94,15 @@ class Counting(Recording):
         }
         if limit is not None:
             for kind, of in self._open.items():
-                ours = [point for point in of if point.config is not None][:limit]
+                ours = [point for point in of if not point.is_baseline][:limit]
                 problems = {point.problem for point in ours}
-                self._open[kind] = [p for p in of if (p.problem in problems if p.config is None else p in ours)]
+                self._open[kind] = [p for p in of if (p.problem in problems if p.is_baseline else p in ours)]
         self.total = self.open
         self.written = 0
         self.failed: list[tuple[Point, str]] = []
         self._answered = 0
         self._finished: dict[str, Any] | None = None
-        """What was noted of the study's end; None where it has not ended."""
+        """The note of the study's end; None where it has not ended."""
 
     @property
     def open(self) -> int:
@@ -121,22 +123,19 @@ class Counting(Recording):
             if of:
                 self._open[kind] = of[CHUNK:]
                 process = list(KINDS).index(kind)
-                return Task(tuple(of[:CHUNK]), "count", KINDS[kind], stage="counters", process=process)
+                return Task(tuple(of[:CHUNK]), KINDS[kind], "counters", process)
         return None
 
-    def take(self, answers: Sequence[Taken]) -> None:
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
         """Record what was counted; what was not is told, and can be tried again."""
-        rows = []
-        for one in answers:
-            answer, point = one.answer, one.point
+        for _, row in rows:
             self._answered += 1
-            self._watch(point, answer.reason, self._answered, self.total)
-            if answer.status != "ok":
-                self.failed.append((point, f"{answer.status.replace('_', ' ')}: {answer.reason}"))
-                continue
-            rows.append(self._row(one))
-        self._folder.append(rows)
-        self.written += len(rows)
+            self._watch(row.point, row.reason, self._answered, self.total)
+            if not row.ok:
+                self.failed.append((row.point, f"{row.status.replace('_', ' ')}: {row.reason}"))
+        counted = [self._complete(row) for _, row in rows if row.ok]
+        self._folder.append(counted)
+        self.written += len(counted)
 
     def close(self) -> None:
         """Let the folder go."""
@@ -167,7 +166,7 @@ def _with_baselines(launches: Sequence[Point]) -> list[Point]:
     """Problem by problem, cuBLAS first."""
     by_problem: dict[Any, list[Point]] = {}
     for point in launches:
-        by_problem.setdefault(point.problem, [Point(point.problem, None)]).append(point)
+        by_problem.setdefault(point.problem, [Point(point.problem, "cublas")]).append(point)
     return [point for of in by_problem.values() for point in of]
 
 
@@ -176,7 +175,7 @@ def _key(point: Point, kind: str) -> RowKey:
 
 
 def folder_of(target: Path, gpu: str) -> Path:
-    """Where a target's counters go if nobody says otherwise: its own folder where that takes rows, else a local one.
+    """Default folder of a target's counters: its own folder where that takes rows, else a local one.
 
     Args:
         target: a study's folder, or a sweep's file.

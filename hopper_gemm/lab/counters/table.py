@@ -58,17 +58,17 @@ def with_counters(frame: pd.DataFrame, counted: Iterable[Row]) -> pd.DataFrame:
 
     Args:
         frame: rows of a sweep, as :func:`hopper_gemm.tune.study.reader.frame_of` gives them.
-        counted: rows of stage ``counters``; those without a config are the baseline's.
+        counted: rows of stage ``counters``; those of a baseline are cuBLAS's.
 
     Returns:
         The same rows in the same order, with the columns :data:`COUNTERS`, and :data:`PROFILED` again with
         ``baseline_`` before each; empty where nothing was counted, or other machine code than the row ran was profiled.
     """
-    by_config = {(row.point.problem, row.point.config): row.figures for row in counted}
+    by_config = {(row.point.problem, row.point.subject): row.figures for row in counted}
     added: list[list[float | None]] = []
     for record in frame.to_dict("records"):
         problem = problem_of(record)
-        ours, theirs = by_config.get((problem, config_of(record)), {}), by_config.get((problem, None), {})
+        ours, theirs = by_config.get((problem, config_of(record)), {}), by_config.get((problem, "cublas"), {})
         profiled = any(name in ours for name in PROFILED)  # a kernel that counts its own waits has code of its own
         if profiled and record["code"] and ours.get("code") and record["code"] != ours["code"]:
             ours = {}
@@ -99,11 +99,12 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
     """
     parts: dict[Any, dict[str, list[str]]] = {}
     for row in counted:
-        problem, config = row.point.problem, row.point.config
-        label = f"cuBLAS {row.figures.get('baseline_kernel', '')}" if config is None else str(config)
-        raster = "-"
-        if config is not None:
-            raster = f"{config.raster}{config.swizzle} ({roofline.best_swizzle(config, sms):.1f})"
+        problem, subject = row.point.problem, row.point.subject
+        if isinstance(subject, str):
+            label, raster = f"cuBLAS {row.figures.get('baseline_kernel', '')}", "-"
+        else:
+            label, best = str(subject), roofline.best_swizzle(subject, sms)
+            raster = f"{subject.raster}{subject.swizzle} ({best:.1f})"
         shown = [_shown(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
         title = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}"
         parts.setdefault((title, problem), {})[label] = [label, raster, *shown]

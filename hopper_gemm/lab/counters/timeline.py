@@ -52,7 +52,6 @@ def trace(
     traced, failed = 0, ""
     try:
         for point, why in points(spec).items():
-            assert point.config is not None
             name, problem = names[point.config], point.problem
             reply = Reply("raised", error=why) if why else child.ask(point, POINT_SECONDS)
             if reply.kind != "answer":

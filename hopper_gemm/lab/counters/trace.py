@@ -1,4 +1,4 @@
-"""When the roles of a CTA did what, by its SM's clock: the time stamps of a traced kernel.
+"""Time stamps of a traced kernel: the steps of each role of a CTA, by its SM's clock.
 
 The traced kernel is another binary than the one that is timed: one thread of each role of the first CTA stores the
 clock at every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little
@@ -18,13 +18,13 @@ from hopper_gemm.model.point import Point
 
 if TYPE_CHECKING:
     from hopper_gemm.compiler.loader import LoadedKernel
-    from hopper_gemm.tune.measure.workload import Operands
+    from hopper_gemm.tune.measure.workload import MatrixSet
 
 ROLES = ("producer", "consumer 0", "consumer 1", "consumer 2", "consumer 3")
 ROLE_MOMENTS = ("entry", "set_up", "first", "fed", "stored", "left")
 STAGE_MOMENTS = ("asked", "had", "issued", "released")
 ROLE_WORDS, STAGES = 8, 128
-"""What a traced kernel writes: for each role so many words of its own, then the moments of so many stages."""
+"""Words that a traced kernel writes for each role: those of the role, then the moments of its stages."""
 
 TRACE = "hopper_gemm.lab.ladder.meter:Trace"
 """The kernel's observer."""
@@ -75,7 +75,7 @@ def moments_of(words: np.ndarray) -> list[Moment]:
     return found
 
 
-def read_trace(kernel: LoadedKernel, operands: Operands) -> np.ndarray:
+def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
     """Launch a traced kernel once; (roles, words) of int32."""
     import torch
 
@@ -98,7 +98,6 @@ def tracing(store: Path | None, seed: int) -> Handler:
     from hopper_gemm.tune.measure.workload import make_workload
 
     def handle(point: Point) -> list[Moment]:
-        assert point.config is not None
         workload = make_workload(point.problem, describe_current().l2_bytes, seed)
         kernel = load(point.config, point.problem, store, TRACE)
         first, rotation = workload.sets[0], cycle(workload.sets)

@@ -1,4 +1,4 @@
-"""How often the roles of our kernel find the ring ready, and how long they wait for it, as they count it themselves.
+"""Waits of the kernel's roles for the ring: how often and how long, counted by the kernel itself.
 
 The counting kernel is another binary than the one that is timed, and slower: it reads the clock twice a stage. Its
 figures are shares, which that changes less than it changes times.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hopper_gemm.compiler.loader import LoadedKernel
     from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.tune.measure.workload import Operands, Workload
+    from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 SIDES: tuple[Side, ...] = get_args(Side)
 """Sides of the ring; a CTA writes one row for each. The first consumer reports for all."""
@@ -44,7 +44,7 @@ WARM_UP, LAUNCHES = 1, 3
 """Launches before those that count, and those of which the mean is taken."""
 
 PROTOCOL = {"warm_up": WARM_UP, "launches": LAUNCHES, "data": "normal"}
-"""What shapes the figures; it stands in the provenance."""
+"""Settings that shape the figures; provenance notes them."""
 
 POINT_SECONDS = 60.0
 """Allowance for a kernel: its matrices, its check, its launches."""
@@ -78,7 +78,7 @@ def _percent(part: np.ndarray, whole: np.ndarray, worked: np.ndarray) -> float:
     return float(100 * shares.mean(axis=1, where=worked).mean())
 
 
-def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[Operands]) -> np.ndarray:
+def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]) -> np.ndarray:
     """Launch a metered kernel on sets of matrices, one after the other without a pause.
 
     Args:
@@ -98,7 +98,9 @@ def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[Operands])
     return readings.cpu().numpy()
 
 
-def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands], store: Path | None = None) -> Counted:
+def measure_waits(
+    point: Point, workload: Workload, rotation: Iterator[MatrixSet], store: Path | None = None
+) -> Counted:
     """Check the metered kernel's product once, warm up, and take the mean of some launches.
 
     Args:
@@ -111,7 +113,6 @@ def measure_waits(point: Point, workload: Workload, rotation: Iterator[Operands]
     from hopper_gemm.compiler.loader import load
     from hopper_gemm.tune.measure.correctness import check, poison
 
-    assert point.config is not None
     problem, first = workload.problem, workload.sets[0]
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)

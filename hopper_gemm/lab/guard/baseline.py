@@ -9,10 +9,10 @@ from typing import Any
 from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, RecordedBinaryError, recorded_binaries
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate
-from hopper_gemm.tune.measure.workload import Operands, Workload
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 
-class Recorded(Baseline):
+class RecordedBaseline(Baseline):
     """The fastest binary recorded for a problem, in the context and the regime that are asked about. Its label is the
     digest of its machine code.
 
@@ -27,11 +27,11 @@ class Recorded(Baseline):
         self._root = root
 
     def missing(self) -> str | None:
-        """Whether any are recorded."""
+        """Say that no binary is recorded; None where there are some."""
         return None if self._binaries() else f"no binaries are recorded under {self._root or results_root()}"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Those of the problem."""
+        """The recorded binaries of the problem."""
         found = [_candidate(one) for one in self._binaries() if one.problem == workload.problem]
         if not found:
             raise BaselineError(f"no binary is recorded for {workload.problem} {workload.problem.dtype}")
@@ -52,7 +52,7 @@ def _candidate(binary: RecordedBinary) -> Candidate:
     except RecordedBinaryError as error:
         raise BaselineError(str(error)) from error
 
-    def launch(operands: Operands) -> None:
+    def launch(operands: MatrixSet) -> None:
         kernel(operands.a, operands.b, operands.theirs)
 
     return Candidate(launch, binary.report.code, binary)

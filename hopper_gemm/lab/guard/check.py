@@ -31,16 +31,17 @@ from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.statistics import Ratio, noise_floor
 from hopper_gemm.tune.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
-from hopper_gemm.tune.run.question import Member, Question, Taken
+from hopper_gemm.tune.run.question import Member, Question
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
 
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady()}
 
 MORE = 3
-"""How many times the pairs of a first timing that has not held are taken in a second one."""
+"""Factor of the number of pairs in the second timing of a kernel that did not hold in the first."""
 
 CODES = "recorded_code.json"
 """File of today's machine code, beside a tuned table."""
@@ -108,33 +109,35 @@ class Check(Question):
     def __init__(self, guarded: Sequence[Guarded], busy: Callable[[str], str] = lambda board: "") -> None:
         self._guarded, self._busy = {one.point: one for one in guarded}, busy
         self._left = deque(self._tasks())
-        self._found: dict[Point, Taken] = {}
+        self._tasks_of = {point: task for task in self._left for point in task.points}
+        self._found: dict[Point, Row] = {}
         self.checked: list[Checked] = []
 
     def next(self, member: Member) -> Task | None:
         """The next config."""
         return self._left.popleft() if self._left else None
 
-    def take(self, answers: Sequence[Taken]) -> None:
-        """Decide, where all answers of a config are in."""
-        for one in answers:
-            guarded = next(point for point in one.task.points if point in self._guarded)
-            self._found[one.point] = one
-            if all(point in self._found for point in one.task.points):
-                self._decide(self._guarded[guarded], one.task)
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+        """Decide, where all rows of a config are in."""
+        for _, row in rows:
+            task = self._tasks_of[row.point]
+            self._found[row.point] = row
+            if all(point in self._found for point in task.points):
+                guarded = next(point for point in task.points if point in self._guarded)
+                self._decide(self._guarded[guarded], task)
 
     def _tasks(self) -> list[Task]:
         """The binary beside itself for the noise floor, the config beside it, and beside cuBLAS."""
         tasks = []
         for point, guarded in self._guarded.items():
-            points = [replace(point, config=None), point]
+            points = [point.control, point]
             points += [replace(point, against="cublas")] if guarded.entry else []
-            tasks.append(Task(tuple(points), stage="check", protocol=PROTOCOLS[point.regime]))
+            tasks.append(Task(tuple(points), PROTOCOLS[point.regime], "check"))
         return tasks
 
     def _decide(self, guarded: Guarded, task: Task) -> None:
         point, found = guarded.point, self._found
-        control, now = found[replace(point, config=None)].answer, found[point].answer
+        control, now = found[point.control], found[point]
         figures: dict[str, Any] = {}
         if now.status == "no_baseline":  # such as a binary that another version of the DSL cannot load
             verdict = Verdict("unsure", f"not compared: {now.reason}")
@@ -151,19 +154,20 @@ class Check(Question):
             figures |= {"time_us": now.figures["time_us"], "pairs": pairs}
         timed = bool(figures) and verdict.status != "held"
         if (timed or verdict.status == "unsure") and not task.process:
-            assert task.protocol is not None
-            longer = replace(task.protocol, pairs=MORE * task.protocol.pairs)
-            again = replace(task, points=task.points[:2], protocol=longer, process=1)
+            protocol = PROTOCOLS[point.regime]
+            longer = replace(protocol, pairs=MORE * protocol.pairs)
+            again = replace(task, points=task.points[:2], method=longer, process=1)
             self._left.append(again)
-            for one in again.points:
-                del self._found[one]
+            for measured in again.points:
+                self._tasks_of[measured] = again
+                del self._found[measured]
             return
         beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
-        if entry is not None and beside is not None and beside.answer.status == "ok":
+        if entry is not None and beside is not None and beside.ok:
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
-            component = component_of(float(beside.answer.figures["baseline_us"]))
-            warning = record_verdict(recorded, ratio_of(beside.answer.figures), component)
-        board = found[point].member.board
+            component = component_of(float(beside.figures["baseline_us"]))
+            warning = record_verdict(recorded, ratio_of(beside.figures), component)
+        board = now.board
         told = self._busy(board) if timed else ""
         if told:
             verdict = Verdict("unsure", f"the GPU is busy ({told}); {verdict.message}")
@@ -173,7 +177,7 @@ class Check(Question):
 
 
 def guarded_of(table: Path) -> list[Guarded]:
-    """What is guarded beside a tuned table: the binaries in its folder, with their entries.
+    """The guarded kernels of a tuned table: the binaries in its folder, with their entries.
 
     Raises:
         TunedTableError, RecordedBinaryError: a file is damaged.
@@ -233,9 +237,9 @@ def record(table: Path) -> list[RecordedBinary]:
     suite = set(read_shapes().of_regime("burst"))
     best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
     finals = read_study(table.parent / "seed-table").stage("final")
-    ranked = sorted((row for row in finals if row.ok and row.point.config), key=lambda row: row.figures["speedup"])
+    ranked = sorted((row for row in finals if row.ok), key=lambda row: row.figures["speedup"])
     seed = {row.point.problem: row.point.config for row in ranked if row.point.regime == "burst"}
-    best |= {(problem, config): None for problem, config in seed.items() if config is not None}
+    best |= dict.fromkeys(seed.items())
     folder = table.parent / FOLDER
     kept = [record_binary(folder, config, problem) for problem, config in best]
     names = {path for one in kept for path in (one.object_file, one.about)}

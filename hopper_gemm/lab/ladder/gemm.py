@@ -90,12 +90,12 @@ class LadderGemm(ThreadGemm):
 
     @property
     def scheduler(self) -> type[TileScheduler]:
-        """Who takes which tile."""
+        """The scheduler: which CTA takes which tile."""
         return StreamScheduler if self.config.stream_k else TileScheduler
 
     @property
     def sums(self) -> type[Parts]:
-        """How what several CTAs computed of a tile is added up."""
+        """The reduction of a tile that several CTAs computed in parts."""
         return StreamParts if self.config.stream_k else Parts
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
@@ -146,7 +146,7 @@ class LadderGemm(ThreadGemm):
 
     @cute.jit
     def _play(self, task: CtaTask) -> None:
-        """One role a warpgroup; without a producer all are consumers."""
+        """Run one role in each warpgroup; without a producer all are consumers."""
         if cutlass.const_expr(self.config.specialised):
             HopperGemm._play(self, task)
         else:

@@ -124,7 +124,7 @@ class LibraryRing(LadderRing):
         self._pipe.producer_tail(state.state.clone())
 
     def peek_empty(self, index: Int32, parity: Int32) -> Boolean:
-        """Whether the slot is empty by the end of a sleep."""
+        """Return True if the slot is empty by the end of a sleep."""
         return self._pipe.producer_try_acquire(self._at(index, parity))
 
     def wait(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
@@ -132,7 +132,7 @@ class LibraryRing(LadderRing):
         self._pipe.consumer_wait(self._at(index, parity), passed)
 
     def peek_full(self, index: Int32, parity: Int32) -> Boolean:
-        """Whether the slot is full by the end of a sleep."""
+        """Return True if the slot is full by the end of a sleep."""
         return self._pipe.consumer_try_wait(self._at(index, parity))
 
     @cute.jit

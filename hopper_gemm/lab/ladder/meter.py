@@ -163,7 +163,7 @@ class Trace(Observer):
         return Trace(readings, cute.arch.clock())
 
     def role(self, place: Place, number: Int32 | int) -> Trace:
-        """One thread of the role, in the first CTA."""
+        """The trace of a role: one of its threads writes, in the first CTA."""
         first = (place.cluster == 0) & (place.rank_m == 0) & (place.rank_n == 0)
         trace = Trace(self.readings, self.entered, number, Boolean(first & (place.in_group == 0)))
         trace._put(Stamp._fields.index("entry"), trace.speaks, self.entered)

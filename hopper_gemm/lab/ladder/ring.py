@@ -138,7 +138,7 @@ class LadderRing(Ring):
                 self._wait(self.full(load) + index, parity)
 
     def peek_full(self, index: Int32, parity: Int32) -> Boolean:
-        """Whether the slot is already full; never blocks for long."""
+        """Return True if the slot is already full; never blocks for long."""
         passed = cute.arch.mbarrier_test_wait(self.full() + index, parity)
         for load in range(1, len(self._announced)):
             passed = passed & cute.arch.mbarrier_test_wait(self.full(load) + index, parity)
@@ -160,7 +160,7 @@ class LadderRing(Ring):
                 cute.arch.mbarrier_arrive(self.empty + index)
 
     def arrives(self, lane: Int32, warp: Int32) -> Boolean | None:
-        """Whether a lane takes part in releases; None where every lane does, or one that is elected."""
+        """Return True if a lane takes part in releases; None where every lane does, or an elected one."""
         if self.releases in ("consumer", "elected"):
             return None
         speaks = super().arrives(lane, warp)

@@ -58,7 +58,7 @@ class StreamRaster(Raster):
 
 @dataclass(frozen=True)
 class StreamPlace(Bundle):
-    """Where a cluster stands in stream-K: the next tile of whole waves, the next stage of its stretch, and its end."""
+    """Place of a cluster in stream-K: the next tile of whole waves, the next stage of its stretch, and its end."""
 
     index: Int32
     at: Int32
@@ -98,7 +98,7 @@ class StreamWalk(Static):
         return StreamWalk(raster, k_tiles, cluster, whole, clusters, length // clusters, length % clusters)
 
     def begin(self, cluster: Int32) -> Int32:
-        """Where a cluster's stretch begins; the one before ends there. Clusters without a stretch begin at the end."""
+        """First stage of a cluster's stretch, where the one before ends; the end of all where it has no stretch."""
         most = cutlass.min(cluster, self.clusters)
         return most * self.each + cutlass.min(most, self.over)
 
@@ -107,7 +107,7 @@ class StreamWalk(Static):
         return StreamPlace(Int32(self.cluster), self.begin(self.cluster), self.begin(self.cluster + 1))
 
     def more(self, place: StreamPlace) -> Boolean:
-        """Whether there is an item at a place."""
+        """Return True if there is an item at a place."""
         return (place.index < self.whole) | (place.at < place.end)
 
     def item(self, place: StreamPlace) -> Item:
@@ -304,7 +304,7 @@ class StreamParts(Parts):
     """One consumer's part in adding up pieces."""
 
     def reduction(self, item: Item, size: int, chunk: int) -> Reduction | StreamSum:
-        """How the pieces of a tile come together."""
+        """The reduction of a tile from its pieces."""
         config, scheduler, place = self.config, self.scheduler, self.scheduler.place
         share = place.rank * config.consumers + self.consumer
         shares = config.cluster_m * config.cluster_n * config.consumers

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, has_rows, read_study
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.tables.compare import cells, means
+from hopper_gemm.tune.tables.comparison import cells, means
 from hopper_gemm.tune.tables.pages.publish import COMPARISON, TABLE
 from hopper_gemm.tune.tables.pages.report import scope
 from hopper_gemm.tune.tables.pivot import escaped, interval, markdown, one_line
@@ -37,17 +36,17 @@ geometric mean over its problems."""
 ARCHIVED = """# Archived results
 
 Superseded studies and those of one question: rows and `provenance.json` alone. `hopper-gemm table DIR --write` makes a
-folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`. The studies to
-read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
+folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`, if it has one.
+The studies to read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
 
-Best: as there; earlier kernels, mostly chained, on boards that rows do not name."""
+Best: as there; earlier kernels, mostly chained; rows of 2026-11-21 and of the night after do not name their board."""
 
 DATED = re.compile(r"^\d{4}-\d\d-\d\d-")
 """Prefix of the name of an archived folder: its date."""
 
 
 def index(root: Path) -> str:
-    """The Markdown index of one GPU's results; searches of a list's problems stand in their list's page.
+    """The Markdown index of one GPU's results.
 
     Args:
         root: a folder of results folders, such as ``results/h200``, or their archive, ``results/archive/h200``.
@@ -56,17 +55,13 @@ def index(root: Path) -> str:
         ResultsError: a folder in it is damaged; the message says where.
     """
     notes = tomllib.loads((root / NOTES).read_text()) if (root / NOTES).is_file() else {}
-    folders = [path for path in (*root.glob("*"), *root.glob("*/*")) if path.is_dir() and not _search(path)]
+    folders = [path for path in (*root.glob("*"), *root.glob("*/*")) if path.is_dir()]
     names = {str(path.relative_to(root)): path for path in sorted(folders) if has_rows(path)}
     archived = root.parent.name == "archive"
     order = {} if archived else {name: place for place, name in enumerate(notes)}
     studies = {name: read_study(names[name]) for name in sorted(names, key=lambda name: order.get(name, len(order)))}
     title = ARCHIVED if archived else TITLE
     return f"{title.format(name=root.name)}\n\n{_table(studies, notes)}\n"
-
-
-def _search(folder: Path) -> bool:
-    return folder.name.startswith("tune-")
 
 
 def _key(name: str) -> str:
@@ -97,11 +92,11 @@ def missing(study: Study) -> str:
 
 
 def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:
-    """The configs that ran, by the point without them."""
+    """The kernels and baselines that ran, by what they are paired with."""
     found: dict[Point, set[Any]] = {}
     for row in rows:
         if row.ok:
-            found.setdefault(replace(row.point, config=None), set()).add(row.point.config)
+            found.setdefault(row.point.control, set()).add(row.point.subject)
     return found
 
 
@@ -132,11 +127,10 @@ def _best(study: Study) -> str:
         said = (f"{one.speedup:.3f}x {one.against}{f' {one.context}' if several else ''}" for one in compared)
         return ", ".join(said)
     for stage, where in (("final", ""), ("sweep", " in the sweep")):
-        ran = [row for row in pooled(study.stage(stage)) if row.ok and row.point.config is not None]
+        ran = [row for row in pooled(study.stage(stage)) if row.ok and not row.point.is_baseline]
         if ran:
             best = max(ran, key=lambda row: float(row.figures["speedup"]))
             config, point = best.point.config, best.point
-            assert config is not None
             tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k}"
             return f"{interval(best.figures)}{where}, {point.problem} {point.regime}: {tile}"
     return ""

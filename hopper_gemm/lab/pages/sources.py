@@ -1,4 +1,4 @@
-"""What the project's source texts claim, in a form to lay beside recorded rows."""
+"""Claims of the project's source texts, in a form to lay beside recorded rows."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def recorded(name: str) -> Study:
 
 
 def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:
-    """What each role of a traced CTA did from when to when.
+    """Spans of each role of a traced CTA: loads, math and waits, with their start and end.
 
     Args:
         moments: of one launch: role, stage, moment and clocks, as ``hopper-gemm trace`` writes them.

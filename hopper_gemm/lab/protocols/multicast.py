@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 from hopper_gemm.lab.protocols.ring import Barrier
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
 
 CTAS = (0, 1)
 A_BYTES, B_BYTES = 3, 2
 
 
 @dataclass(frozen=True)
-class Cta:
+class MulticastCta:
     """Fills that its producer has started, its consumer has read and given back; the barriers of each slot."""
 
     full: tuple[Barrier, ...]
@@ -30,13 +30,13 @@ class Cta:
 
 
 @dataclass(frozen=True)
-class Moment:
+class MulticastState:
     """Both CTAs, and what is under way: (to which CTA, fill, bytes, number of the load)."""
 
-    ctas: tuple[Cta, Cta]
+    ctas: tuple[MulticastCta, MulticastCta]
     flying: frozenset[tuple[int, int, int, int]] = frozenset()
 
-    def having(self, cta: int, **changes: object) -> Moment:
+    def having(self, cta: int, **changes: object) -> MulticastState:
         """The moment with another CTA."""
         ctas = list(self.ctas)
         ctas[cta] = replace(ctas[cta], **changes)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Pair:
+class MulticastPair:
     """Two CTAs that share B.
 
     Args:
@@ -67,8 +67,8 @@ class Pair:
             Broken: ``overwrite``, ``early read``, ``bytes``, ``arrivals`` or ``deadlock``.
         """
         empty = Barrier(len(self.told), len(self.told))
-        idle = Cta((Barrier(1, 1),) * self.stages, (empty,) * self.stages)
-        return explore(Moment((idle, idle)), self._moves, self._ended)
+        idle = MulticastCta((Barrier(1, 1),) * self.stages, (empty,) * self.stages)
+        return explore(MulticastState((idle, idle)), self._moves, self._ended)
 
     def _sent(self, cta: int, fill: int) -> int:
         """Bytes of B that a CTA sends to both."""
@@ -76,7 +76,7 @@ class Pair:
             return B_BYTES // len(CTAS)
         return B_BYTES if fill % len(CTAS) == cta else 0
 
-    def _moves(self, moment: Moment) -> Iterator[Moment]:
+    def _moves(self, moment: MulticastState) -> Iterator[MulticastState]:
         for number in CTAS:
             cta = moment.ctas[number]
             slot, round_ = cta.loaded % self.stages, cta.loaded // self.stages
@@ -102,7 +102,7 @@ class Pair:
             full = _put(cta.full, slot, cta.full[slot].land(size, fill // self.stages))
             yield replace(moment.having(to, full=full), flying=moment.flying - {load})
 
-    def _release(self, moment: Moment, number: int) -> Moment:
+    def _release(self, moment: MulticastState, number: int) -> MulticastState:
         cta = moment.ctas[number]
         slot, round_ = cta.released % self.stages, cta.released // self.stages
         moment = moment.having(number, released=cta.released + 1)
@@ -112,7 +112,7 @@ class Pair:
             moment = moment.having(to, empty=_put(empty, slot, empty[slot].arrive(1, round_)))
         return moment
 
-    def _ended(self, moment: Moment) -> None:
+    def _ended(self, moment: MulticastState) -> None:
         if any(cta.released < self.fills for cta in moment.ctas):
             raise Broken("deadlock", str(moment))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 
 Fault = Literal["", "torn", "short total", "whole waves"]
 """A mistake to make: read the counter and write it in two steps; reset it one too early; reset it at the end of the
@@ -21,7 +21,7 @@ meetings that all attend."""
 
 @dataclass(frozen=True, order=True)
 class Producer:
-    """Where one producer stands.
+    """State of one producer.
 
     Args:
         attends: meetings of its tiles.
@@ -39,7 +39,7 @@ class Producer:
 
 
 @dataclass(frozen=True)
-class Moment:
+class PaceState:
     """The counter, and every producer."""
 
     counter: int
@@ -68,7 +68,7 @@ class Meetings:
 
     @property
     def total(self) -> int:
-        """What the counter reaches before it is set back."""
+        """Value that the counter reaches before it is set back."""
         if self.fault == "whole waves":
             return self.shared * len(self.attends)
         return sum(self.attends) - (self.fault == "short total")
@@ -80,10 +80,10 @@ class Meetings:
             Broken: a producer does not get to its end (``deadlock``), the counter is not zero then (``counter``), or a
                 producer is further ahead than allowed (``ahead``).
         """
-        start = Moment(0, tuple(sorted(Producer(attends, looks=self.looks or 0) for attends in self.attends)))
+        start = PaceState(0, tuple(sorted(Producer(attends, looks=self.looks or 0) for attends in self.attends)))
         return explore(start, self._moves, self._ended)
 
-    def _moves(self, moment: Moment) -> Iterator[Moment]:
+    def _moves(self, moment: PaceState) -> Iterator[PaceState]:
         came = [one.attended for one in moment.producers]
         if self.ahead and len(came) * max(came) - sum(came) >= self.ahead * len(came):
             raise Broken("ahead", str(moment))
@@ -95,7 +95,7 @@ class Meetings:
             if one.step == "done" or waits or (one.step == "absent" and under_way == self.resident):
                 continue
             counter, after = self._step(moment.counter, one)
-            yield Moment(counter, tuple(sorted((*moment.producers[:i], after, *moment.producers[i + 1 :]))))
+            yield PaceState(counter, tuple(sorted((*moment.producers[:i], after, *moment.producers[i + 1 :]))))
 
     def _step(self, counter: int, one: Producer) -> tuple[int, Producer]:
         if one.step == "absent":
@@ -125,7 +125,7 @@ class Meetings:
     def _next(one: Producer) -> Producer:
         return replace(one, step="done" if one.attended == one.attends else "come")
 
-    def _ended(self, moment: Moment) -> None:
+    def _ended(self, moment: PaceState) -> None:
         if any(one.step != "done" for one in moment.producers):
             raise Broken("deadlock", str(moment))
         if moment.counter:

@@ -1,7 +1,7 @@
 """The ring's protocol, written out: what every role does step by step, and what a barrier makes of it.
 
 :mod:`hopper_gemm.kernel.pipeline` says who waits for whom; here the same waits and arrivals are plain values, which
-:mod:`hopper_gemm.lab.protocols.machine` runs and watches. A barrier counts its phases where the chip keeps only a
+:mod:`hopper_gemm.lab.protocols.ring_machine` runs and watches. A barrier counts its phases where the chip keeps only a
 parity, so that a waiter let through by the right parity of the wrong phase is seen; each filling of a slot has a
 number, so that a slot loaded anew under a running wgmma is seen. Fill ``f`` lives in slot ``f % stages`` and is that
 slot's round ``f // stages``.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from hopper_gemm.lab.protocols.search import Broken
+from hopper_gemm.lab.protocols.exploration import Broken
 
 OPERAND_BYTES = (2, 1)
 """Bytes that A and B bring to a stage; unequal, so that one cannot stand for the other."""
@@ -56,7 +56,7 @@ class Barrier(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class RingStep:
     """One line of a role's program.
 
     Args:
@@ -77,7 +77,7 @@ class Step:
 
 
 Move = tuple[str, int] | tuple[str, int, int]
-"""What happens: a kind and the role, or ``land`` with fill and operand."""
+"""An event: a kind and the role, or ``land`` with fill and operand."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Protocol:
         return (a + b,) if self.one_full else (a, b)
 
     def owns(self, consumer: int, tile: int) -> bool:
-        """Whether a consumer works on a tile."""
+        """Return True if a consumer works on a tile."""
         return not self.pingpong or tile % self.consumers == consumer
 
     @cached_property
@@ -170,14 +170,14 @@ class Protocol:
         return tuple(tiles[fill // self.k_tiles] for fill in range(self.fills))
 
     @cached_property
-    def programs(self) -> tuple[tuple[Step, ...], ...]:
+    def programs(self) -> tuple[tuple[RingStep, ...], ...]:
         """The steps of each role."""
         ahead = self.fault.phase_ahead
-        load = tuple(Step("load", fill, place(self.stages, fill, ahead)[1]) for fill in range(self.fills))
+        load = tuple(RingStep("load", fill, place(self.stages, fill, ahead)[1]) for fill in range(self.fills))
         multiply = [tuple(self._multiply(consumer)) for consumer in range(self.consumers)]
         return (load, *(program for program in multiply for _ in range(self.warps)))
 
-    def _multiply(self, consumer: int) -> Iterator[Step]:
+    def _multiply(self, consumer: int) -> Iterator[RingStep]:
         """Step by step what :func:`hopper_gemm.kernel.consumer.multiply_tile` does, tile after tile."""
         lag = self.stagger - self.fault.early
         behind = consumer * self.skew
@@ -188,12 +188,12 @@ class Protocol:
             turn = first - 1 if tile and self.pingpong and self.fault.ordered else None
             for k in range(self.k_tiles):
                 parity = place(self.stages, first + k)[1]
-                yield Step("read", first + k, parity, turn, behind=0 if tile or k else behind)
+                yield RingStep("read", first + k, parity, turn, behind=0 if tile or k else behind)
                 fill = first + k - lag if lag <= k < self.k_tiles - self.held + lag else None
-                yield Step("release", fill, leave=self.stagger + self.fault.lax)
-            yield Step("release", None)
+                yield RingStep("release", fill, leave=self.stagger + self.fault.lax)
+            yield RingStep("release", None)
             for k in range(max(lag, self.k_tiles), self.k_tiles + lag - self.held):
                 if not self.fault.skip_drain:
-                    yield Step("release", first + k - lag, leave=self.k_tiles)
+                    yield RingStep("release", first + k - lag, leave=self.k_tiles)
             for fill in range(first + self.k_tiles - self.held, first + self.k_tiles):
-                yield Step("release", fill, leave=self.k_tiles)
+                yield RingStep("release", fill, leave=self.k_tiles)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hopper_gemm.lab.protocols.search import Broken, Explored, explore
+from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 
 SLOTS = 2
 NO_MORE, NOTHING = -1, -2
@@ -27,8 +27,8 @@ slots of the ring came back; write a number after its stage is announced."""
 
 
 @dataclass(frozen=True, order=True)
-class Cta:
-    """Where the producer and the consumer of one CTA stand.
+class SchedulerCta:
+    """State of the producer and the consumer of one CTA.
 
     Args:
         producer: ``ask``, ``write`` (of a torn addition), ``take``, ``reset``, ``post``, ``get``, ``return``, ``load``,
@@ -65,19 +65,19 @@ class Cta:
 
     @property
     def gone(self) -> bool:
-        """Whether the CTA has left its SM, and with it its shared memory."""
+        """Return True if the CTA has left its SM, and with it its shared memory."""
         return self.producer == self.consumer == "done"
 
 
 @dataclass(frozen=True, order=True)
-class Cluster:
+class SchedulerCluster:
     """The CTAs of a cluster, the first being the one that asks, and numbers on their way: (to, turn, number)."""
 
-    ctas: tuple[Cta, ...]
+    ctas: tuple[SchedulerCta, ...]
     begun: bool = False
     mail: tuple[tuple[int, int, int], ...] = ()
 
-    def having(self, rank: int, **changes: Any) -> Cluster:
+    def having(self, rank: int, **changes: Any) -> SchedulerCluster:
         """The cluster with another CTA."""
         ctas = self.ctas
         return replace(self, ctas=(*ctas[:rank], replace(ctas[rank], **changes), *ctas[rank + 1 :]))
@@ -89,20 +89,20 @@ class Cluster:
                 raise Broken("gone", f"CTA {rank} has left: {self}")
 
     def given_back(self, stages: int) -> bool:
-        """Whether all consumers have given back so many stages."""
+        """Return True if all consumers have given back so many stages."""
         return all(cta.released >= stages for cta in self.ctas)
 
     def taken_out(self, numbers: int) -> bool:
-        """Whether every mailbox has given back so many numbers."""
+        """Return True if every mailbox has given back so many numbers."""
         return all(cta.returned >= numbers for cta in self.ctas[1:])
 
 
 @dataclass(frozen=True)
-class Moment:
+class SchedulerState:
     """The counter, and every cluster."""
 
     counter: int
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[SchedulerCluster, ...]
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class Launch:
                 overwritten before it was taken out.
         """
         tags = (NOTHING,) * self.stages
-        ctas = (Cta("ask", tags=tags), *(Cta("get", tags=tags) for _ in range(self.size - 1)))
-        return explore(Moment(0, (Cluster(ctas),) * self.clusters), self._moves, self._ended)
+        ctas = (SchedulerCta("ask", tags=tags), *(SchedulerCta("get", tags=tags) for _ in range(self.size - 1)))
+        return explore(SchedulerState(0, (SchedulerCluster(ctas),) * self.clusters), self._moves, self._ended)
 
-    def _moves(self, moment: Moment) -> Iterator[Moment]:
+    def _moves(self, moment: SchedulerState) -> Iterator[SchedulerState]:
         under_way = sum(one.begun and not all(cta.gone for cta in one.ctas) for one in moment.clusters)
         for i, cluster in enumerate(moment.clusters):
             if cluster.begun:
@@ -147,9 +147,9 @@ class Launch:
             else:
                 steps = iter([(moment.counter, replace(cluster, begun=True))] if under_way < self.resident else [])
             for counter, after in steps:  # clusters are alike: in what order they are listed makes no difference
-                yield Moment(counter, tuple(sorted((*moment.clusters[:i], after, *moment.clusters[i + 1 :]))))
+                yield SchedulerState(counter, tuple(sorted((*moment.clusters[:i], after, *moment.clusters[i + 1 :]))))
 
-    def _steps(self, counter: int, cluster: Cluster) -> Iterator[tuple[int, Cluster]]:
+    def _steps(self, counter: int, cluster: SchedulerCluster) -> Iterator[tuple[int, SchedulerCluster]]:
         for rank, cta in enumerate(cluster.ctas):
             if self._may_produce(cluster, cta):
                 yield self._produce(counter, cluster, rank, cta)
@@ -160,7 +160,7 @@ class Launch:
 
     # The producers: DynamicWalk.ask, next and leave; Fill.tile and end ------------------------------
 
-    def _may_produce(self, cluster: Cluster, cta: Cta) -> bool:
+    def _may_produce(self, cluster: SchedulerCluster, cta: SchedulerCta) -> bool:
         if cta.producer == "post":
             return self.fault == "full mailbox" or cluster.taken_out(cta.turn - SLOTS + 1)
         if cta.producer == "get":
@@ -173,7 +173,9 @@ class Launch:
             return self.fault == "leave at once" or cluster.taken_out(cta.turn)
         return cta.producer != "done"
 
-    def _produce(self, counter: int, cluster: Cluster, rank: int, cta: Cta) -> tuple[int, Cluster]:
+    def _produce(
+        self, counter: int, cluster: SchedulerCluster, rank: int, cta: SchedulerCta
+    ) -> tuple[int, SchedulerCluster]:
         step, others = cta.producer, range(1, self.size)
         after: dict[str, Any] = {}
         if step == "ask" and self.fault == "torn":
@@ -220,18 +222,18 @@ class Launch:
             return {"producer": "finish"}
         return {"todo": self.k_tiles, "producer": "load" if rank else "ask"}
 
-    def _loaded(self, cta: Cta, rank: int) -> dict[str, Any]:
-        """What follows a stage, or the number that says that there is no more."""
+    def _loaded(self, cta: SchedulerCta, rank: int) -> dict[str, Any]:
+        """The step after a stage, or the number that says that there is no more."""
         if cta.index >= self.items:
             return {"producer": "drain" if self.size > 1 else "done"}
         more = "get" if rank else "take"
         return {"todo": cta.todo - 1, "producer": "load" if cta.todo > 1 else more}
 
-    def _tagged(self, cta: Cta, fill: int) -> tuple[int, ...]:
+    def _tagged(self, cta: SchedulerCta, fill: int) -> tuple[int, ...]:
         slot, number = fill % self.stages, cta.index if cta.index < self.items else NO_MORE
         return (*cta.tags[:slot], number, *cta.tags[slot + 1 :])
 
-    def _deliver(self, cluster: Cluster, one: tuple[int, int, int]) -> Cluster:
+    def _deliver(self, cluster: SchedulerCluster, one: tuple[int, int, int]) -> SchedulerCluster:
         """A number arrives in a mailbox, with the bytes that its full barrier waits for."""
         rank, turn, number = one
         cluster.reach(range(rank, rank + 1))
@@ -245,12 +247,12 @@ class Launch:
 
     # The consumers: ReceivedWalk.next, multiply_tile --------------------------------------------------
 
-    def _full(self, cluster: Cluster, cta: Cta) -> bool:
-        """Whether the consumer's next slot is full: every CTA has loaded it, or its own says that there is no more."""
+    def _full(self, cluster: SchedulerCluster, cta: SchedulerCta) -> bool:
+        """Return True if the consumer's next slot is full: loaded by every CTA, or marked as the end by its own."""
         last = cta.tags[cta.released % self.stages] == NO_MORE
         return all(other.loaded > cta.released for other in ((cta,) if last else cluster.ctas))
 
-    def _consume(self, cluster: Cluster, rank: int, cta: Cta) -> Cluster:
+    def _consume(self, cluster: SchedulerCluster, rank: int, cta: SchedulerCta) -> SchedulerCluster:
         if cta.consumer == "wait":
             number = cta.tags[cta.released % self.stages]
             if number != NO_MORE:
@@ -262,7 +264,7 @@ class Launch:
 
     # What must hold ------------------------------------------------------------------------------
 
-    def _ended(self, moment: Moment) -> None:
+    def _ended(self, moment: SchedulerState) -> None:
         if not all(cta.gone for cluster in moment.clusters for cta in cluster.ctas):
             raise Broken("deadlock", str(moment))
         if moment.counter:

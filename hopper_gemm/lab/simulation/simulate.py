@@ -24,7 +24,7 @@ SHARE = 0.05
 """Part of the space in which the default sampler should get there."""
 
 BLIND = "-blind"
-"""What ends the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
+"""End of the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
 study that is searched, only this says what the sampler itself finds."""
 
 
@@ -47,11 +47,11 @@ class Recorded:
     @staticmethod
     def of(rows: Sequence[Row]) -> Recorded | None:
         """From the rows of a place; None where fewer than two ran."""
-        legal = {row.point.config: row for row in rows if row.status != "illegal" and row.point.config is not None}
+        legal = {row.point.config: row for row in rows if row.status != "illegal" and not row.point.is_baseline}
         if sum(row.ok for row in legal.values()) < 2:
             return None
         point = next(iter(legal.values())).point
-        configs = [config for config in legal if config is not None]
+        configs = list(legal)
         speedups = np.array([row.figures["speedup"] if row.ok else np.nan for row in legal.values()])
         return Recorded(place_of(point), LegalSpace(configs), speedups, predictions(configs, point.problem))
 

@@ -18,7 +18,7 @@ from hopper_gemm.model.rules.shape import K_DEPTH_MAX, TILE_M
 from hopper_gemm.tune.parameters import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, all_values, config_of, varied
 
 USUAL = 0.88
-"""How likely a parameter that is a technique keeps its default."""
+"""Probability that a parameter that is a technique keeps its default."""
 
 DRAWN = tuple(name for name in PARAMETERS if name != "spills")
 """Parameters that are drawn. ``spills`` is none of them: it is a switch for one study of the design ladder that turns
@@ -78,7 +78,7 @@ class Pair:
 
 
 def values_of(name: str) -> tuple[Any, ...]:
-    """What is drawn of a parameter."""
+    """Values that are drawn of a parameter."""
     parameter = PARAMETERS[name]
     if parameter.flag:
         return (True, False, *parameter.words)

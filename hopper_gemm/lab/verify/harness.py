@@ -20,8 +20,8 @@ from hopper_gemm.lab.verify.rows import (
     NOT_BUILT,
     WENT_WRONG,
     Judgement,
-    Row,
     Rows,
+    VerifyRow,
     failed_before,
     judged,
     verifier_digest,
@@ -42,7 +42,7 @@ BOARDS = 2
 
 JUDGES = (
     "hopper_gemm.tune.measure.correctness",
-    *(f"hopper_gemm.lab.verify.{name}" for name in ("busy", "check", "harness", "load")),
+    *(f"hopper_gemm.lab.verify.{name}" for name in ("busy", "harness", "judge", "load")),
 )
 """Modules that decide what is right on a GPU."""
 
@@ -57,7 +57,7 @@ PROCESSES = "processes"
 
 
 @dataclass(frozen=True)
-class Job:
+class VerifyJob:
     """One thing to verify on a GPU.
 
     Args:
@@ -80,13 +80,13 @@ class Job:
 
     @property
     def kernels(self) -> list[KernelId]:
-        """What must be compiled; the pair's own first."""
+        """Kernels to compile; the pair's own first."""
         return [KernelId.of(pair.config, pair.problem) for pair in (self.pair, *self.also)]
 
-    def row(self, status: str = "", **about: Any) -> Row:
+    def row(self, status: str = "", **about: Any) -> VerifyRow:
         """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
         kernel, verifier = sources()
-        return Row(self.kind, self.pair.as_dict(), status, kernel=kernel, verifier=verifier, **about)
+        return VerifyRow(self.kind, self.pair.as_dict(), status, kernel=kernel, verifier=verifier, **about)
 
 
 def sources() -> tuple[str, str]:
@@ -94,22 +94,22 @@ def sources() -> tuple[str, str]:
     return kernel_digest(), verifier_digest(*JUDGES)
 
 
-def suspects(rows: Iterable[Row], jobs: Iterable[Job]) -> list[Job]:
+def suspects(rows: Iterable[VerifyRow], jobs: Iterable[VerifyJob]) -> list[VerifyJob]:
     """Jobs on pairs that failed with earlier sources and can run now, where they are not among the jobs.
 
     Args:
         rows: of any sources.
         jobs: already wanted.
     """
-    known, found = {job.row().thing for job in jobs}, list[Job]()
+    known, found = {job.row().thing for job in jobs}, list[VerifyJob]()
     for thing, row in failed_before(rows, {sources()}).items():
         pair = legal_pair(row) if row.kind == "pair" and thing not in known else None
         if pair is not None:
-            found.append(Job(pair))
+            found.append(VerifyJob(pair))
     return found
 
 
-def legal_pair(row: Row) -> Pair | None:
+def legal_pair(row: VerifyRow) -> Pair | None:
     """The pair of a row; None where a rule refuses it, or its config has parameters that are gone."""
     try:
         pair = Pair.of(row.subject)
@@ -118,7 +118,7 @@ def legal_pair(row: Row) -> Pair | None:
     return pair if is_legal(pair.config, pair.problem) else None
 
 
-Ready = queue.SimpleQueue[tuple[Job, str] | None]
+Ready = queue.SimpleQueue[tuple[VerifyJob, str] | None]
 """Jobs whose kernels are compiled, with the first one's machine code; None ends it."""
 
 
@@ -146,9 +146,9 @@ class Harness:
         self.rows, self.failed = Rows(folder), 0
         self._store, self._boards, self._factory, self._say, self._pool = store, boards, factory, say, pool
         self._lock, self._done, self._total, self._said = threading.Lock(), 0, 0, time.monotonic()
-        self._to_shrink: queue.SimpleQueue[tuple[Job, Row]] = queue.SimpleQueue()
+        self._to_shrink: queue.SimpleQueue[tuple[VerifyJob, VerifyRow]] = queue.SimpleQueue()
 
-    def run(self, jobs: Iterable[Job], seconds: float | None = None) -> None:
+    def run(self, jobs: Iterable[VerifyJob], seconds: float | None = None) -> None:
         """Do what has no row yet: kernels compile on all cores while the GPUs check those that are ready.
 
         What failed before comes first, on :data:`BOARDS` boards where so many are at hand. In the end, failures are
@@ -159,7 +159,7 @@ class Harness:
             seconds: after so long no other job is begun.
         """
         done, before = judged(self.rows.rows), failed_before(self.rows.rows, {sources()})
-        first, rest = list[tuple[Job, list[Ready]]](), list[tuple[Job, list[Ready]]]()
+        first, rest = list[tuple[VerifyJob, list[Ready]]](), list[tuple[VerifyJob, list[Ready]]]()
         shared, own = Ready(), [Ready() for _ in self._boards]
         for job in jobs:
             found = done.get(job.row().key)
@@ -194,7 +194,7 @@ class Harness:
                 worker.join()
 
     def _boards_left(self, found: Judgement | None) -> list[int]:
-        """Which of the boards a thing that failed before is still to be verified on, by their place among them."""
+        """Boards, by index, on which a thing that failed before is still to be verified."""
         runs = found.runs if found else []
         if any(row.status in NOT_BUILT for row in runs):
             return []
@@ -202,7 +202,7 @@ class Harness:
         left = [number for number, board in enumerate(self._boards) if board.uuid not in seen]
         return left[: max(0, min(BOARDS, len(self._boards)) - len(seen))]
 
-    def _build(self, pool: CompilePool, job: Job, to: Sequence[Ready]) -> None:
+    def _build(self, pool: CompilePool, job: VerifyJob, to: Sequence[Ready]) -> None:
         """Wait for a job's kernels; the job is then ready, or is done where one does not compile."""
         built = [pool.result(kernel) for kernel in job.kernels]
         bad = next((one for one in built if one.status != "ok"), None)
@@ -228,7 +228,7 @@ class Harness:
             for child in children:
                 child.close()
 
-    def _settle(self, job: Job, code: str, board: GpuId, children: list[Child]) -> None:
+    def _settle(self, job: VerifyJob, code: str, board: GpuId, children: list[Child]) -> None:
         begun = time.monotonic()
         status, reason, bits = self._ask(job, children, ANSWER_SECONDS)
         about = {"code": code, "bits": bits, "board": board.uuid, "gpu": board.name}
@@ -237,13 +237,13 @@ class Harness:
         if _to_be_shrunk(row):
             self._to_shrink.put((job, row))
 
-    def _next_failure(self) -> tuple[Job, Row] | None:
+    def _next_failure(self) -> tuple[VerifyJob, VerifyRow] | None:
         try:
             return self._to_shrink.get_nowait()
         except queue.Empty:
             return None
 
-    def _shrink(self, job: Job, row: Row, children: list[Child]) -> None:
+    def _shrink(self, job: VerifyJob, row: VerifyRow, children: list[Child]) -> None:
         """Write a failure's row again, with the smallest pair that could be found in the time for one."""
         patience = HUNG_SECONDS if row.status == "timeout" else ANSWER_SECONDS
         stop = time.monotonic() + SHRINK_SECONDS
@@ -258,7 +258,7 @@ class Harness:
             self.rows.add(row)
             self._say(f"{row.kind}: {row.status}: {row.reason}; smallest that fails: {row.minimal}")
 
-    def _ask(self, job: Job, children: list[Child], seconds: float) -> tuple[str, str, str]:
+    def _ask(self, job: VerifyJob, children: list[Child], seconds: float) -> tuple[str, str, str]:
         """Status, reason and bits."""
         if job.circumstance != PROCESSES:
             return verdict(_answer(children[0], (job.circumstance, job.pair, RUNS), seconds))
@@ -267,7 +267,7 @@ class Harness:
             found = [verdict(one.result()) for one in asked]
         return next((one for one in found if one[0] != "ok"), found[0])
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: VerifyRow) -> None:
         with self._lock:
             self.rows.add(row)
             self._done += 1
@@ -285,8 +285,8 @@ def _end(queues: Iterable[Ready]) -> None:
         one.put(None)
 
 
-def _to_be_shrunk(row: Row) -> bool:
-    """Whether a row is of a failure on a GPU of which no smaller pair was looked for yet."""
+def _to_be_shrunk(row: VerifyRow) -> bool:
+    """Return True if a row is of a failure on a GPU that was not made small yet."""
     return row.status in WENT_WRONG and row.minimal is None
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.harness import PROCESSES, Job
+from hopper_gemm.lab.verify.harness import PROCESSES, VerifyJob
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
@@ -91,13 +91,13 @@ def chained(config: GemmConfig) -> tuple[GemmConfig, GemmConfig]:
     return replace(config, pdl=False), replace(config, pdl=True)
 
 
-def load_jobs() -> Iterator[Job]:
+def load_jobs() -> Iterator[VerifyJob]:
     """Every kind in every circumstance in which it can run."""
     for circumstance in (one for one in CIRCUMSTANCES if one != LATENESS):
         for name in KINDS:
             pair = kind(name)
             also = [Pair(config, CHAIN) for config in chained(pair.config)] if circumstance == "chain" else []
             if all(is_legal(one.config, one.problem) for one in also):
-                yield Job(pair, circumstance, name, tuple(also))
+                yield VerifyJob(pair, circumstance, name, tuple(also))
     for name in LATE:
-        yield Job(kind(name), LATENESS, name)
+        yield VerifyJob(kind(name), LATENESS, name)

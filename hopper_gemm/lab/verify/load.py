@@ -19,8 +19,8 @@ import torch
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.loader import LoadedKernel, load
 from hopper_gemm.lab.verify.busy import UnsupportedError, green, held
-from hopper_gemm.lab.verify.check import checking, digest, ordinary, product
 from hopper_gemm.lab.verify.drawing import Pair
+from hopper_gemm.lab.verify.judge import checking, digest, ordinary, product
 from hopper_gemm.lab.verify.kinds import CHAIN, chained
 from hopper_gemm.lab.verify.rows import Finding
 from hopper_gemm.tune.measure.correctness import check, same_bits
@@ -33,7 +33,7 @@ GREEN = (16, 64)
 
 LAUNCHES, CHAIN_STEPS = 10, 40
 SLOWEST = 1.15
-"""How much longer than its share of the SMs explains a launch with the dynamic scheduler may take."""
+"""Factor by which a launch with the dynamic scheduler may take longer than its share of the SMs explains."""
 
 
 @dataclass

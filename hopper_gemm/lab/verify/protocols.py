@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.lab.protocols import ring
-from hopper_gemm.lab.protocols.ledger import Ledger
-from hopper_gemm.lab.protocols.machine import explore
-from hopper_gemm.lab.protocols.multicast import Pair
+from hopper_gemm.lab.protocols.exploration import Broken
+from hopper_gemm.lab.protocols.ledger_model import LedgerModel
+from hopper_gemm.lab.protocols.multicast import MulticastPair
 from hopper_gemm.lab.protocols.pace import Meetings
 from hopper_gemm.lab.protocols.ring import Protocol
+from hopper_gemm.lab.protocols.ring_machine import explore
 from hopper_gemm.lab.protocols.scheduler import Launch
-from hopper_gemm.lab.protocols.search import Broken
-from hopper_gemm.lab.verify.rows import CPU, Row, Rows, failed_before, judged, verifier_digest
+from hopper_gemm.lab.verify.rows import CPU, Rows, VerifyRow, failed_before, judged, verifier_digest
 
-Model = Protocol | Pair | Ledger | Meetings | Launch
+Model = Protocol | MulticastPair | LedgerModel | Meetings | Launch
 
 
 def models() -> Iterator[tuple[str, Model]]:
@@ -29,10 +29,10 @@ def models() -> Iterator[tuple[str, Model]]:
     for parts in (2, 3, 4):
         for resident in range(1, parts + 1):
             for looks in (0, 1, 2):
-                yield "split-K ledger", Ledger(parts, resident, looks)
+                yield "split-K ledger", LedgerModel(parts, resident, looks)
     for parts in (2, 3, 4, 5, 6):
         for resident in range(1, parts + 1):
-            yield "stream-K ledger", Ledger(parts, resident, 2, owned=True)
+            yield "stream-K ledger", LedgerModel(parts, resident, 2, owned=True)
     for attends, shared in (((4, 4, 4), 4), ((3, 3, 2, 2), 2), ((5, 1, 0), 3)):
         for resident in range(1, len(attends) + 1):
             yield "pace", Meetings(attends, shared, resident)
@@ -42,13 +42,13 @@ def models() -> Iterator[tuple[str, Model]]:
         yield "ring, skew", Protocol(stages, stagger, 2, stages, 2, skew=stages - 1)
         yield "ring, C staged in it", Protocol(stages, stagger, 2, stages, 2, held=stages)
     for stages, fills, multicast in ((2, 5, "split"), (2, 6, "alternate"), (3, 5, "alternate")):
-        yield "multicast", Pair(stages, fills, multicast)  # type: ignore[arg-type]
+        yield "multicast", MulticastPair(stages, fills, multicast)  # type: ignore[arg-type]
     for sizes in ((4, 2, 1, 2, 2, 2), (3, 3, 1, 3), (4, 3, 1, 2, 2), (2, 2, 2, 2), (4, 2, 2, 1, 2), (3, 1, 3, 1, 2)):
         yield "dynamic scheduler", Launch(*sizes)
 
 
 def moments(model: Model) -> int:
-    """How many moments a model has.
+    """Number of moments of a model.
 
     Raises:
         Broken: some order of events breaks it.
@@ -78,7 +78,7 @@ def verify_protocols(folder: Path, processes: int, say: Callable[[str], None] = 
             say(f"{number} of {len(todo)}: {name}: {status} {reason or f'{count} moments'}")
 
 
-def wanted() -> list[Row]:
+def wanted() -> list[VerifyRow]:
     """A row without a status for every model."""
     return [_row(name, model) for name, model in models()]
 
@@ -101,6 +101,6 @@ def _timed(model: Model) -> tuple[str, str, str, float]:
     return status, reason, count, round(time.monotonic() - begun, 3)
 
 
-def _row(name: str, model: Model, status: str = "", **about: Any) -> Row:
+def _row(name: str, model: Model, status: str = "", **about: Any) -> VerifyRow:
     subject, judge = {"name": name, "model": repr(model)}, verifier_digest(__name__)
-    return Row("protocol", subject, status, kernel=digest(), verifier=judge, board=CPU, **about)
+    return VerifyRow("protocol", subject, status, kernel=digest(), verifier=judge, board=CPU, **about)

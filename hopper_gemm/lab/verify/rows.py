@@ -20,7 +20,7 @@ CPU = "cpu"
 """The board of what needs none."""
 
 WENT_WRONG = ("wrong_result", "timeout", "crash")
-"""What may come of a run on a GPU but a right result."""
+"""Statuses of a run on a GPU that gave no right result."""
 
 NOT_BUILT = ("spilled", "compile_error")
 """Why a kernel was never launched."""
@@ -32,7 +32,7 @@ FIXED = "fixed"
 
 
 @dataclass(frozen=True)
-class Row:
+class VerifyRow:
     """One thing verified.
 
     Args:
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def thing(self) -> str:
-        """What is verified, of whatever sources."""
+        """Key of the thing verified, whatever the sources."""
         return json.dumps([self.kind, self.subject], sort_keys=True)
 
     @property
@@ -100,7 +100,7 @@ class RowsError(ValueError):
     """A file of rows cannot be read; the message gives file and line."""
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows(folder: Path) -> list[VerifyRow]:
     """The rows of a folder; none where there is no file. A last line that was torn by a kill does not count.
 
     Raises:
@@ -108,14 +108,14 @@ def read_rows(folder: Path) -> list[Row]:
     """
     path = folder / FILE
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    names = {one.name for one in fields(Row)}
+    names = {one.name for one in fields(VerifyRow)}
     found = []
     for number, line in enumerate(lines[:-1], 1):
         try:
             values = json.loads(line)
             if not isinstance(values, dict) or not {"kind", "subject", "status"} <= set(values) <= names:
                 raise ValueError
-            found.append(Row(**values))
+            found.append(VerifyRow(**values))
         except ValueError:
             raise RowsError(f"{path}, line {number}: not a row of this version; restore or remove it") from None
     return found
@@ -130,32 +130,32 @@ class Judgement:
         rows: those since.
     """
 
-    past: tuple[Row, ...]
-    rows: tuple[Row, ...]
+    past: tuple[VerifyRow, ...]
+    rows: tuple[VerifyRow, ...]
 
     @property
-    def runs(self) -> list[Row]:
+    def runs(self) -> list[VerifyRow]:
         """Rows of a run each; a failure that is written again with its smallest pair counts once."""
         return [row for row in self.rows if row.minimal is None or replace(row, minimal=None) not in self.rows]
 
     @property
     def failed(self) -> bool:
-        """Whether a run failed."""
+        """Return True if a run failed."""
         return any(row.status in FAILED for row in self.rows)
 
     @property
-    def row(self) -> Row:
+    def row(self) -> VerifyRow:
         """The last failure; the last run where none failed."""
         return next((row for row in reversed(self.rows) if row.status in FAILED), self.rows[-1])
 
     @property
     def tally(self) -> str:
-        """How many runs failed, in words."""
+        """Number of runs that failed, in words."""
         return f"failed {sum(row.status in FAILED for row in self.runs)} of {len(self.runs)} runs"
 
 
-def judged(rows: Iterable[Row]) -> dict[str, Judgement]:
-    """What was run since its last fix, by key."""
+def judged(rows: Iterable[VerifyRow]) -> dict[str, Judgement]:
+    """Runs of each thing since its last fix, by key."""
     found: dict[str, Judgement] = {}
     for row in rows:
         past, since = (found[row.key].past, found[row.key].rows) if row.key in found else ((), ())
@@ -164,14 +164,14 @@ def judged(rows: Iterable[Row]) -> dict[str, Judgement]:
     return found
 
 
-def failed_before(rows: Iterable[Row], today: Collection[tuple[str, str]]) -> dict[str, Row]:
+def failed_before(rows: Iterable[VerifyRow], today: Collection[tuple[str, str]]) -> dict[str, VerifyRow]:
     """Failures with other sources than today's, or before a fix was named: the last of each thing, by thing.
 
     Args:
         rows: of any sources.
         today: sources of which failures stand.
     """
-    found: dict[str, Row] = {}
+    found: dict[str, VerifyRow] = {}
     for one in judged(rows).values():
         for row in (*one.past, *one.rows):
             if row.status in FAILED and (row in one.past or row.sources not in today):
@@ -202,7 +202,7 @@ class Rows:
         if not whole.endswith(b"\n"):
             os.truncate(self._path, whole.rfind(b"\n") + 1) if whole else self._path.touch()
 
-    def add(self, row: Row) -> None:
+    def add(self, row: VerifyRow) -> None:
         """Append a row; it is on the disk when this returns."""
         self.rows.append(row)
         with self._path.open("ab") as file:

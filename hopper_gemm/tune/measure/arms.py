@@ -14,9 +14,9 @@ from math import ceil
 import torch
 
 from hopper_gemm.tune.measure.probes import load_spacer, spacer_elements
-from hopper_gemm.tune.measure.workload import Operands
+from hopper_gemm.tune.measure.workload import MatrixSet
 
-Launch = Callable[[Operands], None]
+Launch = Callable[[MatrixSet], None]
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a
@@ -28,7 +28,7 @@ def kernel_launch(kernel: Kernel) -> Launch:
     return lambda operands: kernel(operands.a, operands.b, operands.ours)
 
 
-def cublas_launch(operands: Operands) -> None:
+def cublas_launch(operands: MatrixSet) -> None:
     """One launch of the baseline: torch.mm, which is cuBLAS, on the same matrices and to the same type."""
     a, b, out = operands.a, operands.b.t(), operands.theirs
     if out.dtype == a.dtype:
@@ -42,7 +42,7 @@ def touch(sms: int) -> Launch:
     kernel, most = load_spacer(), spacer_elements(sms)
     pieces: dict[int, torch.Tensor] = {}
 
-    def launch(operands: Operands) -> None:
+    def launch(operands: MatrixSet) -> None:
         piece = pieces.get(id(operands))
         if piece is None:
             piece = pieces[id(operands)] = operands.memory[:most]
@@ -56,7 +56,7 @@ def rmsnorm(sms: int) -> Launch:
     is computed from the rows and then clamped to 1, so that A stays as it is."""
     scales: dict[int, torch.Tensor] = {}
 
-    def launch(operands: Operands) -> None:
+    def launch(operands: MatrixSet) -> None:
         a = operands.a
         scale = scales.get(id(operands))
         if scale is None:
@@ -68,7 +68,7 @@ def rmsnorm(sms: int) -> Launch:
 
 
 SPACERS: dict[str, Callable[[int], Launch]] = {"touch": touch, "rmsnorm": rmsnorm}
-"""What makes a spacer, for a GPU with so many SMs. Results are taken with ``touch``; the other one must agree with it
+"""What makes a spacer, for a GPU's number of SMs. Results are taken with ``touch``; the other one must agree with it
 in which side is faster."""
 
 
@@ -103,17 +103,17 @@ class Arm:
         spacer: launched before each launch; None where launches are chained.
     """
 
-    def __init__(self, launch: Launch, sets: Sequence[Operands], seconds: float, spacer: Launch | None = None) -> None:
+    def __init__(self, launch: Launch, sets: Sequence[MatrixSet], seconds: float, spacer: Launch | None = None) -> None:
         self.seconds = seconds
         self._launch, self._sets, self._spacer = launch, sets, spacer
         self._graphs: dict[float, Graph] = {}
 
     def launches(self, span: float) -> int:
-        """Launches in a graph of about so many seconds; at least two."""
+        """Launches in a graph of about this many seconds; at least two."""
         return max(2, ceil(span / self.seconds - 1e-6))
 
     def graph(self, span: float) -> Graph:
-        """A graph of about so many seconds."""
+        """A graph of about this many seconds."""
         if span not in self._graphs:
             self._graphs[span] = self._captured(self.launches(span))
         return self._graphs[span]
@@ -123,7 +123,7 @@ class Arm:
         return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
 
     def _captured(self, launches: int) -> Graph:
-        """A captured graph of so many launches. Unlike torch.cuda.graph it keeps memory that the next check needs."""
+        """A captured graph of this many launches. Unlike torch.cuda.graph it keeps memory that the next check needs."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(_capture_stream()):
@@ -139,7 +139,7 @@ class Arm:
         return Graph(graph.replay, launches)
 
 
-def seconds_per_launch(launch: Launch, sets: Sequence[Operands]) -> float:
+def seconds_per_launch(launch: Launch, sets: Sequence[MatrixSet]) -> float:
     """Roughly, launched one by one: of a short kernel this is the host's time."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     launch(sets[0])

@@ -107,7 +107,7 @@ class Bench:
     def prepare(self, point: Point) -> None:
         """Do ahead what the first measurement would wait for: the matrices of a problem, and what loads a kernel."""
         self._at(point)
-        if point.config is not None:
+        if not point.is_baseline:
             self._kernel(point.config, point.problem)
 
     def measure(
@@ -116,7 +116,7 @@ class Bench:
         """Measure a point.
 
         Args:
-            point: its config is legal; None for the baseline against itself.
+            point: its config is legal; a baseline is timed against itself.
             protocol: how to time; of the point's regime.
             process: number of this process, noted with each pair.
             race: when to drop the config, and beside whom.
@@ -135,7 +135,7 @@ class Bench:
         baseline_of(point)
         scene, self._following = self._at(point), following
         launch, seconds, found = None, 0.0, None
-        if point.config is not None:
+        if not point.is_baseline:
             kernel = self._kernel(point.config, point.problem)
             found, seconds = checked_twice(kernel, scene.checked)
             if not found.ok:
@@ -160,7 +160,7 @@ class Bench:
             self._timer.idle()
             if not after.ok:
                 return Outcome("wrong_result", f"after timing: {after.reason}")
-        samples = tuple(sample for one in rounds for sample in one.samples(process))
+        samples = tuple(sample for timed in rounds for sample in timed.samples(process))
         if any(min(sample.ours_us, sample.baseline_us) <= (sample.spacer_us or 0) for sample in samples):
             return Outcome("unstable", "the spacer alone took as long as with a launch behind it")
         figures = self._figures(point, rounds, samples, chosen)
@@ -224,7 +224,7 @@ class Bench:
 
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
             asked, label = baseline_of(point)
-            able = [one for one in asked.candidates(scene.workload) if one.label.startswith(label)]
+            able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
             if not able:
                 raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
             chosen = choose(able, watch)
@@ -247,7 +247,7 @@ class Bench:
             if harm is not None:
                 return rounds, harm
             kept += rounds
-            ratio = speedup([sample for one in kept for sample in one.samples(0)])
+            ratio = speedup([sample for timed in kept for sample in timed.samples(0)])
             if race.leader is not None and hopeless(ratio, race.leader, race.noise + look.margin):
                 break
         return kept, None
@@ -262,9 +262,9 @@ class Bench:
                 for number in range(before, before + count):
                     timed = partial(self._timer.time, protocol=protocol, telemetry=telemetry, meanwhile=self._meanwhile)
                     first, second = arms if number % 2 == 0 else arms[::-1]
-                    one = timed(first)
+                    before_spacer = timed(first)
                     alone = None if spacer is None else self._timer.time(spacer, protocol.of_spacer, telemetry)
-                    sides = (one, timed(second))
+                    sides = (before_spacer, timed(second))
                     ours, baseline = sides if number % 2 == 0 else sides[::-1]
                     rounds.append(Round(ours, baseline, alone))
             if telemetry.harm is None:
@@ -274,7 +274,7 @@ class Bench:
     def _meanwhile(self) -> None:
         """While the GPU is at work: load what comes next. What is wrong with it is said when it is measured."""
         point, self._following = self._following, None
-        if point is not None and point.config is not None:
+        if point is not None and not point.is_baseline:
             with suppress(IllegalConfigError):
                 self._kernel(point.config, point.problem)
 
@@ -296,8 +296,8 @@ class Bench:
             "time_us": time_us,
             "baseline_us": median(sample.baseline_us - spacer for sample, spacer in zip(samples, spacers, strict=True)),
             "tflops": tflops,
-            "sm_mhz": median(one.ours.sm_mhz for one in rounds),
-            "baseline_sm_mhz": median(one.baseline.sm_mhz for one in rounds),
+            "sm_mhz": median(timed.ours.sm_mhz for timed in rounds),
+            "baseline_sm_mhz": median(timed.baseline.sm_mhz for timed in rounds),
             "choice": chosen.candidate.label,
             "candidates": chosen.of,
             "baseline_rel_err": chosen.rel_err,
@@ -308,8 +308,9 @@ class Bench:
             figures["spacer_us"] = median(spacers)
         if point.context == "chained" or time_us >= ENERGY_US:
             us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
-            for side, timings in (("", [one.ours for one in rounds]), ("baseline_", [one.baseline for one in rounds])):
-                known = [one.watts for one in timings if one.watts is not None]
+            sides = {"": [timed.ours for timed in rounds], "baseline_": [timed.baseline for timed in rounds]}
+            for side, timings in sides.items():
+                known = [timing.watts for timing in timings if timing.watts is not None]
                 if len(known) == len(timings):
                     mean = sum(known) / len(known)
                     figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}

@@ -48,7 +48,7 @@ class Correctness:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return True if nothing is wrong."""
         return self.reason is None
 
 
@@ -99,5 +99,5 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two outputs of one type hold the same bits."""
+    """Return True if two outputs of one type hold the same bits."""
     return torch.equal(one.view(torch.int16), other.view(torch.int16))

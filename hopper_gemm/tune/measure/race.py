@@ -39,7 +39,7 @@ ALONE = Race()
 
 
 def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
-    """Whether more pairs of a candidate would be wasted: its whole interval lies below the best's by more than the
+    """Return True if more pairs of a candidate are wasted: its whole interval lies below the best's by more than the
     noise floor.
 
     Args:

@@ -21,7 +21,7 @@ BLOCK = 200
 BLOCKS = 50
 
 
-SENT = 20e-6
+SHORT_LAUNCH_SECONDS = 20e-6
 """Seconds of a launch with its spacer, below which a graph is started once before it is timed. Its first start sends
 its nodes to the GPU, some 4 us each, and where they take less than that to run, the sending is what is timed: spacers
 alone took 4.3 us instead of 3.2, and at 512^3 configs of 3.3 to 3.6 us took 4.8 to 5.2 in their first pair, so that a
@@ -43,7 +43,7 @@ class Timing:
     watts: float | None = None
 
 
-class Clock:
+class SmClock:
     """Mean SM clock between two marks, by a probe that reads every SM's cycle counter.
 
     Args:
@@ -101,7 +101,7 @@ class Timer:
 
     def __init__(self, device: DeviceInfo) -> None:
         self._uuid = device.uuid
-        self._clock = Clock(device.sms)
+        self._clock = SmClock(device.sms)
         self._idle_since: float | None = None
 
     def idle(self) -> None:
@@ -135,10 +135,10 @@ class Timer:
     def _burst(self, arm: Arm, protocol: Burst, telemetry: Telemetry, meanwhile: Callable[[], None]) -> Timing:
         """Rest, warm up, time. Capturing is part of the rest.
 
-        A graph of short launches that was never started is started once before: see :data:`SENT`.
+        A graph of short launches that was never started is started once before: see :data:`SHORT_LAUNCH_SECONDS`.
         """
         warm, timed = arm.graph(protocol.warm), arm.graph(protocol.timed)
-        if not timed.started and timed is not warm and arm.seconds < SENT:
+        if not timed.started and timed is not warm and arm.seconds < SHORT_LAUNCH_SECONDS:
             timed.replay()
             self.idle()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -96,7 +96,7 @@ class Measured(NamedTuple):
 
 def component_of(duration_us: float, components: Sequence[Component] = COMPONENTS) -> Component:
     """The component of a duration's class; that of the longest class where none reaches so far."""
-    return next((one for one in components if duration_us <= one.most_us), components[-1])
+    return next((component for component in components if duration_us <= component.most_us), components[-1])
 
 
 def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:
@@ -107,9 +107,9 @@ def components_of(measured: Iterable[Measured]) -> tuple[Component, ...]:
     would be is part of *between*.
     """
     classes: dict[float, dict[str, dict[str, list[float]]]] = {}
-    for one in measured:
-        boards = classes.setdefault(class_of(one.duration_us), {}).setdefault(one.entry, {})
-        boards.setdefault(one.board, []).append(log(one.speedup))
+    for entry in measured:
+        boards = classes.setdefault(class_of(entry.duration_us), {}).setdefault(entry.entry, {})
+        boards.setdefault(entry.board, []).append(log(entry.speedup))
     found = []
     for most_us, entries in sorted(classes.items()):
         several = [boards for boards in entries.values() if len(boards) > 1]
@@ -213,7 +213,7 @@ class Verdict:
 
 
 def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdict:
-    """Whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
+    """Return whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
 
     Fallen is what lies below 1 as a whole by more than half of :data:`FALL`, and by more than the noise; held is what
     lies above a whole :data:`FALL` below 1. Between these two lie several times what runs on one board scatter. Equal
@@ -245,7 +245,7 @@ def record_verdict(recorded: Ratio, now: Ratio, component: Component) -> str | N
         component: of the entry's class of duration.
     """
     spread = [log(ratio.high / ratio.low) / (2 * Z) for ratio in (recorded, now)]
-    limit = RARE * sqrt(2 * component.between**2 + sum(max(one, component.within) ** 2 for one in spread))
+    limit = RARE * sqrt(2 * component.between**2 + sum(max(deviation, component.within) ** 2 for deviation in spread))
     apart = log(now.median / recorded.median)
     if abs(apart) <= limit:
         return None

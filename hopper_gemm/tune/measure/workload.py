@@ -15,7 +15,7 @@ L2_MULTIPLE = 3
 
 
 @dataclass(frozen=True)
-class Operands:
+class MatrixSet:
     """One set of matrices.
 
     Args:
@@ -50,7 +50,7 @@ class Workload:
     """
 
     problem: GemmProblem
-    sets: tuple[Operands, ...]
+    sets: tuple[MatrixSet, ...]
     reference: torch.Tensor
     seed: int
     data: str = "normal"
@@ -81,7 +81,7 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
         return torch.empty(problem.m, problem.n, device="cuda", dtype=out_dtype)
 
     sets = tuple(
-        Operands(operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1]), empty(), empty())
+        MatrixSet(operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1]), empty(), empty())
         for _ in range(count)
     )
     return Workload(problem, sets, fp32_product(sets[0]), seed, data)
@@ -102,7 +102,7 @@ def filled(rows: int, columns: int, data: str, generator: torch.Generator) -> to
     raise ValueError(f"data must be one of {', '.join(DATA)} but got {data!r}")
 
 
-def fp32_product(operands: Operands) -> torch.Tensor:
+def fp32_product(operands: MatrixSet) -> torch.Tensor:
     """The product in fp32 arithmetic, tf32 off."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,17 +1,17 @@
-"""Questions: one gives a run its tasks and takes the answers; most keep their rows in a results folder."""
+"""Questions: one gives a run its tasks and takes the rows; most keep them in a results folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.measure.statistics import noise_floor
-from hopper_gemm.tune.run.task import Answer, Task, ratio_of
+from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.study.folder import StudyFolder
 from hopper_gemm.tune.study.row import Row, figures_of
 from hopper_gemm.tune.study.space import place_of
@@ -41,25 +41,23 @@ class Member:
         return str(self.gpu.get("uuid", "unknown"))
 
 
-class Taken(NamedTuple):
-    """An answer, and what was asked."""
-
-    member: Member
-    task: Task
-    point: Point
-    answer: Answer
-
-
 class Question:
-    """The base of all questions: gives tasks, takes answers. Optional steps do nothing here."""
+    """The base of all questions: gives tasks, takes rows. Optional steps do nothing here."""
+
+    records_crashes = True
+    """True if the row of a crash is recorded; then the point is not measured again."""
 
     def next(self, member: Member) -> Task | None:
         """A task for a worker; None where there is none for it now."""
         raise NotImplementedError
 
-    def take(self, answers: Sequence[Taken]) -> None:
-        """Record answers, each of which comes once."""
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+        """Record rows, each of which comes once, with the worker that measured it."""
         raise NotImplementedError
+
+    def renewed(self, task: Task, member: Member) -> Task:
+        """A task that waits at a worker, as it would be given now."""
+        return task
 
     def joined(self, member: Member) -> None:
         """A worker is ready.
@@ -69,11 +67,11 @@ class Question:
         """
 
     def room(self, workers: int) -> int:
-        """How many tasks each of so many workers may hold: one under way, and some that compile."""
+        """Number of tasks that each of the workers may hold: one under way, and some that compile."""
         return 4
 
-    def dropped(self, task: Task, board: str) -> None:
-        """A pinned task will not be answered: its board is gone for good."""
+    def dropped(self, task: Task) -> None:
+        """A task for one board gets no rows: the board is gone for good."""
 
     def left(self, worker: str) -> None:
         """A worker will not come back."""
@@ -149,7 +147,7 @@ class Recording(Question):
         if key in self._controls or self._source != "measured":
             return None
         self._controls.add(key)
-        return Task((bare(point),), stage="control", protocol=protocol, pinned=True)
+        return Task((cublas_control(point),), protocol, "control", board=member.board)
 
     def _learn(self, row: Row) -> None:
         """Note what a row says of the noise floor."""
@@ -159,12 +157,12 @@ class Recording(Question):
             if row.ok:
                 self._noise[key] = round(noise_floor(ratio_of(row.figures)), 6)
 
-    def _row(self, one: Taken, **more: Any) -> Row:
-        """The row of an answer; of its figures, and of more that it may lack, those that its status may carry."""
-        answer, task = one.answer, one.task
-        figures = figures_of(answer.status, {**more, **answer.figures})
-        known = (answer.status, answer.reason, figures, answer.samples, task.stage, task.process, *self._origin)
-        return Row(one.point, *known, str(answer.figures.get("board", one.member.board)))
+    def _complete(self, row: Row, **more: Any) -> Row:
+        """A worker's row with its origin; of its figures, and of more that it may lack, those that its status may
+        carry."""
+        study, source, gpu = self._origin
+        figures = figures_of(row.status, {**more, **row.figures})
+        return replace(row, figures=figures, study=study, source=source, gpu=gpu)
 
     def _refused(self, point: Point, why: str, stage: str, process: int = 0) -> Row:
         """The row of a point that some rule refuses."""
@@ -176,6 +174,6 @@ class Recording(Question):
         return self._study, self._source, self._about["gpu"]["name"]
 
 
-def bare(point: Point) -> Point:
-    """cuBLAS against itself where a point is."""
-    return Point(point.problem, None, point.regime, point.context, data=point.data)
+def cublas_control(point: Point) -> Point:
+    """cuBLAS against itself under a point's conditions."""
+    return replace(point, against="cublas", subject="cublas")

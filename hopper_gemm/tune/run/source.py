@@ -56,7 +56,7 @@ class Source:
         return {"gpu": {"name": self.gpus[0].name if self.gpus else ""}, "kernel": kernel_digest()}
 
     def folder(self, spec: SweepSpec) -> Path:
-        """Where a sweep goes if nobody says otherwise. Replays of another question, or of another record, stand beside
+        """The default folder of a sweep. Replays of another question, or of another record, stand beside
         each other: ``name``, ``name-2``, ..."""
         if self.recorded is None:
             return local_root() / (slug(self.gpus[0].name) if self.gpus else "cluster") / spec.name

@@ -1,4 +1,4 @@
-"""Messages between a coordinator, its workers and their children, and how a child answers them.
+"""What goes to a worker and what comes back: tasks out, rows in; and how a worker's children answer it.
 
 Children alone hold a CUDA context, and may be killed at any moment.
 """
@@ -6,8 +6,8 @@ Children alone hold a CUDA context, and may be killed at any moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,20 +17,21 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol
-from hopper_gemm.tune.measure.race import ALONE, Look, Race
+from hopper_gemm.tune.measure.race import ALONE, Race
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.parameters import HOST_FIELDS, all_values
+from hopper_gemm.tune.study.row import Row, RowKey
 
 NAMED = ("control", "compare")
 """Stages whose rows name the kernel that the baseline ran."""
 
 
 @dataclass(frozen=True)
-class Counter:
+class LaunchCounter:
     """What counts launches, in processes of its own; it blocks, and has the GPU to itself.
 
     Args:
-        count: takes points, the GPU and the folder of kernels; returns one answer for each point. A function of a
+        count: takes points, the GPU and the folder of kernels; returns the counts of each point. A function of a
             module, since it travels. It raises a ValueError if it cannot count on this host.
         observer: of the kernels that it runs; see :class:`hopper_gemm.compiler.store.KernelId`.
     """
@@ -41,55 +42,55 @@ class Counter:
 
 @dataclass(frozen=True)
 class Task:
-    """Points for one worker, measured one after the other.
+    """Points for one worker, measured one after the other, with what the worker must know of other points.
 
     Args:
-        points: what is measured; one without a config is the baseline against itself.
-        kind: ``"time"`` them; take their ``"host"`` time; ``"count"`` launches of each.
-        counter: what counts.
+        points: what is measured.
+        method: a protocol times them, a counter counts a launch of each, ``"host"`` takes the host time of a launch.
         stage: of the rows.
-        protocol: how they are timed.
         process: number of the fresh process, noted with each pair.
         child: name of the process that measures them, which has measured nothing of another name; any where empty.
-        looks: when a hopeless config is dropped.
-        leader: the best so far.
-        noise: noise floor of the place on the worker's board, where it is known.
-        known: machine code that was measured with the same launch, by digest, with the config that ran it.
-        pinned: whether it is for the board of the worker that it was made for, and no other.
+        race: when a hopeless config is dropped, and which config it is compared with.
+        twins: machine code that was measured with the same launch, by digest, with the config that ran it; it is not
+            measured again.
+        board: UUID of the only board that may measure them; any where empty.
     """
 
     points: tuple[Point, ...]
-    kind: Literal["time", "host", "count"] = "time"
-    counter: Counter | None = None
+    method: Protocol | LaunchCounter | Literal["host"]
     stage: str = "sweep"
-    protocol: Protocol | None = None
     process: int = 0
     child: str = ""
-    looks: tuple[Look, ...] = ()
-    leader: Ratio | None = None
-    noise: float | None = None
-    known: Mapping[str, str] = field(default_factory=dict)
-    pinned: bool = False
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One thing to do on the GPU.
-
-    Args:
-        kind: ``"describe"`` the GPU, ``"prepare"`` for a point, ``"measure"`` it, take its ``"host"`` time.
-        point: what the kind needs of one.
-        protocol, process, race, following: of :meth:`hopper_gemm.tune.measure.bench.Bench.measure`.
-        against: baselines to look for.
-    """
-
-    kind: Literal["describe", "prepare", "measure", "host"]
-    point: Point | None = None
-    protocol: Protocol | None = None
-    process: int = 0
     race: Race = ALONE
-    following: Point | None = None
-    against: tuple[str, ...] = ()
+    twins: Mapping[str, str] = field(default_factory=dict)
+    board: str = ""
+
+    def row(
+        self,
+        point: Point,
+        board: str,
+        status: str,
+        reason: str = "",
+        figures: Mapping[str, Any] | None = None,
+        samples: tuple[Sample, ...] = (),
+    ) -> Row:
+        """The row of a point on a board, as far as it is known without the study.
+
+        Its status is of the results schema; ``"twin"`` where the reason names the config that ran the same machine
+        code; or empty where a record has no such row.
+        """
+        return Row(point, status, reason, figures or {}, samples, self.stage, self.process, board=board)
+
+    def without(self, row: Row) -> Task | None:
+        """The task less the point of a row; None where the row is not of this task."""
+        if row.point not in self.points or (row.stage, row.process) != (self.stage, self.process):
+            return None
+        return replace(self, points=tuple(point for point in self.points if point != row.point))
+
+
+Request = tuple[Literal["describe", "prepare", "measure", "host_times"], dict[str, Any]]
+"""What a measuring child is asked: a step, and its arguments by name; but for the first they are those of
+:class:`hopper_gemm.tune.measure.bench.Bench`."""
 
 
 def measuring(store: Path | None, seed: int) -> Handler:
@@ -102,16 +103,12 @@ def measuring(store: Path | None, seed: int) -> Handler:
     def bench() -> Bench:
         return Bench(describe_current(), store, seed)
 
-    def handle(ask: Ask) -> Any:
-        if ask.kind == "describe":
-            return asdict(bench().device), missing(ask.against)
-        assert ask.point is not None
-        if ask.kind == "prepare":
-            return bench().prepare(ask.point)
-        if ask.kind == "host":
-            return Outcome("ok", figures=bench().host_times(ask.point.problem))
-        assert ask.protocol is not None
-        return bench().measure(ask.point, ask.protocol, process=ask.process, race=ask.race, following=ask.following)
+    def handle(request: Request) -> Any:
+        step, arguments = request
+        if step == "describe":
+            return asdict(bench().device), missing(**arguments)
+        found = getattr(bench(), step)(**arguments)
+        return Outcome("ok", figures=found) if step == "host_times" else found
 
     return handle
 
@@ -183,33 +180,13 @@ class Said:
 
 @dataclass(frozen=True)
 class Begun:
-    """A point of a task is being measured."""
-
-    number: int
-    index: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The result of a point.
+    """A point is being measured.
 
     Args:
-        number: of the task.
-        index: of the point in it.
-        status: of the results schema; empty where the point was left out, since it failed in an earlier process.
-        reason: why it is not ok; else a remark.
-        figures: by column.
-        samples: pairs of times.
-        twin: the config that ran the same machine code with the same launch and stands for this one.
+        key: of the row that will come of it.
     """
 
-    number: int
-    index: int
-    status: str
-    reason: str = ""
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
-    twin: str = ""
+    key: RowKey
 
 
 @dataclass(frozen=True)
@@ -225,17 +202,17 @@ class Left:
     for_good: bool = False
 
 
-Event = Joined | Said | Begun | Answer | Left
+Event = Joined | Said | Begun | Row | Left
 
 
+@lru_cache(4096)
 def launch_key(point: Point) -> tuple[Any, ...]:
     """What two points must share, beside their machine code, to be one measurement."""
-    assert point.config is not None
-    footprint = resolve(point.config)
+    kernel = resolve(point.config)
     values = all_values(point.config)
     host = tuple(values[name] for name in HOST_FIELDS)
     about = (point.problem, point.regime, point.context, point.against, point.data)
-    return (*about, footprint.smem_bytes, footprint.threads, footprint.chunk_n, *host)
+    return (*about, kernel.smem_bytes, kernel.threads, kernel.chunk_n, *host)
 
 
 def ratio_of(figures: Mapping[str, Any]) -> Ratio:

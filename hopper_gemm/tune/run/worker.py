@@ -1,17 +1,17 @@
 """A worker: one GPU, the compilers that serve it, and the measuring child that alone touches it.
 
 It has no threads. Wherever it waits, it listens to the coordinator and lets the compilers work ahead; the measurement
-itself reads from top to bottom.
+itself reads from top to bottom. A row depends on its task alone: what a worker keeps of earlier tasks is processes,
+compiled kernels and the names of baselines' kernels.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,9 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.measure.protocol import Outcome, seconds_of
-from hopper_gemm.tune.measure.race import Race
-from hopper_gemm.tune.measure.statistics import Ratio, noise_floor
-from hopper_gemm.tune.run.task import (
-    NAMED,
-    Answer,
-    Ask,
-    Begun,
-    Event,
-    Job,
-    Joined,
-    Left,
-    Said,
-    Task,
-    launch_key,
-    ratio_of,
-)
+from hopper_gemm.tune.run.task import NAMED, Begun, Event, Job, Joined, LaunchCounter, Left, Request, Said, Task
 from hopper_gemm.tune.study.files import FileLock
-from hopper_gemm.tune.study.space import place_of
+from hopper_gemm.tune.study.row import Row
 
 RUN_SECONDS = 60.0
 """Allowance for allocating, checking and capturing, beside the timing itself."""
@@ -50,7 +35,7 @@ BASELINE_SECONDS = 600.0
 """Allowance for choosing the best of a baseline's many ways."""
 
 GPU_SECONDS = 60.0
-"""So long a GPU is waited for that another process holds, such as the orphan of a killed run that is still ending."""
+"""Time to wait for a GPU that another process holds, such as the orphan of a killed run that is still ending."""
 
 TRIES = 2
 """Processes that a point may take along before it counts as a crash."""
@@ -60,7 +45,7 @@ def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bo
     """The life of a worker's process: until its coordinator hangs up, or its GPU cannot be used.
 
     Args:
-        line: takes tasks as (number, task), and gives each :data:`hopper_gemm.tune.run.task.Event`.
+        line: takes tasks as (number, task), in any order; gives each :data:`hopper_gemm.tune.run.task.Event`.
         job: of the run.
         gpu: index among the visible GPUs.
         cores: to keep to, compilers and all.
@@ -84,7 +69,7 @@ def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bo
 
 
 def log_file(study: str) -> Path:
-    """Where processes of a study print to: a file in the user's cache, begun anew where it is large."""
+    """The file in the user's cache to which processes of a study print, begun anew where it is large."""
     path = private_folder("logs") / f"{study}.log"
     if path.is_file() and path.stat().st_size > 10**7:
         path.unlink()
@@ -92,20 +77,11 @@ def log_file(study: str) -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder of the user's cache that nobody else may enter."""
+    """A folder of the user's cache that only the user may enter."""
     folder = default_store().parent / name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
     return folder
-
-
-@dataclass
-class _Open:
-    """A task that was sent, with what must be compiled for it."""
-
-    number: int
-    task: Task
-    kernels: list[KernelId | None]
 
 
 class Worker:
@@ -114,7 +90,7 @@ class Worker:
     Args:
         job: of the run.
         gpu: the GPU; nothing has touched it yet.
-        cores: so many are its share.
+        cores: number of them that it may use.
         line: to the coordinator.
         log: what its processes print goes there.
     """
@@ -124,16 +100,13 @@ class Worker:
         self._store = job.store or default_store()
         self._pool = CompilePool(self._store, max(1, cores - 1), job.rig.compiling, log)
         self._lock = FileLock(private_folder("gpus") / f"{gpu.uuid}.lock")
-        self._queue: deque[_Open] = deque()
+        self._queue: dict[int, Task] = {}
+        self._begun: set[int] = set()
         self._spares: list[Child] = []
         self._child: Child | None = None
-        self._name = ""
+        self._child_name = ""
         self._namer: Child | None = None
-        self._names: dict[Any, str] = {}
-        self._noise: dict[str, float] = {}
-        self._leaders: dict[str, Ratio] = {}
-        self._twins: dict[tuple[Any, ...], str] = {}
-        self._failed: set[Point] = set()
+        self._kernel_names: dict[Any, str] = {}
 
     def run(self) -> None:
         """Until the coordinator hangs up.
@@ -144,16 +117,16 @@ class Worker:
         """
         self._open_gpu()
         while True:
-            one = next((one for one in self._queue if self._compiled(one)), None)
-            if one is None:
+            number = next((number for number, task in self._queue.items() if self._compiled(task)), None)
+            if number is None:
                 self._wait()
                 continue
-            self._queue.remove(one)
-            if one.task.counter is not None:
-                self._count(one)
-                continue
-            for index, point in enumerate(one.task.points):
-                self._tell(self._answer(one, index, point))
+            task = self._queue.pop(number)
+            self._begun.add(number)
+            for row in (
+                self._counted(task, task.method) if isinstance(task.method, LaunchCounter) else self._timed(task)
+            ):
+                self._tell(row)
             while len(self._spares) < self._job.fresh:  # they load their modules while the study is measured
                 self._spares.append(self._new_child())
                 self._spares[-1].start()
@@ -169,30 +142,27 @@ class Worker:
     # -----------------------------------------------------------------------------------------
 
     def _wait(self, *asked: Child) -> None:
-        """Wait a second at most for a task, a compiler or one of the children that were asked; take what has come."""
-        wait([self._line, *self._pool.waits, *(one for child in asked for one in child.waits)], 1.0)
+        """Wait a second at most for a task, a compiler or a child that was asked; take what has come."""
+        wait([self._line, *self._pool.waits, *(handle for child in asked for handle in child.waits)], 1.0)
         while self._line.poll(0):
             self._take(*self._line.recv())
         self._pool.pump()
 
     def _take(self, number: int, task: Task) -> None:
-        """Queue a task; its kernels compile while others are measured."""
-        observer = "" if task.counter is None else task.counter.observer
-        kernels = [
-            None if point.config is None else KernelId.of(point.config, filled_up(point.problem), observer)
-            for point in task.points
-        ]
-        self._queue.append(_Open(number, task, kernels))
-        self._pool.submit(kernel for kernel in kernels if kernel is not None)
+        """Queue a task, whose kernels compile while others are measured; or renew one that waits, as the coordinator
+        knows more by now. A task that was begun is not renewed."""
+        if number not in self._begun:
+            self._queue[number] = task
+            self._pool.submit(kernel for kernel in kernels_of(task) if kernel is not None)
 
-    def _compiled(self, one: _Open) -> bool:
-        return all(kernel is None or self._pool.built(kernel) is not None for kernel in one.kernels)
+    def _compiled(self, task: Task) -> bool:
+        return all(kernel is None or self._pool.built(kernel) is not None for kernel in kernels_of(task))
 
     def _open_gpu(self) -> None:
         """Hold the GPU, and describe it.
 
         Raises:
-            NoHopperError: somebody else holds it, or it cannot be used.
+            NoHopperError: another process holds it, or it cannot be used.
         """
         name = f"GPU {self._gpu.index} ({self._gpu.name})"
         since, told = time.strftime("%H:%M:%S", time.localtime()), False
@@ -219,138 +189,108 @@ class Worker:
         """
         assert self._child is not None
         for _ in range(TRIES):
-            reply = self._ask(self._child, Ask("describe", against=self._job.against), RUN_SECONDS)
+            reply = self._ask(self._child, ("describe", {"names": self._job.against}), RUN_SECONDS)
             if reply.kind == "answer":
                 return Joined(*reply.value)
         raise NoHopperError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
 
-    def _answer(self, one: _Open, index: int, point: Point) -> Answer:
-        """The answer to a point of a task."""
-        task, kernel, built = one.task, one.kernels[index], None
-        if task.stage == "final" and point in self._failed:
-            return Answer(one.number, index, "")
-        figures: dict[str, Any] = {}
-        key: tuple[Any, ...] = ()
-        if kernel is not None:
-            built = self._pool.result(kernel)
-            figures = compiled_figures(point, built)
-            if built.status != "ok":
-                return Answer(one.number, index, built.status, built.reason, figures)
-            key = (*launch_key(point), figures["code"])
-            twin = task.known.get(figures["code"], "") or self._twins.get(key, "")
-            if twin and task.stage == "sweep":
-                return Answer(one.number, index, "ok", figures=figures, twin=twin)
-        self._tell(Begun(one.number, index))
-        outcome = self._measured(one, index, point)
-        figures = {**figures, **outcome.figures}
-        if outcome.status == "ok" and task.stage in NAMED:
-            figures["baseline_kernel"] = self._named(point, outcome.recipe)
-        self._learn(task, point, outcome, key)
-        reason = outcome.reason or (serialised(point, built) if outcome.status == "ok" and built is not None else "")
-        return Answer(one.number, index, outcome.status, reason, figures, outcome.samples)
+    def _timed(self, task: Task) -> Iterator[Row]:
+        """The rows of a task, as its points are measured one after the other."""
+        for index, (point, kernel) in enumerate(zip(task.points, kernels_of(task), strict=True)):
+            built = None if kernel is None else self._pool.result(kernel)
+            figures = {} if built is None else compiled_figures(point, built)
+            if built is not None and built.status != "ok":
+                yield task.row(point, self._gpu.uuid, built.status, built.reason, figures)
+            elif twin := task.twins.get(figures.get("code", "")):
+                yield task.row(point, self._gpu.uuid, "twin", twin, figures)
+            else:
+                self._tell(Begun(task.row(point, self._gpu.uuid, "").key))
+                outcome = self._measured(task, point, self._following(task, index))
+                figures, reason = {**figures, **outcome.figures}, outcome.reason
+                if outcome.status == "ok":
+                    if task.stage in NAMED:
+                        figures["baseline_kernel"] = self._kernel_name(point, outcome.recipe)
+                    if built is not None:
+                        reason = reason or serialised(point, built)
+                yield task.row(point, self._gpu.uuid, outcome.status, reason, figures, outcome.samples)
 
-    def _measured(self, one: _Open, index: int, point: Point) -> Outcome:
+    def _measured(self, task: Task, point: Point, following: Point | None) -> Outcome:
         """Measure a point; one that takes its process along gets another try in a new one."""
-        task, place = one.task, place_of(point)
-        if task.kind == "host":
-            ask, seconds = Ask("host", point), RUN_SECONDS
-        else:
-            assert task.protocol is not None
-            leaders = [ratio for ratio in (task.leader, self._leaders.get(place)) if ratio is not None]
-            leader = max(leaders, key=lambda ratio: ratio.median, default=None)
-            noise = self._noise.get(place, 0.0) if task.noise is None else task.noise
-            race = Race(task.looks, leader, noise)
-            ask = Ask("measure", point, task.protocol, task.process, race, self._following(one, index))
-            seconds = RUN_SECONDS + 3 * task.protocol.pairs * seconds_of(task.protocol, point.context) * 1.5
-            seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
+        request, seconds = request_of(task, point, following)
         for attempt in range(TRIES):
             child = self._child_for(task)
             if attempt:  # a process that dies while it starts is not the point's fault
                 self._described()
-            reply = self._ask(child, ask, seconds)
+            reply = self._ask(child, request, seconds)
             if reply.kind == "answer":
                 return reply.value
-        if task.stage == "final":
-            self._failed.add(point)
         return Outcome("timeout" if reply.kind == "timeout" else "crash", reply.error)
 
-    def _following(self, one: _Open, index: int) -> Point | None:
+    def _following(self, task: Task, index: int) -> Point | None:
         """What is likely to be measured next in this process."""
-        if index + 1 < len(one.task.points):
-            return one.task.points[index + 1]
-        later = (other for other in self._queue if other.task.child == one.task.child and self._compiled(other))
-        point, kernel = next(((other.task.points[0], other.kernels[0]) for other in later), (None, None))
-        return point if kernel is not None and self._pool.result(kernel).status == "ok" else None
+        if index + 1 < len(task.points):
+            return task.points[index + 1]
+        later = (other for other in self._queue.values() if other.child == task.child and self._compiled(other))
+        other = next(later, None)
+        kernel = None if other is None else kernels_of(other)[0]
+        if other is None or kernel is None or self._pool.result(kernel).status != "ok":
+            return None
+        return other.points[0]
 
     def _child_for(self, task: Task) -> Child:
         """The process that measures a task; a new one where its name is another's."""
         assert self._child is not None
-        if task.child and task.child != self._name:
+        if task.child and task.child != self._child_name:
             self._child.close()
             if not self._spares or task.process == 0:
                 self._prepare(task)
-            self._child, self._name = self._spares.pop(0) if self._spares else self._new_child(), task.child
+            self._child, self._child_name = self._spares.pop(0) if self._spares else self._new_child(), task.child
         return self._child
 
     def _prepare(self, task: Task) -> None:
         """Let the processes that come next make their contexts and matrices at the same time, before any is timed."""
-        later = [one.task.child for one in self._queue if one.task.points[0].problem == task.points[0].problem]
-        count = len(dict.fromkeys(child for child in (task.child, *later) if child))
+        count = max(1, self._job.fresh - task.process)
         while len(self._spares) < count:
             self._spares.append(self._new_child())
         for child in self._spares[:count]:
-            child.send(Ask("prepare", task.points[0]), RUN_SECONDS)
+            child.send(("prepare", {"point": task.points[0]}), RUN_SECONDS)
         waiting = self._spares[:count]
         while waiting := [child for child in waiting if child.poll() is None]:
             self._wait(*waiting)
 
-    def _named(self, point: Point, recipe: Any) -> str:
+    def _kernel_name(self, point: Point, recipe: Any) -> str:
         """The kernel that a point's baseline runs, learnt once for each way to run it."""
         key = point.problem, point.against, repr(recipe)
-        if key not in self._names:
+        if key not in self._kernel_names:
             assert self._namer is not None
             seconds = RUN_SECONDS + (0.0 if point.against == "cublas" else BASELINE_SECONDS)
             replies = (self._ask(self._namer, (point, recipe), seconds) for _ in range(TRIES))
-            self._names[key] = next((reply.value for reply in replies if reply.kind == "answer"), "unknown")
-        return self._names[key]
+            self._kernel_names[key] = next((reply.value for reply in replies if reply.kind == "answer"), "unknown")
+        return self._kernel_names[key]
 
-    def _learn(self, task: Task, point: Point, outcome: Outcome, key: tuple[Any, ...]) -> None:
-        """Compare later points with this one: noise floor, leader, machine code."""
-        place = place_of(point)
-        if outcome.status == "ok" and "speedup" in outcome.figures:
-            ratio = ratio_of(outcome.figures)
-            if point.config is None:
-                self._noise[place] = noise_floor(ratio)
-            elif place not in self._leaders or ratio.median > self._leaders[place].median:
-                self._leaders[place] = ratio
-        if key and outcome.status in ("ok", "wrong_result"):
-            self._twins.setdefault(key, str(point.config))
-
-    def _count(self, one: _Open) -> None:
-        """Count launches. It blocks: nothing else can be done on the GPU meanwhile, and the process still ends with its
-        coordinator."""
+    def _counted(self, task: Task, counter: LaunchCounter) -> Iterator[Row]:
+        """The rows of launches that are counted. It blocks: nothing else can be done on the GPU meanwhile, and the
+        process still ends with its coordinator."""
         assert self._child is not None
-        assert one.task.counter is not None
-        count = one.task.counter.count
+        board = self._gpu.uuid
         self._child.close()
-        self._tell(Begun(one.number, 0))
-        able: dict[int, dict[str, Any]] = {}
-        for index, (point, kernel) in enumerate(zip(one.task.points, one.kernels, strict=True)):
+        self._tell(Begun(task.row(task.points[0], board, "").key))
+        able: dict[Point, dict[str, Any]] = {}
+        for point, kernel in zip(task.points, kernels_of(task), strict=True):
             built = None if kernel is None else self._pool.result(kernel)
             if built is None or built.report is None or built.status == "ok":
-                able[index] = {} if built is None else {"code": compiled_figures(point, built)["code"]}
+                able[point] = {} if built is None else {"code": compiled_figures(point, built)["code"]}
             else:
-                self._tell(Answer(one.number, index, built.status, built.reason))
+                yield task.row(point, board, built.status, built.reason)
         try:
-            counted = count([one.task.points[index] for index in able], self._gpu, self._store) if able else []
+            counted = counter.count(list(able), self._gpu, self._store) if able else []
         except ValueError as error:  # such as a profiler that is missing, or may not count here
-            for index in able:
-                self._tell(Answer(one.number, index, "crash", str(error)))
+            yield from (task.row(point, board, "crash", str(error)) for point in able)
             return
-        for (index, figures), got in zip(able.items(), counted, strict=False):
+        for (point, figures), got in zip(able.items(), counted, strict=False):
             named = {"baseline_kernel": got.kernel} if got.kernel else {}
             status = "ok" if got.figures else "crash"
-            self._tell(Answer(one.number, index, status, got.reason or got.note, {**figures, **got.figures, **named}))
+            yield task.row(point, board, status, got.reason or got.note, {**figures, **got.figures, **named})
 
     def _ask(self, child: Child, request: Any, seconds: float) -> Reply:
         child.send(request, seconds)
@@ -370,9 +310,30 @@ class Worker:
         self._line.send(event)
 
 
+def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
+    """What the measuring child is asked for a point, and the seconds that it may take."""
+    if task.method == "host":
+        return ("host_times", {"problem": point.problem}), RUN_SECONDS
+    assert not isinstance(task.method, LaunchCounter)
+    asked = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
+    seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
+    seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
+    return ("measure", {**asked, "following": following}), seconds
+
+
+def kernels_of(task: Task) -> list[KernelId | None]:
+    """What must be compiled for each point of a task; None for a baseline."""
+    observer = task.method.observer if isinstance(task.method, LaunchCounter) else ""
+    return [None if point.is_baseline else _kernel_of(point, observer) for point in task.points]
+
+
+@lru_cache(4096)
+def _kernel_of(point: Point, observer: str) -> KernelId:
+    return KernelId.of(point.config, filled_up(point.problem), observer)
+
+
 def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
     """What compiling tells of a point, by column."""
-    assert point.config is not None
     figures: dict[str, Any] = {"smem_bytes": resolve(point.config).smem_bytes}
     if built.report is not None:
         figures |= {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions", "code")}
@@ -381,7 +342,6 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
 
 def serialised(point: Point, built: Built) -> str:
     """What a measured kernel's row should say beside its figures, if anything."""
-    assert point.config is not None
     most, told = resolve(point.config).wgmma_waits, built.reason
     if built.report is None or built.report.wgmma_waits <= most:
         return told
@@ -390,7 +350,7 @@ def serialised(point: Point, built: Built) -> str:
 
 
 def shares(cores: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """Cores divided among so many workers, neighbours together; all to each where there are fewer than workers."""
+    """Cores divided among a number of workers, neighbours together; all to each where there are fewer than workers."""
     for i in range(count):
         low, high = i * len(cores) // count, (i + 1) * len(cores) // count
         yield tuple(cores[low:high] if len(cores) >= count else cores)

@@ -34,7 +34,7 @@ def write_journal(study: Study, path: Path) -> None:
     """
     places: dict[str, list[Row]] = {}
     for row in study.stage("sweep"):
-        if row.point.config is not None and row.status != "illegal":
+        if not row.point.is_baseline and row.status != "illegal":
             places.setdefault(place_of(row.point), []).append(row)
     if not places:
         raise ResultsError(f"{study.path} holds no trials; name the folder of a sweep such as results/h200/seed-table")
@@ -54,7 +54,7 @@ def write_journal(study: Study, path: Path) -> None:
 
 
 def _add(storage: JournalStorage, name: str, objective: Objective, rows: list[Row]) -> None:
-    space = LegalSpace([row.point.config for row in rows if row.point.config is not None])
+    space = LegalSpace([row.point.config for row in rows])
     written = optuna.create_study(study_name=name, storage=storage, directions=objective.directions)
     for number, row in enumerate(rows):
         values = objective.values(row.figures) if row.ok else None

@@ -28,14 +28,14 @@ from hopper_gemm.tune.study.spec import SweepSpec
 
 
 class Search:
-    """The points that samplers propose, one place after the other.
+    """The points that samplers propose, each worker at a place.
 
     Args:
         spec: sampler, objective, seeds and budget.
         legal: all legal points, in order.
         rows: of points that were measured.
         earlier: rows of other studies: told to the sampler, but measured anew if they are proposed.
-        spent: seconds that earlier runs have searched.
+        spent: seconds that earlier runs have searched, by place.
         most: propose so many points now, leaving the rest for later.
         owed: rows by place that a finished search has lost: so many are proposed though its time is up.
         clock: seconds.
@@ -48,19 +48,19 @@ class Search:
         rows: Iterable[Row],
         *,
         earlier: Iterable[Row] = (),
-        spent: float = 0.0,
+        spent: Mapping[str, float] | None = None,
         most: int | None = None,
         owed: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec, self._clock, self._most, self._owed = spec, clock, most, dict(owed or {})
-        self._left = None if spec.budget.seconds is None else max(0.0, spec.budget.seconds - spent)
         self._answered = {row.point: row for row in rows}
         self._earlier = list(earlier)
         self._searches: dict[Point, _Place] = {}
+        self._alone = {alone.problems[0].problem(): alone for alone in spec.each()}
         self._places = self._grouped(legal)
-        self._at = 0
-        self._waiting: deque[Point] = deque()
+        for place in self._places:
+            place.spent = (spent or {}).get(place.name, 0.0)
         self._spaces: dict[tuple[GemmConfig, ...], LegalSpace] = {}
 
     @property
@@ -69,41 +69,65 @@ class Search:
         return sum(place.target * len(place.points[0]) for place in self._places)
 
     @property
+    def spent(self) -> dict[str, float]:
+        """Seconds that were searched, in all runs, by place."""
+        return {place.name: round(self._used(place), 3) for place in self._places}
+
+    @property
     def open(self) -> int:
         """Points that may still be proposed, as far as the budget names a number."""
-        left = sum(place.room for place in self._places[self._at :]) + len(self._waiting)
+        left = sum(0 if place.closed else place.room + len(place.waiting) for place in self._places)
         return left if self._most is None else min(left, self._most)
 
     @property
     def finished(self) -> bool:
         """Whether the budget is used up or everything was measured; false where ``most`` cut it short."""
-        open_places = (place for place in self._places if place.pending or (place.room and not place.closed))
-        return not self._waiting and not any(open_places)
+        return not any(place.open for place in self._places)
 
-    def propose(self) -> Point | None:
-        """A point to measure; None where there is none, or none now."""
+    def propose(self, worker: str = "") -> Point | None:
+        """A point for a worker to measure; None where there is none, or none now. A worker stays at a place until the
+        place's search is over, then takes one that is nobody's, and helps others where there is none."""
         if self._most is not None and self._most <= 0:
             return None
-        while not self._waiting and self._at < len(self._places):
-            place = self._places[self._at]
-            if self._over(place) or not place.room:
-                self._close(place)
-                self._at += 1
-                continue
-            self._owed[place.name] = self._owed.get(place.name, 0) - 1
-            number = self._sampler(place).ask()
-            self._waiting.extend(point for point in place.points[number] if point not in self._answered)
-        if not self._waiting:
-            return None
-        if self._most is not None:
-            self._most -= 1
-        return self._waiting.popleft()
+        for place in sorted(self._places, key=lambda place: (place.worker != worker, place.worker is not None)):
+            while not place.waiting and not place.closed:
+                if self._over(place) or not place.room:
+                    self._close(place)
+                    continue
+                self._owed[place.name] = self._owed.get(place.name, 0) - 1
+                number = self._sampler(place).ask()
+                place.waiting.extend(point for point in place.points[number] if point not in self._answered)
+            if place.waiting:
+                place.worker = place.worker or worker
+                self._most = None if self._most is None else self._most - 1
+                return place.waiting.popleft()
+        return None
+
+    def left(self, worker: str, point: Point | None) -> None:
+        """A worker will not come back: its place is nobody's.
+
+        Args:
+            worker: its name.
+            point: that was proposed to it and will not be measured.
+        """
+        for place in self._places:
+            place.worker = None if place.worker == worker else place.worker
+        if point is not None:
+            self._searches[point].waiting.appendleft(point)
+            self._most = None if self._most is None else self._most + 1
+
+    def ended(self) -> list[Point]:
+        """The points of all places whose search has ended since the last call."""
+        found = [place for place in self._places if not (place.told or place.open)]
+        for place in found:
+            place.told = True
+        return [point for place in found for of in place.points for point in of]
 
     def tell(self, row: Row) -> None:
         """Record what came of a point."""
         place = self._searches[row.point]
         self._answered[row.point] = row
-        if place.started is None:  # compilers that start up are no search: the first answer starts the clock
+        if place.started is None and not place.closed:  # compilers that start up are no search: answers start the clock
             place.started = self._clock()
         number = place.number[row.point]
         found = [self._answered[point] for point in place.points[number] if point in self._answered]
@@ -118,7 +142,6 @@ class Search:
         grouped: dict[str, dict[GemmConfig, list[Point]]] = {}
         problems: dict[str, set[GemmProblem]] = {}
         for point in legal:
-            assert point.config is not None
             name = place_of(point) if across == "each" else f"{across} {point.regime} {point.context} {point.data}"
             grouped.setdefault(name, {}).setdefault(point.config, []).append(point)
             problems.setdefault(name, set()).add(point.problem)
@@ -133,16 +156,19 @@ class Search:
                 found.append(place)
         return found
 
+    def _used(self, place: _Place) -> float:
+        return place.spent + (0.0 if place.started is None else self._clock() - place.started)
+
     def _over(self, place: _Place) -> bool:
-        if self._left is None or self._owed.get(place.name, 0) > 0:
+        """Whether a place has used up its share of what the places that are closed left over."""
+        seconds = self._spec.budget.seconds
+        if seconds is None or self._owed.get(place.name, 0) > 0:
             return False
-        share = self._left / (len(self._places) - self._at)
-        return (0.0 if place.started is None else self._clock() - place.started) >= share
+        closed = [one.spent for one in self._places if one.closed]
+        return self._used(place) >= max(0.0, seconds - sum(closed)) / (len(self._places) - len(closed))
 
     def _close(self, place: _Place) -> None:
-        place.closed = True
-        if self._left is not None and place.started is not None:
-            self._left = max(0.0, self._left - (self._clock() - place.started))
+        place.spent, place.started, place.closed = self._used(place), None, True
 
     def _sampler(self, place: _Place) -> LegalSampler:
         """The place's sampler, which is told what there is when it is made."""
@@ -157,11 +183,11 @@ class Search:
             (row.point.config, objective.losses(values), float(predictions([row.point.config], problems[0])[0]))
             for row in self._earlier
             if place_of(row.point) == place.name
-            and row.point.config is not None
+            and not row.point.is_baseline
             and (values := objective.values(row.figures)) is not None
         ]
         predicted = self._predicted(space, problems)
-        known = [space.number[config] for config in begun_with(spec) if config in space.number]
+        known = [space.number[config] for config in begun_with(self._alone[problems[0]]) if config in space.number]
         place.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, told, known)
         for config, losses, _ in told:
             if config in space.number:
@@ -191,6 +217,10 @@ class _Place:
         points: by the number of their config: those by which it is judged.
         objective: what is looked for.
         across: how a config is judged.
+        worker: name of the worker that is at it.
+        waiting: points of the config that is being proposed.
+        spent: seconds searched, those since ``started`` left out.
+        told: whether it was told that the search has ended.
     """
 
     name: str
@@ -202,6 +232,10 @@ class _Place:
     started: float | None = None
     closed: bool = False
     sampler: LegalSampler | None = None
+    worker: str | None = None
+    waiting: deque[Point] = field(default_factory=deque)
+    spent: float = 0.0
+    told: bool = False
 
     def __post_init__(self) -> None:
         self.number = {point: i for i, of in enumerate(self.points) for point in of}
@@ -210,6 +244,11 @@ class _Place:
     def pending(self) -> Collection[int]:
         """Configs that are being measured, by number."""
         return () if self.sampler is None else self.sampler.pending
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is still to be proposed or told."""
+        return bool(self.waiting or self.pending or (self.room and not self.closed))
 
     @property
     def room(self) -> int:
@@ -239,13 +278,13 @@ def earlier_rows(folder: Path, gpu: str) -> list[Row]:
 
     Args:
         folder: of the study; a relative one is looked for here and in the checkout.
-        gpu: name of the GPU that is searched on.
+        gpu: name of the GPU that is searched on; empty where none is known yet.
 
     Raises:
         ResultsError: there is no such study, or it was recorded on another kind of GPU.
     """
     study = read_study(here_or_recorded(folder))
     other = study.provenance["gpu"]["name"]
-    if other != gpu:
+    if gpu and other != gpu:
         raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")
     return [row for row in study.stage("sweep") if row.ok]

@@ -101,6 +101,8 @@ class StudyFolder:
             self._read()  # what another process did since this one looked
             self.refuse_another(identity_of(fresh))
             self._cut()
+            for part in self.path.glob(f".{PROVENANCE}.*.part"):  # of a killed holder: no other process writes it
+                part.unlink(missing_ok=True)
             self.note(**(self.about or fresh))
             yield
         finally:

@@ -116,7 +116,7 @@ SHAPE = Object(
         "versions": Object({...: MAYBE_TEXT}),
         "missing": Object({...: TEXT}),
         "boards": [TEXT],
-        "noise": Object({...: NUMBER}),
+        **dict.fromkeys(("noise", "spent"), Object({...: NUMBER})),
         "skipped": Object({...: INTEGER}),
         "even": Object({...: [TEXT]}),
         "importance": Object({...: Object({"evaluator": TEXT, "parameters": Object({...: NUMBER})}, ("parameters",))}),

@@ -3,23 +3,23 @@
 A damaged file is refused with the place: the file, and the line of the rows. A torn last line, which a kill leaves of
 an append, is no damage: it is passed over, and what it stood for is measured again. Every row is checked against the
 sum that was written with it, which covers the column names too: names that were swapped, renamed or left out are told
-as line 1. Rows packed into Parquet are the same lines in columns, and are checked alike; Parquet itself checks nothing.
+as line 1. Packed rows are the same lines, compressed, and are checked alike.
 """
 
 from __future__ import annotations
 
 import hashlib
+import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import PROVENANCE, checked
-from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser, as_text, joined, values_of
+from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser, values_of
 from hopper_gemm.tune.study.schema import BY_NAME, NAMES, PAIRS, REQUIRED
 
 ROWS = "rows.csv"
@@ -102,21 +102,20 @@ def has_rows(folder: Path) -> bool:
 
 def packed(folder: Path) -> Path:
     """Where a folder's rows lie once they are packed."""
-    return (folder / ROWS).with_suffix(".parquet")
+    return folder / f"{ROWS}.xz"
 
 
 def recorded_folders(name: str = "*") -> list[Path]:
-    """Folders of the recorded studies of a name, the archived ones last; without the searches of a list.
+    """Folders of the recorded studies of a name, the archived ones last.
 
     Args:
         name: of the folder, for an archived one without its date; a glob pattern.
     """
     root = results_root()
-    patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}")
+    patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}", f"archive/*/*/{name}")
     found = dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern)))
     named = [(path, path.relative_to(root).parts) for path in found if path.is_dir()]
-    searches = [path for path, parts in named if len(parts) > 2 and path.name.startswith("tune-")]
-    return [path for path, parts in named if parts[0] != "local" and path not in searches and has_rows(path)]
+    return [path for path, parts in named if parts[0] != "local" and has_rows(path)]
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -172,33 +171,21 @@ def digest_of(lines: Iterable[str]) -> str:
 
 
 def whole_lines(folder: Path) -> tuple[Path, list[str]]:
-    """The file of a folder's rows, and its lines, the column names first; packed ones as they were before.
+    """The file of a folder's rows, and its lines, the column names first; packed or not.
 
     Raises:
-        ResultsError: it is no text or no Parquet.
+        ResultsError: it is no text, or cannot be unpacked.
     """
     path = folder / ROWS
     if path.is_file():
         text = read_text(path)
-        return path, text[: text.rfind("\n") + 1].split("\n")[:-1]
-    return packed(folder), parquet_lines(packed(folder))
-
-
-def parquet_lines(path: Path | BytesIO) -> list[str]:
-    """The lines that were packed into a Parquet file.
-
-    Raises:
-        ResultsError: it is not Parquet.
-    """
-    from pyarrow import parquet
-
-    try:
-        table = parquet.ParquetFile(path).read()
-        columns = [[as_text(value) for value in column.to_pylist()] for column in table.columns]
-        return [joined(values) for values in (table.column_names, *zip(*columns, strict=True))]
-    except (OSError, ValueError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ResultsError(f"{path} is not a Parquet file ({why}); restore it, or run the sweep again") from None
+    else:
+        path = packed(folder)
+        try:
+            text = lzma.decompress(path.read_bytes()).decode()
+        except (OSError, ValueError, lzma.LZMAError) as error:
+            raise ResultsError(f"{path} cannot be unpacked ({error}); restore it, or run the sweep again") from None
+    return path, text[: text.rfind("\n") + 1].split("\n")[:-1]
 
 
 def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:

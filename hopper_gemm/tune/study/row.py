@@ -75,13 +75,13 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Values by column name; columns without a value are left out."""
-        point, config = self.point, self.point.config
+        point = self.point
         return {
             **{name: getattr(self, name) for name in (*ORIGIN, "stage")},
             **{name: getattr(point.problem, name) for name in PROBLEM},
             **{name: getattr(point, name) for name in WAY},
             "process": self.process,
-            **({} if config is None else all_values(config)),
+            **({} if point.is_baseline else all_values(point.config)),
             "status": self.status,
             "reason": self.reason,
             "samples": samples_text(self.samples),
@@ -137,8 +137,8 @@ class RowParser:
         if missing := [name for name in PROBLEM if not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
         problem = self._made(GemmProblem, PROBLEM, texts)
-        config = self._made(_config, FIELDS, texts) if texts.get("tile_m") else None
-        point = Point(problem, config, *[texts[name] for name in WAY])
+        subject = self._made(_config, FIELDS, texts) if texts.get("tile_m") else texts["against"]
+        point = Point(problem, subject, *[texts[name] for name in WAY])
         figures = {name: _CONVERT[name](text) for name in CARRIED if (text := texts.get(name))}
         samples, process = samples_of(texts["samples"]), _CONVERT["process"](texts["process"])
         origin = {name: texts[name] for name in ORIGIN}

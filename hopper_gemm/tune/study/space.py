@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import product, repeat
 from math import prod
 from typing import Any
 
@@ -22,7 +22,7 @@ from hopper_gemm.tune.parameters import LAUNCH_FIELDS, WIDEST, kind_of
 from hopper_gemm.tune.study.spec import SpecError, SweepSpec, fields_of
 
 MOST = 2_000_000
-"""Choices of a grid, and points of a study, that are enumerated; a point takes about a kilobyte."""
+"""Points of a problem that are enumerated; each takes about a kilobyte."""
 
 
 def problem_label(problem: GemmProblem) -> str:
@@ -80,9 +80,11 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 
 def count(spec: SweepSpec) -> int:
     """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
-    choices = [map(len, _axes(grid).values()) for grid in (spec.space, *spec.grids, *spec.known)]
-    configs = len(spec.rungs) or sum(map(prod, choices))
-    return configs * len(spec.regimes) * len(spec.contexts) * len(spec.problems) * len(spec.data)
+    configs = 0
+    for alone in spec.each():
+        choices = [map(len, _axes(grid).values()) for grid in (alone.space, *alone.grids, *alone.known)]
+        configs += len(spec.rungs) or sum(map(prod, choices))
+    return configs * len(spec.regimes) * len(spec.contexts) * len(spec.data)
 
 
 def points(spec: SweepSpec) -> dict[Point, str]:
@@ -90,13 +92,17 @@ def points(spec: SweepSpec) -> dict[Point, str]:
     first), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
 
     Raises:
-        SpecError: there are more than :data:`MOST`.
+        SpecError: a problem has more than :data:`MOST`.
     """
-    if count(spec) > MOST:
-        raise SpecError(
-            f"{spec.name} has {count(spec):,} points and at most {MOST:,} are enumerated; give parameters fewer values"
-        )
-    ruled = {section.problem(): _of_problem(spec, section.problem()) for section in spec.problems}
+    ruled = {}
+    for alone in spec.each():
+        if count(alone) > MOST:
+            raise SpecError(
+                f"{spec.name} has {count(alone):,} points of a problem and at most {MOST:,} are enumerated; give "
+                "parameters fewer values"
+            )
+        problem = alone.problems[0].problem()
+        ruled[problem] = _of_problem(alone, problem)
     return {
         Point(problem, config, regime, context, data=data): why
         for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
@@ -124,16 +130,26 @@ class Space:
         return [point for point, why in self.points.items() if not why]
 
 
-def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
+def space_of(spec: SweepSpec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
     """The space of a study; refused points are kept only where they get a row.
 
     Args:
         spec: the question.
         only: points that can be answered; None for all.
+        each: maps a function over the problems, such as a pool of processes does.
 
     Raises:
         SpecError: there are too many to enumerate.
     """
+    parts: list[Space] = list(each(_space_alone, spec.each(), repeat(only)))
+    ways: list[tuple[str, str]] = list(product(spec.regimes, spec.contexts))
+    found = [one for part in parts for one in part.points.items()]
+    kept = dict(sorted(found, key=lambda one: ways.index((one[0].regime, one[0].context))))
+    refused = sum((Counter(part.refused) for part in parts), Counter[str]())
+    return Space(kept, dict(refused), sum(part.total for part in parts))
+
+
+def _space_alone(spec: SweepSpec, only: Collection[Point] | None) -> Space:
     found = points(spec)
     if only is not None:
         found = {point: why for point, why in found.items() if point in only}
@@ -142,8 +158,9 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None) -> Space:
 
 
 def begun_with(spec: SweepSpec) -> list[Kernel]:
-    """The first config of each known grid, legal or not: a search tries these first."""
-    return [next(_grid(spec, grid))[0] for grid in spec.known]
+    """The first config of each known grid of the first problem, legal or not: a search tries these first."""
+    alone, *_ = spec.each()
+    return [next(_grid(alone, grid))[0] for grid in alone.known]
 
 
 def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[Kernel, str]:

@@ -98,6 +98,20 @@ class ProblemSection(_Section):
         return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts)
 
 
+class SearchedProblem(ProblemSection):
+    """A problem of a sweep, and what is measured of it alone.
+
+    Args:
+        space: other values for parameters, in the sweep's space and in those of its grids that name them.
+        known: grids of configs beside the sweep's own :attr:`SweepSpec.known`.
+        keep: instead of the sweep's.
+    """
+
+    space: Grid = {}
+    known: list[Grid] = []
+    keep: Count | None = None
+
+
 class BurstSection(_Section):
     """Protocol of the burst regime, in seconds; see :class:`hopper_gemm.tune.measure.protocol.Burst`."""
 
@@ -137,7 +151,8 @@ class BudgetSection(_Section):
 
     Args:
         trials: configs to measure of each problem and regime, those that already have a row counted.
-        seconds: of the whole sweep, its finals left out; shared evenly among what is still to be searched.
+        seconds: of search, summed over all problems and regimes and shared evenly among them; finals left out. Several
+            GPUs search several problems at a time.
     """
 
     trials: Count | None = None
@@ -201,7 +216,7 @@ class SweepSpec(_Section):
         seed: of the matrices, the sampler and the bootstrap.
         regimes: burst, steady, or both; they are never mixed.
         contexts: isolated, chained, or both; likewise.
-        problems: what is multiplied.
+        problems: what is multiplied; each may have a space of its own.
         data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`; correctness is
             always checked on normal data.
         space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
@@ -236,7 +251,7 @@ class SweepSpec(_Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1, max_length=2)] = ["burst"]
     contexts: Annotated[list[Literal["isolated", "chained"]], Field(min_length=1, max_length=2)] = ["isolated"]
-    problems: Annotated[list[ProblemSection], Field(min_length=1)]
+    problems: Annotated[list[SearchedProblem], Field(min_length=1)]
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
     space: Grid = {}
     grids: list[Grid] = []
@@ -281,6 +296,18 @@ class SweepSpec(_Section):
         asked |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
+    def each(self) -> list[SweepSpec]:
+        """The sweep of each problem alone, in its own space."""
+        return [self._alone(section) for section in self.problems]
+
+    def _alone(self, section: SearchedProblem) -> SweepSpec:
+        def own(grid: dict[str, Any]) -> dict[str, Any]:
+            return {name: section.space.get(name, values) for name, values in grid.items()}
+
+        changed = {"space": own(self.space), "grids": list(map(own, self.grids)), "known": section.known + self.known}
+        alone = SearchedProblem(**section.model_dump(include=set(ProblemSection.model_fields)))
+        return self.model_copy(update={**changed, "keep": section.keep or self.keep, "problems": [alone]})
+
     @property
     def sampled(self) -> bool:
         """Whether a sampler chooses what is measured, instead of every point in turn."""
@@ -290,6 +317,10 @@ class SweepSpec(_Section):
     def skips(self) -> bool:
         """Whether points that a rule refuses get no row."""
         return self.skip_illegal or self.sampled
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
@@ -312,6 +343,15 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
         if wanted not in ([], ["speedup"]):
             yield "across: is for speedups; leave out objective, or across"
     space, rungs = raw.get("space"), raw.get("rungs")
+    named = {name for grid in (space, *_listed(raw.get("grids"))) if isinstance(grid, dict) for name in grid}
+    for number, problem in enumerate(_listed(raw.get("problems"))):
+        owned = {name for name in ("space", "known", "keep") if isinstance(problem, dict) and problem.get(name)}
+        if owned and (rungs or raw.get("across", "each") != "each"):
+            yield f"problems.{number}: {min(owned)} is for a problem with points of its own; leave it out"
+        own = problem.get("space") if isinstance(problem, dict) else None
+        for name in own if isinstance(own, dict) else ():
+            if name not in named:
+                yield f"problems.{number}.space: {name} must be a parameter of space or of a grid; name it there too"
     if not rungs:
         if space is None:
             yield "space is missing"
@@ -327,7 +367,7 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
     if raw.get("skip_illegal"):
         yield "skip_illegal: must be false beside rungs but got true; a ladder shows why a rung cannot run"
     earlier: list[str] = []
-    for number, rung in enumerate(rungs if isinstance(rungs, list) else ()):
+    for number, rung in enumerate(_listed(rungs)):
         name, start = (rung.get("name"), rung.get("from")) if isinstance(rung, dict) else (None, None)
         if start is not None and start not in earlier:
             choice = f"choose among {', '.join(earlier)}"

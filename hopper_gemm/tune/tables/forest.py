@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from hopper_gemm.model.point import CONTEXTS
-from hopper_gemm.tune.tables.compare import geometric_mean
+from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.style import CELL, EVEN, FAINT, OURS, SERIES, STYLE, THEIRS, save
 
 FASTER = ("cublas", "cublaslt")
@@ -33,7 +33,7 @@ def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
     """Measured cells by series and problem; the problems in the order of their launch times.
 
     Args:
-        records: of :func:`hopper_gemm.tune.tables.compare.cells`, of one regime and context.
+        records: of :func:`hopper_gemm.tune.tables.comparison.cells`, of one regime and context.
     """
     by_problem: dict[str, dict[str, Record]] = {name: {} for name in launches(records)}
     for record in records:
@@ -57,7 +57,7 @@ def forest(records: Sequence[Record], path: Path, title: str) -> None:
     Nothing is drawn of a comparison of a single problem.
 
     Args:
-        records: of :func:`hopper_gemm.tune.tables.compare.cells`.
+        records: of :func:`hopper_gemm.tune.tables.comparison.cells`.
         path: file to write.
         title: above all panels.
     """

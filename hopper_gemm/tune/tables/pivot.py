@@ -64,7 +64,7 @@ class Group:
     @property
     def place(self) -> str:
         """Key under which provenance notes figures of the group; also names its picture."""
-        return place_of(Point(self.problem, None, self.regime, self.context, self.against, self.data))
+        return place_of(Point(self.problem, self.against, self.regime, self.context, self.against, self.data))
 
     def noted(self, about: Mapping[str, Any], name: str) -> Any:
         """The value of provenance's mapping ``name`` for this group; None where there is none."""
@@ -279,8 +279,8 @@ def words(status: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text that may stand in a cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text that may stand in a cell of Markdown, without a tag."""
+    return str(escaped(" ".join(text.split()))).replace("|", "\\|")
 
 
 def escaped(value: Any) -> Any:

@@ -163,7 +163,7 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
     found = {name: figures[name] for name in MEASURED if figures.get(name) is not None}
     return {
         "timestamp": begun,
-        "configuration": {} if row.point.config is None else row.point.config.as_dict(),
+        "configuration": {} if row.point.is_baseline else row.point.config.as_dict(),
         "objectives": objectives,
         "times": times,
         "invalidity": INVALIDITY[row.status],

@@ -21,7 +21,7 @@ from hopper_gemm.tune.study.reader import Study, frame_of
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED, NAMES
 from hopper_gemm.tune.study.space import problem_label
-from hopper_gemm.tune.tables.compare import cells, comparison, means
+from hopper_gemm.tune.tables.comparison import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
 from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
 from hopper_gemm.tune.tables.pivot import (
@@ -55,7 +55,7 @@ STYLE = "body{font-family:sans-serif}table{border-collapse:collapse}td,th{paddin
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """One table of text.
 
     Args:
@@ -84,7 +84,7 @@ class View:
     """
 
     study: Study
-    tables: list[Table]
+    tables: list[TextTable]
     rows: pd.DataFrame
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -200,7 +200,7 @@ def view(
         return View(study, tables, tidy(found), {"means": [asdict(mean) for mean in means(records)]})
     if study.provenance.get("rungs") and not pivoted:
         steps = ladder(frame, study.provenance["rungs"])
-        tables = [Table(group.place, "rung", rung_table(steps, group)) for group, _ in groups(frame)]
+        tables = [TextTable(group.place, "rung", rung_table(steps, group)) for group, _ in groups(frame)]
         return View(study, tables, rung_rows(steps, tidy(frame)))
     down, across = (named or usual for named, usual in zip((rows, cols), spanning(study.provenance), strict=True))
     facets = [] if rows or cols else list(filter(None, spanning(study.provenance, "facet_rows", "facet_cols")))
@@ -210,7 +210,7 @@ def view(
     tables = []
     for group, part in groups(frame):
         notes = tuple(best_lines(study, group, part, finals))
-        tables.append(Table(f"{group.place}: {shown}", heading, pivot(part, down, across, value, facets), notes))
+        tables.append(TextTable(f"{group.place}: {shown}", heading, pivot(part, down, across, value, facets), notes))
     return View(study, tables, pd.concat([tidy(fastest(part, spans), spans) for _, part in groups(frame)]))
 
 
@@ -218,7 +218,7 @@ def rows_as_measured(study: Study) -> View:
     """Every row of a study, of all stages and processes, with every column of the schema, ``samples`` too."""
     labels = {
         "problem": [problem_label(row.point.problem) for row in study.rows],
-        "config": ["" if row.point.config is None else str(row.point.config) for row in study.rows],
+        "config": ["" if row.point.is_baseline else str(row.point.config) for row in study.rows],
     }
     return View(study, [], frame_of(study.rows).assign(**labels)[[*labels, *NAMES]])
 
@@ -235,10 +235,10 @@ def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     return frame.assign(config=labels)[list(dict.fromkeys(["problem", "config", *more, *names]))]
 
 
-def _baselines(records: Sequence[Mapping[str, Any]], regime: str, context: str) -> Table:
+def _baselines(records: Sequence[Mapping[str, Any]], regime: str, context: str) -> TextTable:
     part = [one for one in records if (one["regime"], one["context"]) == (regime, context)]
     title = f"{regime}, {context}: speedup over each baseline [95 % interval]"
-    return Table(title, "problem", comparison(part).drop(columns="context"), tuple(map(str, means(part))))
+    return TextTable(title, "problem", comparison(part).drop(columns="context"), tuple(map(str, means(part))))
 
 
 def _parts(cells: pd.DataFrame, corner: str, width: int) -> Iterator[RichTable]:

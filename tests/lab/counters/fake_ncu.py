@@ -44,8 +44,8 @@ def note(point, stage, reason=""):
 rows = []
 for number, point in enumerate(job["points"]):
     note(number, "begun")
-    config = point["config"]
-    swizzle = config["swizzle"] if config else 0
+    subject = point["subject"]
+    swizzle = subject["swizzle"] if isinstance(subject, dict) else 0
     if swizzle == 4 and "wrong" in mood:
         note(number, "failed", "WrongResultError: 7 of 64 elements were not written")
         continue
@@ -61,8 +61,8 @@ for number, point in enumerate(job["points"]):
         log.write("==ERROR== Failed to access the following 1 metrics: l1tex__data_bank_reads.sum\\n")
         log.write('==ERROR== Failed to profile "kernel_cutlass" in process 7\\n')
         sys.exit(9)
-    names = ["kernel_cutlass_kernel_hopper_gemm_HopperGemm"] if config else ["nvjet_sm90_tst_256x128"]
-    if not config and "splits" in mood:
+    names = ["kernel_cutlass_kernel_hopper_gemm_HopperGemm"] if swizzle else ["nvjet_sm90_tst_256x128"]
+    if not swizzle and "splits" in mood:
         names.append("void cublasLt::splitKreduce_kernel<32, 16, int>(float *)")
     rows += [(name, swizzle) for name in names]
     note(number, "counted")

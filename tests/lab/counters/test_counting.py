@@ -63,7 +63,7 @@ def config(**fields) -> GemmConfig:
     return resolve(GemmConfig(tile_m=64, tile_n=64, **fields))
 
 
-POINTS = [Point(PROBLEM, None), *(Point(PROBLEM, config(swizzle=swizzle)) for swizzle in (2, 4, 8))]
+POINTS = [Point(PROBLEM, "cublas"), *(Point(PROBLEM, config(swizzle=swizzle)) for swizzle in (2, 4, 8))]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from hopper_gemm.tune.measure.verdict import Verdict
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.study.reader import read_study
 from tests.conftest import ROOT
+from tests.each import each
 from tests.tune.run import fakes
 from tests.tune.run.instant import Instant
 
@@ -52,7 +53,7 @@ def slower(by, width=0.001):
     """Today's kernel takes so much longer than the binary; over cuBLAS it is as fast as ever."""
 
     def outcome(ask):
-        ratio = 1 / by if ask.point.config is not None and ask.point.against != "cublas" else 1.0
+        ratio = 1 / by if not ask.point.is_baseline and ask.point.against != "cublas" else 1.0
         found = fakes.outcome(ask)
         figures = {
             **found.figures,
@@ -75,8 +76,8 @@ def checked(tmp_path, outcome=None, entry=None, code="other", unserved="", busy=
 
 def test_the_binary_is_timed_beside_itself_and_beside_todays_kernel_on_one_board(tmp_path):
     found, (task,) = checked(tmp_path)
-    assert [(point.config, point.against) for point in task.points] == [
-        (None, "recorded:c0de"),
+    assert [(point.subject, point.against) for point in task.points] == [
+        ("recorded:c0de", "recorded:c0de"),
         (CONFIG, "recorded:c0de"),
     ]
     assert (found.verdict.status, found.board, found.warning) == ("held", "board-0", "")
@@ -108,7 +109,9 @@ def test_where_another_process_uses_the_gpu_times_decide_nothing(tmp_path):
     assert (found.verdict.status, found.busy, asked) == ("unsure", "process 7", ["board-0"])
     assert found.verdict.message.startswith("the GPU is busy (process 7); slower by")
     assert checked(tmp_path, slower(1.0), busy=busy)[0].verdict.status == "held"
-    wrong, _ = checked(tmp_path, lambda ask: Outcome("wrong_result", "bits") if ask.point.config else slower(1)(ask))
+    wrong, _ = checked(
+        tmp_path, lambda ask: slower(1)(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
+    )
     assert (wrong.verdict.status, wrong.busy) == ("fallen", "")
 
 
@@ -120,11 +123,11 @@ def test_a_config_that_matmul_no_longer_serves_has_fallen_however_fast_it_is(tmp
 
 def test_a_kernel_that_is_wrong_has_fallen_and_where_the_binary_cannot_run_nobody_can_tell(tmp_path):
     wrong, _ = checked(
-        tmp_path, lambda ask: Outcome("wrong_result", "bits") if ask.point.config else fakes.outcome(ask)
+        tmp_path, lambda ask: fakes.outcome(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
     )
     assert (wrong.verdict.status, wrong.verdict.message) == ("fallen", "wrong result: bits")
     unable, _ = checked(
-        tmp_path, lambda ask: Outcome("unstable", "hot") if not ask.point.config else fakes.outcome(ask)
+        tmp_path, lambda ask: Outcome("unstable", "hot") if ask.point.is_baseline else fakes.outcome(ask)
     )
     assert unable.verdict.status == "unsure"
 
@@ -136,7 +139,7 @@ def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(t
 
 def test_what_is_neither_held_nor_fallen_is_measured_once_more_with_more_pairs(tmp_path):
     found, tasks = checked(tmp_path, slower(1.012, width=0.01))
-    assert [task.protocol.pairs for task in tasks] == [PROTOCOLS["burst"].pairs, MORE * PROTOCOLS["burst"].pairs]
+    assert [task.method.pairs for task in tasks] == [PROTOCOLS["burst"].pairs, MORE * PROTOCOLS["burst"].pairs]
     assert found.verdict.status == "unsure"
 
 
@@ -215,10 +218,10 @@ RECORDED = read_codes(ROOT / "results/h200" / FILE)
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("binary", recorded_binaries(ROOT / "results/h200" / FOLDER), ids=lambda one: one.about.stem)
-def test_the_machine_code_and_launch_of_a_guarded_config_are_those_that_were_noted(tmp_path, binary):
-    if RECORDED["versions"] != versions():
-        pytest.skip(f"noted with {RECORDED['versions']}, and installed is {versions()}")
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(RECORDED["versions"] != versions(), reason=f"noted with {RECORDED['versions']}")
+@each("binary", recorded_binaries(ROOT / "results/h200" / FOLDER), ids=lambda one: one.about.stem)
+def test_the_machine_code_and_launch_of_a_guarded_config_are_those_that_were_noted(kernel_store, binary):
     noted = RECORDED["kernels"].get(binary.about.stem)
     fix = "compare it with hopper-gemm check on a GPU, then run hopper-gemm check --record-digests"
-    assert code_of(binary, KernelStore(tmp_path)) == noted, f"the machine code changed: {fix}"
+    assert code_of(binary, KernelStore(kernel_store)) == noted, f"the machine code changed: {fix}"

@@ -28,6 +28,7 @@ from hopper_gemm.tune.parameters import (
     kernel_of,
     varied,
 )
+from tests.each import each
 
 
 def test_the_examples_hold():
@@ -50,7 +51,7 @@ def test_nonsense_is_refused_with_what_was_expected_and_what_came(field, value, 
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@each("field", FIELDS)
 def test_every_parameter_says_what_it_means_and_takes_its_default_and_its_words(field):
     parameter = PARAMETERS[field]
     assert parameter.doc
@@ -62,7 +63,7 @@ def test_every_parameter_says_what_it_means_and_takes_its_default_and_its_words(
         assert parameter.mistake(parameter.least - 1) is not None
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@each("field", FIELDS)
 def test_the_label_tells_any_two_values_of_a_parameter_apart(field):
     """Labels stand for configs in samples and logs; what is named by its place is in the legend, the rest by name."""
     values = dict.fromkeys((*values_of(field), *PARAMETERS[field].words))
@@ -79,7 +80,7 @@ def test_the_legend_explains_every_part_of_a_label_that_has_no_name():
     assert [field for field in LABELLED if hidden.get(field, field) not in words] == []
 
 
-@pytest.mark.parametrize("field", LADDER_FIELDS)
+@each("field", LADDER_FIELDS)
 def test_a_config_is_the_kernel_s_own_unless_a_parameter_of_the_study_differs(field):
     """Equal kernels have equal configs, however they were asked for."""
     assert config_of({"tile_m": 128, field: DEFAULTS[field]}) == GemmConfig(tile_m=128)
@@ -128,7 +129,7 @@ def test_two_ways_to_launch_one_kernel_are_compiled_once():
 @pytest.mark.parametrize("study", ["ladder", "ring"])
 def test_a_recorded_row_has_the_narrowest_config_that_has_its_values(study):
     rows = recorded(study).rows
-    configs = {row.point.config for row in rows if row.point.config is not None}
+    configs = {row.point.config for row in rows if not row.point.is_baseline}
     assert {type(config) for config in configs} == {Kernel, LadderKernel}
     assert all(config == kernel_of(all_values(config)) for config in configs)
 

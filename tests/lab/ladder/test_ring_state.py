@@ -10,6 +10,7 @@ from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.lab.ladder.gemm import STATES
 from hopper_gemm.lab.protocols.ring import place
+from tests.each import each
 
 COUNT = 60
 
@@ -44,7 +45,7 @@ def test_both_roles_walk_as_the_model_of_the_ring_does(form, stages):
         assert [tuple(row[5:7]) for row in found] == places[far : far + COUNT]
 
 
-@pytest.mark.parametrize("stages", range(1, 19))
+@each("stages", range(1, 19))
 def test_index_wraps_and_parity_flips_for_every_stage_count(stages):
     """The producer's parity is the other one."""
     for fill in range(COUNT):

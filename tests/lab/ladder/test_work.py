@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from hopper_gemm.lab.ladder.gemm import InterleavedRaster
 from hopper_gemm.lab.ladder.stream import LEAST_STAGES, StreamRaster, StreamWalk
+from tests.each import each
 from tests.kernel.test_work import CLUSTERS, walking
 
 
@@ -25,8 +28,7 @@ def stream():
     return lambda *arguments: [(tile, *rest) for tile, _, *rest in walk(*arguments)]
 
 
-@pytest.mark.parametrize("tiles", [1, 2, 7, 33, 65, 66, 67, 100, 131, 132, 200])
-@pytest.mark.parametrize("k_tiles", [1, 7, 8, 64, 1000])
+@each("tiles, k_tiles", product((1, 2, 7, 33, 65, 66, 67, 100, 131, 132, 200), (1, 7, 8, 64, 1000)))
 def test_every_stage_is_computed_once_and_its_sum_is_found(stream, tiles, k_tiles):
     walks = [stream(tiles, k_tiles, cluster) for cluster in range(CLUSTERS)]
     pieces: dict[int, list[tuple[int, int, int]]] = {tile: [] for tile in range(tiles)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hopper_gemm.lab.protocols.search import Broken
+from hopper_gemm.lab.protocols.exploration import Broken
 
 
 def failing(check: Callable[..., Any], *arguments: Any) -> str | None:

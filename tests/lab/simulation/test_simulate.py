@@ -18,8 +18,8 @@ from hopper_gemm.lab.simulation.simulate import (
     summary,
 )
 from hopper_gemm.tune.search.samplers import predictions
+from tests.command import run
 from tests.conftest import ROOT
-from tests.test_cli import run
 from tests.tune.search import synthetic
 
 SEED = ROOT / "results/h200/seed-table"

@@ -51,7 +51,7 @@ def faking(mistake: str, log: Path | None, store: Path) -> Handler:
             os.abort()
         if mistake == "raise":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        from hopper_gemm.lab.verify.check import check_pair
+        from hopper_gemm.lab.verify.judge import check_pair
         from tests.lab.verify.kernels import Kernel
 
         return check_pair(Kernel(mistake), pair, "cpu", runs)

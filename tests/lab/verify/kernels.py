@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hopper_gemm.lab.verify.check import product
+from hopper_gemm.lab.verify.judge import product
 
 
 class Kernel:

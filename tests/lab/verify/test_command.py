@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from hopper_gemm.cli import app
-from hopper_gemm.lab.protocols.ledger import Ledger
+from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.lab.verify import protocols
 from hopper_gemm.lab.verify.harness import Harness
 from hopper_gemm.tune.measure import device
@@ -48,16 +48,16 @@ def test_bad_input_is_refused_in_one_line(capsys, tmp_path, arguments, message):
 
 @pytest.mark.parametrize(("fault", "code"), [("", 0), ("no turn", 1)])
 def test_the_part_without_a_gpu_writes_rows_and_a_page(capsys, monkeypatch, tmp_path, fault, code):
-    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault=fault))]))
+    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", LedgerModel(2, 2, fault=fault))]))
     page = tmp_path / "docs/page.md"
     page.parent.mkdir()
     (tmp_path / "verify-cpu.csv").write_text("proof,outcome,cases\ndamage,refused,3\n")
-    assert run("--cpu", "--out", tmp_path, "--report", page, "--json") == code
+    assert run("--cpu", "--out", tmp_path, "--report", page, "--json", "--pairs", 7) == code
     told = json.loads(capsys.readouterr().out)
     assert (told["rows"], told["failed"]) == (1, code)
     text = page.read_text()
     assert "| ledger | 1 |" in text
-    assert "1,000 pairs of config and problem" in text, "still to be run"
+    assert "7 pairs of config and problem" in text, "still to be run"
     assert "3 damaged results folders" in text
 
 
@@ -80,14 +80,14 @@ def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(caps
     assert run("--out", tmp_path, "--pairs", 3, "--fixed", "commit 123") == 0
     assert run("--out", tmp_path, "--pairs", 3) == 0
     assert "commit 123" in (tmp_path / "report.md").read_text()
-    assert run("--out", tmp_path, "--fixed", "commit 123") == 2
+    assert run("--out", tmp_path, "--pairs", 3, "--fixed", "commit 123") == 2
     assert "none stands" in capsys.readouterr().err
 
 
 def test_a_failed_protocol_fails_the_same_command_again(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", Ledger(2, 2, fault="no turn"))]))
+    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", LedgerModel(2, 2, fault="no turn"))]))
     for _ in range(2):
-        assert run("--cpu", "--out", tmp_path, "--json") == 1
+        assert run("--cpu", "--out", tmp_path, "--json", "--pairs", 7) == 1
         assert json.loads(capsys.readouterr().out)["failed"] == 1
     rows = (tmp_path / "rows.jsonl").read_text()
     assert len(rows.splitlines()) == 1

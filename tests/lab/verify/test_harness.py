@@ -13,17 +13,19 @@ from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.verify import harness
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.harness import JUDGES, PROCESSES, Harness, Job, suspects, verdict
-from hopper_gemm.lab.verify.report import page
+from hopper_gemm.lab.verify.harness import JUDGES, PROCESSES, Harness, VerifyJob, suspects, verdict
 from hopper_gemm.lab.verify.rows import FIXED, Finding, Rows, judged, read_rows, verifier_digest
+from hopper_gemm.lab.verify.summary import page
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
 from tests.lab.verify.fakes import WRONG, Compiled, fake, harmful
 
-FINE = Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))
-HARMFUL = Job(Pair(GemmConfig(tile_n=64, k_depth=2, stagger=3, evict_c=True), GemmProblem(72, 64, 256, "fp16"), 3))
+FINE = VerifyJob(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))
+HARMFUL = VerifyJob(
+    Pair(GemmConfig(tile_n=64, k_depth=2, stagger=3, evict_c=True), GemmProblem(72, 64, 256, "fp16"), 3)
+)
 BOARDS = [GpuId(0, "A", "GPU-a"), GpuId(1, "B", "GPU-b")]
 
 
@@ -77,7 +79,7 @@ def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, m
 def test_a_hang_is_found_within_its_time_and_shrunk(tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(harness, "HUNG_SECONDS", 0.5)
-    monkeypatch.setattr(harness, "SHRINK_SECONDS", 12.0)
+    monkeypatch.setattr(harness, "SHRINK_SECONDS", 5.0)
     one, _ = run(tmp_path, [HARMFUL, FINE], "hang")
     failed, fine = last(one.rows.rows)
     assert (failed.status, fine.status) == ("timeout", "ok")
@@ -130,7 +132,7 @@ def test_a_run_goes_on_where_its_rows_stop_and_a_failure_is_not_repeated(tmp_pat
 
 
 def test_what_failed_with_earlier_sources_runs_first_and_on_two_boards(tmp_path):
-    jobs = [Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), seed)) for seed in range(20)]
+    jobs = [VerifyJob(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), seed)) for seed in range(20)]
     Rows(tmp_path).add(replace(jobs[-1].row("timeout"), kernel="old"))
     boards = [*BOARDS, GpuId(2, "C", "GPU-c")]
     one, said = run(tmp_path, jobs, boards=boards)
@@ -150,7 +152,7 @@ def test_what_is_noted_as_fixed_is_run_again(tmp_path):
 
 
 def test_a_kernel_that_did_not_compile_before_is_compiled_once_for_all_boards(tmp_path):
-    job = Job(Pair(GemmConfig(tile_n=24), GemmProblem(64, 64, 64)))
+    job = VerifyJob(Pair(GemmConfig(tile_n=24), GemmProblem(64, 64, 64)))
     Rows(tmp_path).add(replace(job.row("spilled"), kernel="old"))
     for _ in range(2):
         one, _ = run(tmp_path, [job], boards=BOARDS)
@@ -159,12 +161,12 @@ def test_a_kernel_that_did_not_compile_before_is_compiled_once_for_all_boards(tm
 
 def test_a_pair_that_failed_before_is_verified_although_it_is_no_longer_drawn_unless_a_rule_refuses_it():
     refused = Pair(GemmConfig(tile_m=320, tile_n=256), GemmProblem(72, 64, 256))
-    rows = [replace(Job(pair).row("timeout"), kernel="old") for pair in (HARMFUL.pair, FINE.pair, refused)]
+    rows = [replace(VerifyJob(pair).row("timeout"), kernel="old") for pair in (HARMFUL.pair, FINE.pair, refused)]
     assert suspects(rows, [FINE]) == [HARMFUL]
 
 
 def test_several_gpus_share_the_jobs(tmp_path):
-    jobs = [Job(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), seed)) for seed in range(40)]
+    jobs = [VerifyJob(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), seed)) for seed in range(40)]
     log = tmp_path / "log"
     one, _ = run(tmp_path, jobs, boards=BOARDS, log=log)
     assert sorted(row.subject["seed"] for row in one.rows.rows) == list(range(40))
@@ -174,7 +176,7 @@ def test_several_gpus_share_the_jobs(tmp_path):
 
 
 def test_a_kernel_that_does_not_compile_cleanly_is_a_failure_of_its_own(tmp_path):
-    one, _ = run(tmp_path, [Job(Pair(GemmConfig(tile_n=24), GemmProblem(64, 64, 64))), FINE])
+    one, _ = run(tmp_path, [VerifyJob(Pair(GemmConfig(tile_n=24), GemmProblem(64, 64, 64))), FINE])
     assert [(row.status, row.minimal) for row in sorted(one.rows.rows, key=lambda row: row.status)] == [
         ("ok", None),
         ("spilled", None),
@@ -184,7 +186,7 @@ def test_a_kernel_that_does_not_compile_cleanly_is_a_failure_of_its_own(tmp_path
 
 def test_what_cannot_be_checked_here_is_skipped_and_two_processes_run_at_once(tmp_path):
     log = tmp_path / "log"
-    jobs = [Job(FINE.pair, "few SMs", "static"), Job(FINE.pair, PROCESSES, "static")]
+    jobs = [VerifyJob(FINE.pair, "few SMs", "static"), VerifyJob(FINE.pair, PROCESSES, "static")]
     one, _ = run(tmp_path, jobs, log=log)
     assert [(row.kind, row.status) for row in one.rows.rows] == [
         ("few SMs: static", "skipped"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hopper_gemm.lab.protocols.ledger import Ledger
+from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.lab.protocols.ring import Protocol
 from hopper_gemm.lab.verify import protocols
 from hopper_gemm.lab.verify.protocols import models, moments, verify_protocols
-from hopper_gemm.lab.verify.rows import Row, Rows, read_rows
+from hopper_gemm.lab.verify.rows import Rows, VerifyRow, read_rows
 
 
 def test_every_protocol_is_among_the_models():
@@ -16,7 +16,11 @@ def test_every_protocol_is_among_the_models():
 
 
 def test_a_model_that_breaks_is_a_failure_and_what_was_done_is_not_done_again(tmp_path, monkeypatch):
-    few = [("ledger", Ledger(2, 2)), ("broken", Ledger(2, 2, fault="no turn")), ("ring", Protocol(1, 0, 2, 1))]
+    few = [
+        ("ledger", LedgerModel(2, 2)),
+        ("broken", LedgerModel(2, 2, fault="no turn")),
+        ("ring", Protocol(1, 0, 2, 1)),
+    ]
     monkeypatch.setattr(protocols, "models", lambda: iter(few))
     verify_protocols(tmp_path, 2, lambda _: None)
     rows = {row.subject["name"]: row for row in read_rows(tmp_path)}
@@ -28,9 +32,9 @@ def test_a_model_that_breaks_is_a_failure_and_what_was_done_is_not_done_again(tm
 
 
 def test_a_model_that_broke_with_earlier_sources_runs_first(tmp_path, monkeypatch):
-    few = [("first", Ledger(2, 2)), ("second", Ledger(2, 1)), ("third", Ledger(3, 1))]
+    few = [("first", LedgerModel(2, 2)), ("second", LedgerModel(2, 1)), ("third", LedgerModel(3, 1))]
     monkeypatch.setattr(protocols, "models", lambda: iter(few))
     subject = {"name": "third", "model": repr(few[2][1])}
-    Rows(tmp_path).add(Row("protocol", subject, "wrong_result", kernel="old", board="cpu"))
+    Rows(tmp_path).add(VerifyRow("protocol", subject, "wrong_result", kernel="old", board="cpu"))
     verify_protocols(tmp_path, 1, lambda _: None)
     assert read_rows(tmp_path)[1].subject == subject

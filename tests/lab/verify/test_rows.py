@@ -9,16 +9,19 @@ import pytest
 from hopper_gemm.lab.verify.rows import (
     FILE,
     FIXED,
-    Row,
     Rows,
     RowsError,
+    VerifyRow,
     failed_before,
     judged,
     read_rows,
     verifier_digest,
 )
 
-ONE, OTHER = Row("pair", {"seed": 1}, "ok", bits="ab"), Row("pair", {"seed": 2}, "timeout", "no answer", kernel="k")
+ONE, OTHER = (
+    VerifyRow("pair", {"seed": 1}, "ok", bits="ab"),
+    VerifyRow("pair", {"seed": 2}, "timeout", "no answer", kernel="k"),
+)
 
 
 def test_rows_are_read_back_and_added_to(tmp_path):
@@ -54,9 +57,9 @@ def test_a_line_that_is_no_row_is_named_and_nothing_is_changed(tmp_path, line):
 
 
 def test_rows_of_another_kernel_or_verifier_are_of_something_else_to_verify():
-    assert ONE.key != Row("pair", {"seed": 1}, "ok", kernel="other").key
-    assert ONE.key != Row("pair", {"seed": 1}, "ok", verifier="other").key
-    assert ONE.key == Row("pair", {"seed": 1}, "wrong_result", board="b", seconds=3.0).key
+    assert ONE.key != VerifyRow("pair", {"seed": 1}, "ok", kernel="other").key
+    assert ONE.key != VerifyRow("pair", {"seed": 1}, "ok", verifier="other").key
+    assert ONE.key == VerifyRow("pair", {"seed": 1}, "wrong_result", board="b", seconds=3.0).key
 
 
 def test_a_thing_is_judged_on_all_its_runs_and_one_failure_outweighs_what_went_right():

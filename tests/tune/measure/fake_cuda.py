@@ -35,7 +35,7 @@ class FakeCuda:
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         arms._capture_stream.cache_clear()
-        monkeypatch.setattr(timing, "Clock", lambda sms: self)
+        monkeypatch.setattr(timing, "SmClock", lambda sms: self)
         monkeypatch.setattr(timing, "time", SimpleNamespace(sleep=self._sleep, perf_counter=self._host_now))
 
     def launch(self, name: str, seconds: float, work=lambda operands: None):

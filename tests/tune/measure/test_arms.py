@@ -7,7 +7,7 @@ import torch
 
 from hopper_gemm.tune.measure import arms
 from hopper_gemm.tune.measure.arms import Arm, cublas_launch, rmsnorm, seconds_per_launch, touch
-from hopper_gemm.tune.measure.workload import Operands
+from hopper_gemm.tune.measure.workload import MatrixSet
 from tests.tune.measure.fake_cuda import FakeCuda
 
 
@@ -17,15 +17,15 @@ def test_torch_takes_the_call_for_either_output(dtype, wide):
     """On matrices without memory: torch checks types and shapes of them as of any."""
     a, b = torch.empty(24, 16, dtype=dtype, device="meta"), torch.empty(40, 16, dtype=dtype, device="meta")
     out = torch.empty(24, 40, dtype=torch.float32 if wide else dtype, device="meta")
-    cublas_launch(Operands(a, b, out, out))
+    cublas_launch(MatrixSet(a, b, out, out))
 
 
 def test_only_another_type_is_named(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "mm", lambda a, b, **options: asked.append(options))
     a, b, same, wide = torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2, dtype=torch.float64)
-    cublas_launch(Operands(a, b, same, same))
-    cublas_launch(Operands(a, b, wide, wide))
+    cublas_launch(MatrixSet(a, b, same, same))
+    cublas_launch(MatrixSet(a, b, wide, wide))
     assert [set(options) for options in asked] == [{"out"}, {"out", "out_dtype"}]
     assert asked[1]["out_dtype"] == torch.float64
 
@@ -79,9 +79,9 @@ def test_the_seconds_of_a_launch_are_the_mean_over_the_sets(cuda):
 # Spacers -------------------------------------------------------------------------------------
 
 
-def matrices(rows=24, columns=40, by_rows=True) -> Operands:
+def matrices(rows=24, columns=40, by_rows=True) -> MatrixSet:
     a = torch.randn(rows, columns).bfloat16() if by_rows else torch.randn(columns, rows).bfloat16().t()
-    return Operands(a, a, a, a)
+    return MatrixSet(a, a, a, a)
 
 
 @pytest.mark.parametrize("by_rows", [True, False])

@@ -28,7 +28,7 @@ from hopper_gemm.tune.measure.protocol import Burst, Steady, protocol_dict, seco
 from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.timing import Timer, Timing
-from hopper_gemm.tune.measure.workload import Operands, Workload, filled, fp32_product
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload, filled, fp32_product
 from hopper_gemm.tune.study.schema import CARRIED
 from tests.tune.measure.fake_cuda import FakeCuda
 
@@ -112,7 +112,7 @@ class World:
         def full() -> torch.Tensor:
             return filled(64, 64, data, generator).to(torch.bfloat16)
 
-        sets = tuple(Operands(full(), full(), full(), full()) for _ in range(2))
+        sets = tuple(MatrixSet(full(), full(), full(), full()) for _ in range(2))
         return Workload(problem, sets, fp32_product(sets[0]), seed, data)
 
     @staticmethod
@@ -387,7 +387,7 @@ def test_a_baseline_is_chosen_once_for_a_problem_a_context_and_a_regime(world):
 
 
 def test_without_a_config_the_baseline_is_timed_against_itself(world):
-    outcome = world.bench().measure(Point(PROBLEM, None, context="isolated"), Burst(pairs=2))
+    outcome = world.bench().measure(Point(PROBLEM, "cublas", context="isolated"), Burst(pairs=2))
     assert [who for who, _ in world.timed] == ["baseline", "spacer", "baseline"] * 2
     assert outcome.figures["speedup"] == 1.0
     assert "rel_err" not in outcome.figures

@@ -13,7 +13,7 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.spec import SweepSpec, checked, read_spec
 from tests.tune.run import fakes
-from tests.tune.run.instant import SEARCH, swept
+from tests.tune.run.instant import SEARCH, run_sweep
 
 FILES = ("rows.csv", "provenance.json")
 
@@ -143,7 +143,7 @@ class Ground:
             path.write_text(text)
             self.specs[name] = read_spec(path)
             self.whole[name] = folder / "whole" / name
-            swept(self.specs[name], self.whole[name])
+            run_sweep(self.specs[name], self.whole[name])
 
     def case(self, seed: int) -> Case:
         """Damage a study in one way, then run the same command.
@@ -163,7 +163,7 @@ class Ground:
             (out / file).write_bytes(content)
         before = {path.name: path.read_bytes() for path in out.iterdir()}
         try:
-            swept(spec, out)
+            run_sweep(spec, out)
         except ResultsError as error:
             told = str(error)
             assert str(out) in told, told

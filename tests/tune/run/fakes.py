@@ -13,16 +13,16 @@ import time
 import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model.config import LAUNCH_FIELDS
-from hopper_gemm.model.point import Sample
+from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError, visible
-from hopper_gemm.tune.measure.protocol import Outcome
+from hopper_gemm.tune.measure.protocol import Outcome, Protocol
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.run import task
-from hopper_gemm.tune.run.task import Ask, Job, Rig
+from hopper_gemm.tune.run.task import Job, Request, Rig
 
 SPEC = """
 name = "small"
@@ -62,6 +62,14 @@ best = 0
 """
 
 
+class Ask(NamedTuple):
+    """A point to be timed."""
+
+    point: Point
+    protocol: Protocol
+    process: int = 0
+
+
 def find(index: int) -> GpuId:
     """GPUs 0 to 63 are there, apart from those that the plan says are not."""
     if plan().get(f"gpu {index}") == "absent" or index > 63:
@@ -89,9 +97,9 @@ def note(text: str) -> None:
 
 def speed_of(point: Any) -> float:
     """The speedup of a point: the larger the tile and the shallower its stages, the better."""
-    config = point.config
-    if config is None:
+    if point.is_baseline:
         return 1.0
+    config = point.config
     speed = config.tile_m / 320 / (1 + config.k_depth / 100) * (1 + config.tile_n / 2000)
     speed *= 1 + sum(0.001 * (i + 1) * hash_of(getattr(config, name)) for i, name in enumerate(LAUNCH_FIELDS))
     return speed * (1.25 if point.data == "zeros" else 1.0)
@@ -104,16 +112,17 @@ def hash_of(value: Any) -> float:
 
 def measuring(store: Any, seed: int) -> Any:
     """Answers from a formula. The plan: ``{"<config>": "die" | "hang" | "raise" | "wrong"}``, ``"seconds"`` of a point,
-    ``"gpu N": "unusable"``."""
+    ``"gpu N": "unusable"``, ``"hold"`` to answer no point as long as the plan says so."""
     uuid = os.environ["CUDA_VISIBLE_DEVICES"]
     told = plan()
     seconds = float(told.get("seconds", 0.0))
 
-    def handle(ask: Ask) -> Any:
-        if ask.kind == "describe":
+    def handle(request: Request) -> Any:
+        step, about = request
+        if step == "describe":
             if told.get(f"gpu {uuid.rpartition('-')[2]}") == "unusable":
                 raise RuntimeError("CUDA error: out of memory")
-            missing = {name: "not installed" for name in ask.against if name == "triton"}
+            missing = {name: "not installed" for name in about["names"] if name == "triton"}
             return {
                 "name": told.get("name", "NVIDIA H200"),
                 "slug": "h200",
@@ -121,13 +130,15 @@ def measuring(store: Any, seed: int) -> Any:
                 "sms": 132,
                 "driver": "580",
             }, missing
-        if ask.kind == "prepare":
-            return note(f"prepare {os.getpid()} {uuid} {ask.point}")
-        if ask.kind == "host":
+        if step == "prepare":
+            return note(f"prepare {os.getpid()} {uuid} {about['point']}")
+        if step == "host_times":
             return Outcome("ok", figures={"torch.mm": 5.0, "kernel": 3.0})
-        assert ask.point is not None
-        label = str(ask.point.config)
+        ask = Ask(about["point"], about["protocol"], about["process"])
+        label = str(ask.point.subject)
         note(f"measure {os.getpid()} {uuid} {ask.point.against} {ask.process} {ask.point.problem} {label}")
+        while plan().get("hold"):
+            time.sleep(0.05)
         trouble = plan().get(label, told.get("all", ""))
         if trouble == "die":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -145,8 +156,6 @@ def measuring(store: Any, seed: int) -> Any:
 
 def outcome(ask: Ask) -> Outcome:
     """What a bench would say."""
-    assert ask.point is not None
-    assert ask.protocol is not None
     speed = speed_of(ask.point)
     pairs = ask.protocol.pairs
     samples = tuple(Sample(ask.process, 100 / speed * (1 + i / 10000), 100.0, None) for i in range(pairs))
@@ -201,7 +210,7 @@ def naming() -> Any:
 
 
 def measured(log: Path) -> Counter[str]:
-    """How often each config was measured, by label; controls are ``None``."""
+    """How often each config was measured, by label; controls are ``cublas``."""
     lines = log.read_text().splitlines() if log.is_file() else []
     return Counter(line.split(" ", 6)[6] for line in lines if line.startswith("measure "))
 
@@ -218,7 +227,7 @@ def meter(points: Any, gpu: GpuId, store: Path) -> list[Any]:
     """What our kernel would count of itself."""
     note(f"meter {len(points)}")
     bad = plan().get("unmetered", ())
-    return [_counted(point, {} if str(point.config) in bad else {"producer_wait_pct": 3.0}) for point in points]
+    return [_counted(point, {} if str(point.subject) in bad else {"producer_wait_pct": 3.0}) for point in points]
 
 
 def _counted(point: Any, figures: dict[str, float], kernel: str = "") -> Any:
@@ -228,7 +237,7 @@ def _counted(point: Any, figures: dict[str, float], kernel: str = "") -> Any:
 
 
 RIG = Rig(find, measuring, naming, compiling)
-COUNTERS = {"profile": task.Counter(profile), "meter": task.Counter(meter)}
+COUNTERS = {"profile": task.LaunchCounter(profile), "meter": task.LaunchCounter(meter)}
 
 
 def job(tmp_path: Path, **more: Any) -> Job:

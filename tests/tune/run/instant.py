@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.tune.measure.protocol import Outcome
+from hopper_gemm.model.point import Point
+from hopper_gemm.tune.measure.protocol import Burst, Outcome, Steady
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.replay import Replay, about_record, recorded_points
 from hopper_gemm.tune.run.questions.sweep import Sweep
-from hopper_gemm.tune.run.task import NAMED, Answer, Ask, Begun, Event, Joined, Left, Task, launch_key
+from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Left, Task
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.spec import SweepSpec, read_spec
@@ -96,8 +97,8 @@ class Instant:
 
     Args:
         workers: how many.
-        outcome: of an :class:`Ask`; by default the formula of the fakes.
-        stop_after: raise KeyboardInterrupt after so many answers.
+        outcome: of an :class:`tests.tune.run.fakes.Ask`; by default the formula of the fakes.
+        stop_after: raise KeyboardInterrupt after so many rows.
         gpu: name of the kind.
         code: of a config; empty for none.
     """
@@ -105,7 +106,7 @@ class Instant:
     def __init__(
         self,
         workers: int = 1,
-        outcome: Callable[[Ask], Outcome] = fakes.outcome,
+        outcome: Callable[[fakes.Ask], Outcome] = fakes.outcome,
         stop_after: int | None = None,
         gpu: str = "NVIDIA H200",
         code: Callable[[Any], str] = lambda config: "",
@@ -114,8 +115,9 @@ class Instant:
             (f"w{i}", Joined({"name": gpu, "uuid": f"board-{i}", "driver": "580"})) for i in range(workers)
         ]
         self._outcome, self._stop, self._code = outcome, stop_after, code
-        self._twins: dict[Any, str] = {}
+        self._held: dict[str, dict[int, Task]] = {f"w{i}": {} for i in range(workers)}
         self.tasks: list[tuple[str, Task]] = []
+        """In the order in which they were begun, as they were then."""
         self.measured: Counter[str] = Counter()
         """Points of sweeps by the label of their config."""
         self.finals: list[tuple[int, str]] = []
@@ -123,44 +125,51 @@ class Instant:
         self.awaited = "workers"
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        for worker, held in self._held.items():
+            if held:
+                task = held.pop(next(iter(held)))
+                self.tasks.append((worker, task))
+                self._events += [(worker, event) for event in self._measured(task, worker.replace("w", "board-"))]
         events, self._events = self._events, []
         return events
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        self.tasks.append((worker, task))
-        for index, point in enumerate(task.points):
+        self._held[worker][number] = task
+
+    def _measured(self, task: Task, board: str) -> Iterator[Event]:
+        for point in task.points:
             if self._stop is not None and len(self.measured) + len(self.finals) >= self._stop:
                 raise KeyboardInterrupt
-            self._events += [(worker, Begun(number, index)), (worker, self.answer(number, index, task))]
+            yield Begun(task.row(point, board, "").key)
+            yield self.row(task, point, board)
             if task.stage == "sweep":
-                self.measured[str(point.config)] += 1
+                self.measured[str(point.subject)] += 1
             if task.stage == "final":
-                self.finals.append((task.process, str(point.config)))
+                self.finals.append((task.process, str(point.subject)))
 
-    def answer(self, number: int, index: int, task: Task) -> Answer:
-        point = task.points[index]
-        code = self._code(point.config) if point.config is not None else ""
+    def row(self, task: Task, point: Point, board: str) -> Row:
+        code = "" if point.is_baseline else self._code(point.config)
         figures: dict[str, Any] = {"code": code} if code else {}
-        key = (launch_key(point), code) if code else None
-        twin = task.known.get(code) or self._twins.get(key)
-        if code and twin and task.stage == "sweep":
-            return Answer(number, index, "ok", figures=figures, twin=twin)
-        self._twins.setdefault(key, str(point.config))
-        found = self._outcome(Ask("measure", point, task.protocol, task.process))
+        if twin := task.twins.get(code):
+            return task.row(point, board, "twin", twin, figures)
+        assert isinstance(task.method, Burst | Steady)
+        found = self._outcome(fakes.Ask(point, task.method, task.process))
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
         if task.stage in NAMED and found.status == "ok":
             figures["baseline_kernel"] = "nvjet"
-        return Answer(number, index, found.status, found.reason, {**figures, **found.figures}, found.samples)
+        return task.row(point, board, found.status, found.reason, {**figures, **found.figures}, found.samples)
 
     def lose(self, worker: str, for_good: bool = False) -> None:
         """Let a worker die."""
+        self._held[worker].clear()
+        self._events = [event for event in self._events if event[0] != worker]
         self._events.append((worker, Left("it was lost", for_good)))
 
     def close(self) -> None:
         self.closed = True
 
 
-def swept(spec: SweepSpec, out: Path, executor: Any = None, **options: Any) -> Any:
+def run_sweep(spec: SweepSpec, out: Path, executor: Any = None, **options: Any) -> Any:
     """Run a sweep on instant workers; they tell what they were asked."""
     executor = executor or Instant()
     run(Sweep(spec, out, {**ABOUT, "gpu": {"name": executor_gpu(executor)}}, **options), executor)

@@ -91,13 +91,13 @@ class Range:
         else:
             before = self.errors.stat().st_size if self.errors.exists() else 0
             coordinator = self.command(*words, "--cluster")
-            joining = self._joining(before, coordinator)
-            if joining:
-                self.processes.append(self.command(*joining, "--gpus", gpus))
+            words = self.joining(before, coordinator)
+            if words:
+                self.processes.append(self.command(*words, "--gpus", gpus))
         self.processes.append(coordinator)
         return coordinator
 
-    def _joining(self, before: int, coordinator: subprocess.Popen[str]) -> list[str]:
+    def joining(self, before: int, coordinator: subprocess.Popen[str]) -> list[str]:
         """The command by which workers join, as the coordinator prints it."""
         until = time.monotonic() + 120
         while time.monotonic() < until and coordinator.poll() is None:
@@ -200,7 +200,7 @@ def under_fire(folder: Path, executor: str, workers: int, kills: int, seed: int,
     report.rows, report.points = len(sweep), len({row.point for row in sweep})
     report.crashed = sum(row.status == "crash" for row in sweep)
     counted = fakes.measured(Path(place.log))
-    counted.pop("None", None)
+    counted.pop("cublas", None)
     report.twice = sum(counted.values()) - len(counted)
     report.lines += unclear(place.errors.read_text())
     report.seconds = round(time.monotonic() - started, 1)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
 from hopper_gemm.cli.options import listening
 from hopper_gemm.tune.run.task import Job
+from tests.tune.run.killing import Range
 
 cluster = pytest.importorskip("hopper_gemm.tune.run.executors.cluster", exc_type=ValueError)
 
@@ -62,7 +69,7 @@ def test_the_key_file_is_for_its_owner_alone_whatever_file_was_there_and_is_remo
             assert running.pem == left
             assert left.stat().st_mode & 0o777 == 0o600
             assert "PRIVATE KEY" in left.read_text()
-            assert before.read() == "left"
+            assert "PRIVATE KEY" not in before.read()
         finally:
             running.close()
     assert not left.exists()
@@ -80,3 +87,64 @@ def test_a_worker_with_the_key_of_another_run_or_with_nobody_to_join_is_told_in_
     for address, pem in ((one.address, other.pem), ("tls://127.0.0.1:1", one.pem)):
         with pytest.raises(ValueError, match=f"^nobody listens at {address}, or not with the key of .*pem; start a s"):
             cluster.serve(address, [0], pem)
+
+
+def started(place):
+    """A coordinator without workers, and its key file."""
+    before = place.errors.stat().st_size if place.errors.exists() else 0
+    coordinator = place.command("sweep", str(place.spec), "--out", str(place.out), "--cluster")
+    place.processes.append(coordinator)
+    return coordinator, Path(place.joining(before, coordinator)[-1])
+
+
+@pytest.fixture
+def place(tmp_path):
+    found = Range(tmp_path / "r", 2, "dask", seconds=0.2)
+    yield found
+    for one in found.processes:
+        one.kill()
+        one.wait()
+    assert found.gone(20) == []
+
+
+def test_a_coordinator_that_is_terminated_removes_its_key_and_the_next_one_those_of_killed_ones(place):
+    """The key of one that lives stays, whoever else starts."""
+    first, killed_key = started(place)
+    second, key = started(place)
+    assert (killed_key.exists(), key.exists()) == (True, True)
+    first.kill()
+    second.send_signal(signal.SIGTERM)
+    assert (first.wait(60), second.wait(60)) == (-signal.SIGKILL, 130)
+    assert not key.exists()
+    _, key = started(place)
+    assert list(key.parent.iterdir()) == [key]
+
+
+def test_a_worker_that_cannot_join_says_so_on_its_terminal_and_ends(place, coordinators):
+    """Dask's own messages go to a file; this one does not."""
+    one, other = coordinators
+    worker = place.command("worker", one.address, "--pem", str(other.pem), "--gpus", "0")
+    assert worker.wait(120) == 2
+    (line,) = place.errors.read_text().splitlines()
+    assert line.startswith(f"hopper-gemm: nobody listens at {one.address}, or not with the key of {other.pem}; ")
+
+
+PAGES = ("status", "info/main/workers.html", "info/main/logs.html", "json/counts.json", "metrics", "health")
+
+
+def test_coordinator_and_workers_listen_on_the_named_address_alone_and_serve_no_page(place):
+    """Pages of Dask name hosts and show logs to whoever asks."""
+    import psutil
+
+    coordinator, until = place.start(), time.monotonic() + 120
+    while place.rows() < 4:
+        assert coordinator.poll() is None, place.errors.read_text()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    found = [one for pid in place.alive() for one in psutil.Process(pid).net_connections() if one.status == "LISTEN"]
+    assert len(found) >= 4, "a scheduler, a nanny for each of two GPUs, their workers"
+    assert {one.laddr.ip for one in found} == {"127.0.0.1"}
+    for one in found:
+        for page in PAGES:
+            with suppress(URLError, ConnectionError), urlopen(f"http://127.0.0.1:{one.laddr.port}/{page}", timeout=5):
+                pytest.fail(f"{page} is served")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,10 +11,11 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import NoHopperError
+from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.run import coordinator as module
 from hopper_gemm.tune.run.coordinator import Coordinator, RunError
 from hopper_gemm.tune.run.question import Question, RefusedError
-from hopper_gemm.tune.run.task import Answer, Begun, Joined, Left, Said, Task
+from hopper_gemm.tune.run.task import Begun, Joined, Left, Said, Task
 
 POINTS = [Point(GemmProblem(64, 64, 64 * i), GemmConfig()) for i in range(1, 40)]
 
@@ -36,11 +38,11 @@ class Asks(Question):
     def next(self, member):
         return self.left_to_give.pop(0) if self.left_to_give else None
 
-    def take(self, answers):
-        self.taken += answers
+    def take(self, rows):
+        self.taken += [row for _, row in rows]
 
-    def dropped(self, task, board):
-        self.dropped_tasks.append((task, board))
+    def dropped(self, task):
+        self.dropped_tasks.append(task)
 
     def left(self, worker):
         self.gone.append(worker)
@@ -70,10 +72,22 @@ class Script:
         pass
 
 
+def task_of(*points, **more):
+    return Task(points, Burst(), **more)
+
+
+def begun(task, index=0):
+    return Begun(task.row(task.points[index], "A", "").key)
+
+
+def row(task, index=0, status="ok", reason=""):
+    return task.row(task.points[index], "A", status, reason)
+
+
 def well(worker, number, task):
     for index in range(len(task.points)):
-        yield Begun(number, index)
-        yield Answer(number, index, "ok")
+        yield begun(task, index)
+        yield row(task, index)
 
 
 def ran(tasks, act=well, boards=None, **options):
@@ -83,7 +97,7 @@ def ran(tasks, act=well, boards=None, **options):
 
 
 def test_every_point_of_every_task_is_taken_once():
-    tasks = [Task(tuple(POINTS[:3])), *(Task((point,)) for point in POINTS[3:9])]
+    tasks = [task_of(*POINTS[:3]), *(task_of(point) for point in POINTS[3:9])]
     question, _, _ = ran(tasks, boards={"w0": "A", "w1": "B"})
     assert Counter(one.point for one in question.taken) == dict.fromkeys(POINTS[:9], 1)
 
@@ -96,7 +110,7 @@ def test_no_worker_holds_more_than_it_has_room_for():
         most[0] = max(most[0], held[worker])
         return []
 
-    question, executor = Asks([Task((point,)) for point in POINTS[:9]], room=3), Script(slow)
+    question, executor = Asks([task_of(point) for point in POINTS[:9]], room=3), Script(slow)
     runner = Coordinator(question, executor)
     for _ in range(3):
         runner._hand_out()
@@ -104,14 +118,14 @@ def test_no_worker_holds_more_than_it_has_room_for():
     assert most == [3]
 
 
-def dying(times, begun=True):
+def dying(times, begins=True):
     """Worker ``w0`` dies over its first point so many times, and joins again at once."""
     left = [times]
 
     def act(worker, number, task):
         if worker == "w0" and left[0]:
             left[0] -= 1
-            yield from [Begun(number, 0)] if begun else []
+            yield from [begun(task)] if begins else []
             yield Left("its worker died with signal SIGKILL")
             yield Joined({"name": "H", "uuid": "A"})
             return
@@ -121,20 +135,20 @@ def dying(times, begun=True):
 
 
 def test_what_a_dead_worker_had_begun_is_measured_once_more_and_then_no_more():
-    question, executor, said = ran([Task((POINTS[0],))], dying(1), room=1)
-    assert [one.answer.status for one in question.taken] == ["ok"]
+    question, executor, said = ran([task_of(POINTS[0])], dying(1), room=1)
+    assert [one.status for one in question.taken] == ["ok"]
     assert len(executor.sent) == 2
     assert said == ["w0: its worker died with signal SIGKILL"]
-    question, executor, _ = ran([Task((point,)) for point in POINTS[:3]], dying(2), room=1)
-    by_point = {one.point: one.answer for one in question.taken}
+    question, executor, _ = ran([task_of(point) for point in POINTS[:3]], dying(2), room=1)
+    by_point = {one.point: one for one in question.taken}
     assert by_point[POINTS[0]].status == "crash"
     assert by_point[POINTS[0]].reason.startswith("two workers died over it; its worker died with")
     assert [by_point[point].status for point in POINTS[1:3]] == ["ok", "ok"]
 
 
 def test_what_it_had_not_begun_costs_nothing_however_often_it_dies():
-    question, _, _ = ran([Task((POINTS[0],))], dying(5, begun=False), room=1)
-    assert [one.answer.status for one in question.taken] == ["ok"]
+    question, _, _ = ran([task_of(POINTS[0])], dying(5, begins=False), room=1)
+    assert [one.status for one in question.taken] == ["ok"]
 
 
 def test_of_a_task_only_what_has_no_answer_is_sent_again():
@@ -142,41 +156,72 @@ def test_of_a_task_only_what_has_no_answer_is_sent_again():
 
     def act(worker, number, task):
         if state.pop("first", False):
-            yield Begun(number, 0)
-            yield Answer(number, 0, "ok", "first")
-            yield Begun(number, 1)
+            yield begun(task)
+            yield row(task, 0, "ok", "first")
+            yield begun(task, 1)
             yield Left("died")
             yield Joined({"name": "H", "uuid": "A"})
             return
         yield from well(worker, number, task)
 
-    question, executor, _ = ran([Task(tuple(POINTS[:3]))], act)
+    question, executor, _ = ran([task_of(*POINTS[:3])], act)
     assert executor.sent[1][2].points == tuple(POINTS[1:3])
     assert Counter(one.point for one in question.taken) == dict.fromkeys(POINTS[:3], 1)
-    assert question.taken[0].answer.reason == "first"
+    assert question.taken[0].reason == "first"
+
+
+def test_tasks_that_wait_are_sent_again_where_rows_change_them():
+    """So that a worker measures with what is known by then, and keeps nothing itself."""
+
+    class Learns(Asks):
+        def renewed(self, task, member):
+            return replace(task, twins={row.point.problem: "known" for row in self.taken})
+
+    waiting = {}
+
+    def one_by_one(worker, number, task):
+        waiting[number] = task
+        return []
+
+    executor = Script(one_by_one)
+
+    def poll(seconds):
+        if not executor.events and waiting:
+            number = next(iter(waiting))
+            task = waiting.pop(number)
+            executor.sent.append(("measured", number, task))
+            executor.events = [("w0", event) for event in well("w0", number, task)]
+        return Script.poll(executor, seconds)
+
+    executor.poll = poll
+    question = Learns([task_of(point) for point in POINTS[:3]], room=3)
+    Coordinator(question, executor).run()
+    measured = [len(task.twins) for worker, _, task in executor.sent if worker == "measured"]
+    assert measured == [0, 1, 2]
+    assert [row.point for row in question.taken] == POINTS[:3]
 
 
 def test_a_late_answer_of_a_worker_that_was_taken_for_dead_counts_for_nothing():
     def act(worker, number, task):
         if worker == "w0":
-            return [Begun(number, 0), Left("gone"), Answer(number, 0, "ok", "late")]
+            return [begun(task), Left("gone"), row(task, 0, "ok", "late")]
         return list(well(worker, number, task))
 
-    question, _, _ = ran([Task((point,)) for point in POINTS[:4]], act, {"w0": "A", "w1": "B"}, room=1)
+    question, _, _ = ran([task_of(point) for point in POINTS[:4]], act, {"w0": "A", "w1": "B"}, room=1)
     assert Counter(one.point for one in question.taken) == dict.fromkeys(POINTS[:4], 1)
-    assert "late" not in {one.answer.reason for one in question.taken}
+    assert "late" not in {one.reason for one in question.taken}
 
 
 @pytest.mark.parametrize("points", [1, 3])
 def test_of_two_answers_for_one_point_the_first_counts_and_the_second_is_passed_over(points):
     def act(worker, number, task):
         for index in range(len(task.points)):
-            yield Answer(number, index, "ok", "first")
-            yield Answer(number, index, "ok", "second")
+            yield row(task, index, "ok", "first")
+            yield row(task, index, "ok", "second")
 
-    question, _, _ = ran([Task(tuple(POINTS[:points]))], act)
+    question, _, _ = ran([task_of(*POINTS[:points])], act)
     assert [one.point for one in question.taken] == POINTS[:points]
-    assert {one.answer.reason for one in question.taken} == {"first"}
+    assert {one.reason for one in question.taken} == {"first"}
 
 
 def test_what_is_for_one_board_waits_for_it_and_is_given_back_when_that_is_gone_for_good():
@@ -185,9 +230,9 @@ def test_what_is_for_one_board_waits_for_it_and_is_given_back_when_that_is_gone_
             return [Left("cannot be used", for_good=True)]
         return list(well(worker, number, task))
 
-    tasks = [Task((POINTS[0],), pinned=True), Task((POINTS[1],))]
+    tasks = [task_of(POINTS[0], board="A"), task_of(POINTS[1])]
     question, _, _ = ran(tasks, act, {"w0": "A", "w1": "B"}, room=1)
-    assert [(task.points[0], board) for task, board in question.dropped_tasks] == [(POINTS[0], "A")]
+    assert [(task.points[0], task.board) for task in question.dropped_tasks] == [(POINTS[0], "A")]
     assert [one.point for one in question.taken] == [POINTS[1]]
     assert question.gone == ["w0"]
 
@@ -198,7 +243,7 @@ def test_a_board_that_stays_away_too_long_is_gone_for_good(monkeypatch):
     def act(worker, number, task):
         return [Left("died")] if worker == "w0" else list(well(worker, number, task))
 
-    question, _, _ = ran([Task((POINTS[0],), pinned=True)], act, {"w0": "A", "w1": "B"}, room=1)
+    question, _, _ = ran([task_of(POINTS[0], board="A")], act, {"w0": "A", "w1": "B"}, room=1)
     assert question.gone == ["w0"]
     assert len(question.dropped_tasks) == 1
 
@@ -206,9 +251,9 @@ def test_a_board_that_stays_away_too_long_is_gone_for_good(monkeypatch):
 @pytest.mark.parametrize("count", [5, 9])
 def test_crashes_and_nothing_else_from_the_first_answer_on_end_the_run_and_are_not_recorded(count):
     def act(worker, number, task):
-        return [Begun(number, 0), Answer(number, 0, "crash", "no such symbol")]
+        return [begun(task), row(task, 0, "crash", "no such symbol")]
 
-    question = Asks([Task((point,)) for point in POINTS[:count]])
+    question = Asks([task_of(point) for point in POINTS[:count]])
     with pytest.raises(RunError, match="the first 5 points all crashed, the last with: no such symbol; nothing was re"):
         Coordinator(question, Script(act)).run()
     assert question.taken == []
@@ -216,19 +261,19 @@ def test_crashes_and_nothing_else_from_the_first_answer_on_end_the_run_and_are_n
 
 def test_crashes_after_something_else_are_answers():
     def act(worker, number, task):
-        return [Answer(number, 0, "ok" if number == 3 else "crash", "gone")]
+        return [row(task, 0, "ok" if number == 3 else "crash", "gone")]
 
-    question, _, _ = ran([Task((point,)) for point in POINTS[:9]], act)
-    assert Counter(one.answer.status for one in question.taken) == {"ok": 1, "crash": 8}
-    question, _, _ = ran([Task((point,)) for point in POINTS[:2]], act)
-    assert Counter(one.answer.status for one in question.taken) == {"crash": 2}
+    question, _, _ = ran([task_of(point) for point in POINTS[:9]], act)
+    assert Counter(one.status for one in question.taken) == {"ok": 1, "crash": 8}
+    question, _, _ = ran([task_of(point) for point in POINTS[:2]], act)
+    assert Counter(one.status for one in question.taken) == {"crash": 2}
 
 
 def test_without_a_worker_the_run_ends_with_the_last_reason():
     executor = Script(well, {"w0": "A"})
     executor.events, executor.awaited = [("w0", Left("GPU 0 cannot be used: out of memory", True))], ""
     with pytest.raises(NoHopperError, match="GPU 0 cannot be used: out of memory"):
-        Coordinator(Asks([Task((POINTS[0],))]), executor).run()
+        Coordinator(Asks([task_of(POINTS[0])]), executor).run()
 
     def act(worker, number, task):
         executor.awaited = ""
@@ -236,7 +281,7 @@ def test_without_a_worker_the_run_ends_with_the_last_reason():
 
     executor = Script(act)
     with pytest.raises(RunError, match="4 times in a row; no worker is left, run the same command to go on"):
-        Coordinator(Asks([Task((POINTS[0],))]), executor).run()
+        Coordinator(Asks([task_of(POINTS[0])]), executor).run()
 
 
 def test_what_is_waited_for_is_told_with_since_when(monkeypatch):
@@ -250,7 +295,7 @@ def test_what_is_waited_for_is_told_with_since_when(monkeypatch):
         return late if len(calls) == 3 else Script.poll(executor, seconds)
 
     executor.poll = poll
-    Coordinator(Asks([Task((POINTS[0],))]), executor, said.append).run()
+    Coordinator(Asks([task_of(POINTS[0])]), executor, said.append).run()
     assert said[0].startswith("waiting since ")
     assert said[0].endswith(" for more to be ready")
 
@@ -258,7 +303,7 @@ def test_what_is_waited_for_is_told_with_since_when(monkeypatch):
 def test_a_worker_that_a_question_refuses_is_told_and_gets_nothing():
     executor = Script(well, {"w0": "A"})
     executor.events += [("w1", Joined({"name": "other", "uuid": "B"})), ("w0", Said("hello"))]
-    question, said = Asks([Task((point,)) for point in POINTS[:3]]), []
+    question, said = Asks([task_of(point) for point in POINTS[:3]]), []
     Coordinator(question, executor, said.append).run()
     assert said == ["w1 is another", "hello"]
     assert {worker for worker, _, _ in executor.sent} == {"w0"}

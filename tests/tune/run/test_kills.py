@@ -14,6 +14,8 @@ import pytest
 from tests.tune.run import fakes
 from tests.tune.run.killing import Range, under_fire
 
+pytestmark = pytest.mark.timeout(600)
+
 NARROW = fakes.WIDE.replace("swizzle = [2, 4, 8]", "swizzle = 8").replace("[64, 128, 192, 256]", "[64, 128]")
 
 
@@ -79,8 +81,16 @@ def test_a_child_that_hangs_does_not_outlive_its_killed_parent(place):
 
 
 def test_a_worker_that_keeps_dying_is_left_alone_with_one_line_and_the_others_go_on(place):
-    (place.folder / "log.plan").write_text('{"gpu 1": "unusable"}')
+    plan = place.folder / "log.plan"
+    plan.write_text('{"gpu 1": "unusable", "hold": true}')
     coordinator = place.start()
+    until = time.monotonic() + 120
+    while "cannot be used" not in place.errors.read_text():  # else a busy machine may be done before it is told
+        assert coordinator.poll() is None, place.errors.read_text()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    plan.with_suffix(".next").write_text('{"gpu 1": "unusable"}')
+    plan.with_suffix(".next").rename(plan)  # whole, as children read it all the time
     assert coordinator.wait(180) == 0, place.errors.read_text()
     lines = [line for line in place.errors.read_text().splitlines() if "cannot be used" in line]
     assert len(lines) == 1

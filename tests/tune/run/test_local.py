@@ -1,13 +1,17 @@
-"""The local executor: a worker for each GPU, whose children see that board alone."""
+"""The local executor: a worker for each GPU, whose children see that board alone; and what is refused before one."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 
+import pytest
+
 from hopper_gemm.tune.run.executors.local import Local
 from hopper_gemm.tune.run.task import Joined
 from tests.tune.run import fakes
+from tests.tune.run.killing import Range
+from tests.tune.tables.making import row, write_study
 
 
 def test_each_child_sees_the_board_that_its_index_means_to_the_parent(tmp_path, monkeypatch):
@@ -26,3 +30,23 @@ def test_each_child_sees_the_board_that_its_index_means_to_the_parent(tmp_path, 
         finally:
             executor.close()
         assert [found.get("GPU 0"), found.get("GPU 1")] == boards
+
+
+@pytest.mark.parametrize("asked", [["64", "64", "64"], ["--shapes", "{}/list.toml"]], ids=["problem", "list"])
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        ("none", "none is not a folder; name a results folder such as results/h200/seed-table"),
+        ("h100", "h100 was recorded on an NVIDIA H100, not an NVIDIA H200; leave it out"),
+    ],
+)
+def test_a_refused_warm_start_is_one_line_and_leaves_no_folder(tmp_path, asked, known, message):
+    place = Range(tmp_path, 1, "local")
+    write_study(tmp_path / "h100", row(), gpu={"name": "NVIDIA H100", "driver": ""})
+    (tmp_path / "list.toml").write_text('name = "list"\n[[problems]]\nm = 64\nn = 64\nk = 64\n')
+    words = [word.format(tmp_path) for word in asked]
+    done = place.command("tune", *words, "--warm-start", str(tmp_path / known), "--out", str(tmp_path / "new/out"))
+    assert done.wait(120) == 2
+    (line,) = place.errors.read_text().splitlines()
+    assert line.endswith(message)
+    assert not (tmp_path / "new").exists()

@@ -17,16 +17,15 @@ from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, choose, problems_of
-from hopper_gemm.tune.run.questions.many import Many
 from hopper_gemm.tune.run.questions.sweep import Sweep
-from hopper_gemm.tune.run.questions.tune import Options, question, study_name
-from hopper_gemm.tune.run.task import Answer, Joined
+from hopper_gemm.tune.run.questions.tune import Options, question
+from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
 from hopper_gemm.tune.study.space import begun_with, points, space_of
 from tests.tune.run import fakes
-from tests.tune.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, spec_of, swept
+from tests.tune.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, run_sweep, spec_of
 
 CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(1024, 8192, 4096)
 
@@ -145,11 +144,11 @@ def test_problems_are_given_one_after_the_other_or_as_a_list():
 
 def test_the_host_time_is_one_measurement():
     executor = Instant()
-    executor.answer = lambda number, index, task: Answer(number, index, "ok", figures={"kernel": 3.0})
+    executor.row = lambda task, point, board: task.row(point, board, "ok", figures={"kernel": 3.0})
     times = HostTimes()
     run(times, executor)
     assert times.times == {"kernel": 3.0}
-    assert [task.kind for _, task in executor.tasks] == ["host"]
+    assert [task.method for _, task in executor.tasks] == ["host"]
 
 
 # --- counters
@@ -160,12 +159,12 @@ class CountingWorkers(Instant):
 
     failing: tuple[str, ...] = ()
 
-    def answer(self, number, index, task):
-        (kind,) = (name for name, counter in KINDS.items() if counter == task.counter)
+    def row(self, task, point, board):
+        (kind,) = (name for name, counter in KINDS.items() if counter == task.method)
         if kind in self.failing:
-            return Answer(number, index, "crash", "no permission")
+            return task.row(point, board, "crash", "no permission")
         names = {"profile": {"duration_us": 100.0}, "meter": {"producer_wait_pct": 3.0}}
-        return Answer(number, index, "ok", "", {**names[kind], "code": "c0de", "baseline_kernel": "nvjet"})
+        return task.row(point, board, "ok", "", {**names[kind], "code": "c0de", "baseline_kernel": "nvjet"})
 
 
 def counted(target, out, executor=None, **options):
@@ -186,7 +185,7 @@ def test_every_legal_config_is_counted_once_by_each_kind_and_cublas_before_them(
     found, asked = counted(target, tmp_path / "c")
     assert (found.written, found.open) == (6 + 5, 0)
     profile, meter = (task for _, task in asked.tasks)
-    assert profile.points[0].config is None
+    assert profile.points[0].subject == "cublas"
     assert len(set(profile.points[1:])) == 5
     assert meter.points == profile.points[1:]
     rows = rows_of(tmp_path / "c", "counters")
@@ -219,7 +218,7 @@ def test_a_limit_counts_some_configs_and_cublas_on_their_problems(tmp_path, targ
 def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
     out = tmp_path / "results" / "small"
     spec = spec_of(tmp_path)
-    swept(spec, out, Instant())
+    run_sweep(spec, out, Instant())
     kernel = json.loads((out / "provenance.json").read_text())["kernel"]
     from hopper_gemm.tune.parameters import kernel_digest
 
@@ -233,7 +232,7 @@ def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
 
 
 def test_counters_are_not_put_beside_what_they_do_not_belong_to(tmp_path, target):
-    swept(spec_of(tmp_path), tmp_path / "s")
+    run_sweep(spec_of(tmp_path), tmp_path / "s")
     with pytest.raises(ResultsError, match="was begun with another question"):
         Counting(target, tmp_path / "s", "NVIDIA H200")
 
@@ -241,72 +240,67 @@ def test_counters_are_not_put_beside_what_they_do_not_belong_to(tmp_path, target
 # --- lists
 
 
-PROBLEMS = (CUBE, WIDE, GemmProblem(512, 512, 512))
+PROBLEMS = ((1024, 1024, 1024), (1024, 8192, 4096), (512, 512, 512))
 
 
-def listed(tmp_path, executor, problems=PROBLEMS, broken=(), done=None, trials=6):
-    out, told, published = tmp_path / "list", [], []
-
-    def make(problem):
-        def opened():
-            if problem in broken:
-                raise ResultsError("was begun with another question")
-            sizes = f"m = {problem.m}\nn = {problem.n}\nk = {problem.k}"
-            changes = ("trials = 12", f"trials = {trials}"), ("m = 1024\nn = 1024\nk = 1024", sizes)
-            return Sweep(spec_of(tmp_path, SEARCH, *changes), out / str(problem), ABOUT)
-
-        return opened
-
-    many = Many(
-        out,
-        [(problem, make(problem)) for problem in problems],
-        done or published.append,
-        lambda problem, reason: told.append((problem, reason)),
-    )
-    run(many, executor)
-    return many, told, published
+def list_of(tmp_path, trials=6):
+    more = "\n".join("[[problems]]\nm = {}\nn = {}\nk = {}".format(*sizes) for sizes in PROBLEMS[1:])
+    return spec_of(tmp_path, SEARCH, ("trials = 12", f"trials = {trials}"), ("[space]", f"{more}\n[space]"))
 
 
-def test_a_list_is_shared_by_workers_and_each_problem_stays_on_one(tmp_path):
-    executor = Instant(workers=2)
-    many, told, published = listed(tmp_path, executor)
-    assert many.failures == {}
-    assert len(many.settled) == len(told) == len(published) == 3
-    homes = {}
-    for worker, task in executor.tasks:
-        homes.setdefault(task.points[0].problem, set()).add(worker)
-    assert [len(of) for of in homes.values()] == [1] * 3
-    assert {name: clock.trials for name, clock in many.clocks.items()} in ({"w0": 12, "w1": 6}, {"w0": 6, "w1": 12})
-    again = Instant(workers=2)
-    assert len(listed(tmp_path, again)[0].settled) == 3
+def test_a_list_is_one_study_in_which_workers_search_different_problems(tmp_path):
+    out, executor = tmp_path / "list", Instant(workers=3)
+    run_sweep(list_of(tmp_path), out, executor)
+    first = {worker: task.points[0].problem for worker, task in reversed(executor.tasks)}
+    assert len(set(first.values())) == 3
+    assert Counter(row.point.problem for row in rows_of(out)) == dict.fromkeys(first.values(), 6)
+    again = Instant(workers=3)
+    run_sweep(list_of(tmp_path), out, again)
     assert again.tasks == []
-    more = Instant(workers=2)
-    listed(tmp_path, more, trials=8)
+    more = Instant(workers=3)
+    run_sweep(list_of(tmp_path, trials=8), out, more)
     assert sum(more.measured.values()) == 3 * 2
 
 
-def test_a_problem_that_fails_spoils_no_other(tmp_path):
-    many, told, _ = listed(tmp_path, Instant(), broken=(WIDE,))
-    assert many.failures == {WIDE: "was begun with another question"}
-    assert (WIDE, "was begun with another question") in told
-    assert len(many.settled) == 2
+def test_a_large_list_is_enumerated_side_by_side_with_the_same_result(tmp_path, monkeypatch):
+    spec = list_of(tmp_path)
+    one_by_one = space_of(spec)
+    monkeypatch.setattr("hopper_gemm.tune.run.questions.sweep.LARGE", 1)
+    found = Sweep(spec, tmp_path / "list", ABOUT)._space
+    assert found == one_by_one
+    assert list(found.points) == list(one_by_one.points)
+
+
+def test_a_problem_has_its_winner_before_the_last_is_searched(tmp_path):
+    """A list that is stopped keeps what it has found so far: the next search fills only the time until the finals of
+    the one before have their rows."""
+    executor = Instant()
+    run_sweep(list_of(tmp_path), tmp_path / "h200" / "list", executor)
+    first: dict[tuple[GemmProblem, str], int] = {}
+    last: dict[tuple[GemmProblem, str], int] = {}
+    for number, (_, task) in enumerate(executor.tasks):
+        last[task.points[0].problem, task.stage] = number
+        first.setdefault((task.points[0].problem, task.stage), number)
+    one, other, third = (GemmProblem(*sizes) for sizes in PROBLEMS)
+    assert first[one, "final"] < last[other, "sweep"]
+    assert last[one, "final"] < first[other, "final"] < last[third, "sweep"]
+    assert last[other, "final"] < first[third, "final"]
+    assert {entry.problem for entry in read_tuned(tmp_path / "h200" / FILE)} == {GemmProblem(*one) for one in PROBLEMS}
 
 
 def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
     executor = Instant(workers=2)
-    send = executor.send
+    poll = executor.poll
 
-    def losing(worker, number, task):
-        send(worker, number, task)
-        if worker == "w1" and sum(name == "w1" for name, _ in executor.tasks) == 3:
-            executor._events = [event for event in executor._events if event[0] != "w1"]
+    def losing(seconds):
+        events = poll(seconds)
+        if sum(name == "w1" for name, _ in executor.tasks) == 3:
             executor.lose("w1", for_good=True)
+        return events
 
-    executor.send = losing
-    many, _, _ = listed(tmp_path, executor)
-    assert len(many.settled) == 3
-    for problem in (CUBE, WIDE):
-        assert len(rows_of(tmp_path / "list" / str(problem))) == 6
+    executor.poll = losing
+    run_sweep(list_of(tmp_path), tmp_path / "list", executor)
+    assert Counter(row.point.problem.m for row in rows_of(tmp_path / "list")) == {1024: 12, 512: 6}
 
 
 # --- tune
@@ -324,7 +318,7 @@ def test_the_table_takes_a_slower_entry_only_if_both_were_measured_side_by_side(
 
 def test_the_space_of_tune_holds_what_a_search_needs():
     small, large = GemmProblem(1024, 1024, 1024), GemmProblem(8192, 8192, 8192)
-    spec = question(large, Options(seconds=10))
+    spec = question([large], Options(seconds=10))
     legal = [point for point, why in points(spec).items() if not why]
     assert len(legal) > 3000
     configs = {point.config for point in legal}
@@ -332,18 +326,18 @@ def test_the_space_of_tune_holds_what_a_search_needs():
     for name, least in zip(varied, (2, 2, 3, 2, 2), strict=True):
         assert len({getattr(config, name) for config in configs}) >= least, name
     assert all(config.evict_c for config in configs)
-    assert "pdl" not in question(small, Options()).space
-    assert question(small, Options(context="chained")).space["pdl"] == [False, True]
-    assert question(small, Options(pdl=True)).space["pdl"] == [False, True]
+    asked = {"usual": Options(), "chained": Options(context="chained"), "asked": Options(pdl=True)}
+    own = {name: question([small], options).each()[0].space["pdl"] for name, options in asked.items()}
+    assert own == {"usual": False, "chained": [False, True], "asked": [False, True]}
     assert spec.budget.seconds == 10
-    assert question(small, Options(trials=5)).budget.seconds is None
+    assert question([small], Options(trials=5)).budget.seconds is None
 
 
 @pytest.mark.parametrize("context", ["isolated", "chained"])
 def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(context):
     problem, stranger = GemmProblem(2048, 2048, 2048), GemmProblem(2048, 2048, 2049 + 7)
     entries = [entry for entry in recorded_entries() if entry.problem == problem]
-    spec = question(problem, Options(context=context))
+    (spec,) = question([problem], Options(context=context)).each()
     first = begun_with(spec)
     alone = spec.model_copy(update={"space": {}, "grids": [], "keep": 1})
     legal = {point.config for point in space_of(alone).legal}
@@ -351,39 +345,44 @@ def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(co
     assert {config.pdl for config in first} == ({False, True} if context == "chained" else {False})
     usual = {"raster": "m", "swizzle": 8}
     assert sum(config.but(**usual) == first[0].but(**usual) for config in legal) >= 10
-    assert pick(entries, problem, context=context).config in begun_with(question(stranger, Options(context=context)))
-    assert not question(problem, Options(context=context, known=False)).known
+    assert pick(entries, problem, context=context).config in begun_with(question([stranger], Options(context=context)))
+    assert not begun_with(question([problem], Options(context=context, known=False)))
 
 
-def test_a_tuned_problem_is_named_with_what_is_unusual():
-    assert study_name(CUBE, "burst", "isolated") == "tune-4096x4096x4096-burst"
-    assert study_name(CUBE, "steady", "chained") == "tune-4096x4096x4096-steady-chained"
-    other = GemmProblem(64, 64, 64, "bf16_fp32", "kn")
-    spec = question(other, Options())
-    assert spec.name == study_name(other, "burst", "isolated") == "tune-64x64x64-burst-bf16-fp32-kn"
+@pytest.mark.parametrize(
+    ("problem", "listed", "options", "name"),
+    [
+        (CUBE, "", Options(), "tune-4096x4096x4096-burst"),
+        (CUBE, "", Options(regime="steady", context="chained"), "tune-4096x4096x4096-steady-chained"),
+        (GemmProblem(64, 64, 64, "bf16_fp32", "kn"), "", Options(), "tune-64x64x64-burst-bf16-fp32-kn"),
+        (GemmProblem(64, 64, 64, "fp16"), "suite", Options(context="chained"), "tune-suite-burst-chained"),
+    ],
+)
+def test_what_is_tuned_is_named_with_what_is_unusual(problem, listed, options, name):
+    assert question([problem], options, listed).name == name
 
 
-def test_the_folder_of_a_list_stands_for_its_folder_of_the_problem(tmp_path):
-    name = study_name(CUBE, "burst", "isolated")
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "provenance.json").write_text("{}")
-    assert question(CUBE, Options(warm_start=(tmp_path,))).warm_start == [str(tmp_path / name)]
-    assert question(WIDE, Options(warm_start=(tmp_path,))).warm_start == []
-    assert question(CUBE, Options(warm_start=(tmp_path / name,))).warm_start == [str(tmp_path / name)]
+def test_each_problem_of_a_list_is_searched_in_the_space_that_it_has_alone():
+    problems = [GemmProblem(256, 256, 256), GemmProblem(8192, 8192, 8192)]
+    spec = question(problems, Options(seconds=10), "two")
+    assert spec.budget.seconds == 20
+    alone = [question([problem], Options(seconds=10)).each()[0] for problem in problems]
+    for one, own in zip(spec.each(), alone, strict=True):
+        assert (one.space, one.grids, one.known, one.keep) == (own.space, own.grids, own.known, own.keep)
 
 
 def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_path):
+    from hopper_gemm.tune.tables.conclusion import conclude
     from hopper_gemm.tune.tables.pages.publish import publish
-    from hopper_gemm.tune.tables.verdict import verdict
 
-    spec = question(GemmProblem(8192, 8192, 8192), Options(trials=14, finals=3))
+    spec = question([GemmProblem(8192, 8192, 8192)], Options(trials=14, finals=3))
     out = tmp_path / "h200" / "tune"
-    swept(spec, out)
+    run_sweep(spec, out)
     assert len(rows_of(out)) == 14
     publish(out)
     assert (out / "search.svg").stat().st_size > 10_000
     assert (out.parent / "best_configs.json").is_file()
-    found = verdict(out)
+    found = conclude(out)
     assert found.final
     assert found.runner_up is not None
     assert found.winner.speedup >= found.runner_up.speedup
@@ -391,7 +390,7 @@ def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_pat
 
 
 def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
-    from tests.test_cli import run as command
+    from tests.command import run as command
 
     asked = [
         "tune",
@@ -418,7 +417,7 @@ def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
 def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):
     """matmul reads the table, and a replay found nothing new."""
     spec, recorded, out = spec_of(tmp_path), tmp_path / "measured" / "s", tmp_path / "replayed" / "s"
-    swept(spec, recorded)
+    run_sweep(spec, recorded)
     replayed(spec, out, recorded)
     assert len(rows_of(out, "final")) == len(rows_of(recorded, "final")) > 0
     assert (recorded.parent / FILE).is_file()

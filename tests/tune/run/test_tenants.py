@@ -107,9 +107,9 @@ def test_what_may_share_a_gpu_names_its_tenants_and_goes_on(shared, monkeypatch)
     ran, said = [], []
     monkeypatch.setattr(running, "run", lambda *asked: ran.append(asked))
     source = types.SimpleNamespace(gpus=(GPU,), executor=lambda job, say: None)
-    running.answer("question", source, "name", said.append)
+    running.run_question("question", source, "name", said.append)
     assert said == [f"{BUSY}; times measured beside it are not those of an idle GPU"]
     assert len(ran) == 1
     with pytest.raises(NoHopperError):
-        running.answer("question", source, "name", said.append, shared=False)
+        running.run_question("question", source, "name", said.append, shared=False)
     assert len(ran) == 1

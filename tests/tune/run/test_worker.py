@@ -18,17 +18,19 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import NoHopperError
 from hopper_gemm.tune.measure.protocol import Burst
-from hopper_gemm.tune.parameters import varied
+from hopper_gemm.tune.measure.race import Look, Race
+from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.run import worker as module
-from hopper_gemm.tune.run.task import Answer, Begun, Joined, Said, Task
+from hopper_gemm.tune.run.task import Begun, Joined, Said, Task
 from hopper_gemm.tune.run.worker import Worker, shares
 from hopper_gemm.tune.study.files import FileLock
+from hopper_gemm.tune.study.row import Row
 from tests.tune.run import fakes
 
 CUBE = GemmProblem(1024, 1024, 1024)
 CONFIGS = [resolve(GemmConfig(tile_m=m, tile_n=n)) for m in (64, 128, 256) for n in (64, 128)]
 POINTS = [Point(CUBE, config) for config in CONFIGS]
-BARE = Point(CUBE, None)
+BARE = Point(CUBE, "cublas")
 SHORT = Burst(pairs=3)
 
 
@@ -63,12 +65,12 @@ class Bench:
                     return found
 
     def ask(self, *tasks, first=1):
-        """Send tasks, numbered; their answers in the order in which they came."""
+        """Send tasks, numbered; their rows in the order in which they came."""
         for number, task in enumerate(tasks, first):
             self.line.send((number, task))
         found, expected = [], sum(len(task.points) for task in tasks)
         while len(found) < expected:
-            found += [event for event in self.hear(Answer) if isinstance(event, Answer)]
+            found += [event for event in self.hear(Row) if isinstance(event, Row)]
         return found
 
     def measured(self):
@@ -97,7 +99,7 @@ def bench(tmp_path, monkeypatch):
 
 
 def timed(*points, **more):
-    return Task(points, protocol=SHORT, **more)
+    return Task(points, SHORT, **more)
 
 
 def test_a_worker_describes_its_gpu_and_answers_with_figures_pairs_and_what_compiling_told(bench):
@@ -105,7 +107,8 @@ def test_a_worker_describes_its_gpu_and_answers_with_figures_pairs_and_what_comp
     joined = worker.hear(Joined)[-1]
     assert joined.gpu["uuid"] == "GPU-fake-0"
     answers = worker.ask(timed(BARE, stage="control"), timed(POINTS[0]))
-    control, ours = sorted(answers, key=lambda one: one.number)
+    control, ours = sorted(answers, key=lambda row: row.stage)
+    assert {(row.board, row.process) for row in answers} == {("GPU-fake-0", 0)}
     assert control.figures["baseline_kernel"] == "nvjet"
     assert (ours.status, len(ours.samples), ours.figures["registers"], ours.figures["wgmma"]) == ("ok", 3, 168, 8)
     assert {"code", "smem_bytes", "speedup"} <= set(ours.figures)
@@ -123,10 +126,10 @@ def test_the_baseline_is_named_once_for_each_problem_in_a_process_of_its_own(ben
 @pytest.mark.parametrize("trouble", ["die", "raise"])
 def test_a_point_that_kills_its_process_gets_another_try_and_then_counts_as_a_crash(bench, trouble):
     worker = bench({str(CONFIGS[1]): trouble})
-    answers = {one.number: one for one in worker.ask(*map(timed, POINTS[:4]))}
-    assert [answers[number].status for number in (1, 2, 3, 4)] == ["ok", "crash", "ok", "ok"]
+    rows = {row.point: row for row in worker.ask(*map(timed, POINTS[:4]))}
+    assert [rows[point].status for point in POINTS[:4]] == ["ok", "crash", "ok", "ok"]
     reason = {"die": "the process died with signal SIGKILL", "raise": "RuntimeError: CUDA error: an illegal"}[trouble]
-    assert answers[2].reason.startswith(reason)
+    assert rows[POINTS[1]].reason.startswith(reason)
     assert worker.measured() == {str(config): 2 if config == CONFIGS[1] else 1 for config in CONFIGS[:4]}
 
 
@@ -137,57 +140,63 @@ def test_a_process_that_was_killed_once_measures_the_point_in_the_next(bench, tm
     while not worker.measured():
         time.sleep(0.02)
     (tmp_path / "log.plan").write_text("{}")
-    answer = next(event for event in worker.hear(Answer) if isinstance(event, Answer))
-    assert answer.status == "ok"
+    assert worker.hear(Row)[-1].status == "ok"
 
 
 def test_a_point_that_hangs_is_killed_and_counts_as_a_timeout(bench, monkeypatch):
     monkeypatch.setattr(module, "RUN_SECONDS", 1.0)
     worker = bench({str(CONFIGS[0]): "hang"})
-    answers = {one.number: one for one in worker.ask(timed(POINTS[0]), timed(POINTS[1]))}
-    assert (answers[1].status, answers[2].status) == ("timeout", "ok")
-    assert answers[1].reason.endswith("killed")
+    rows = {row.point: row for row in worker.ask(timed(POINTS[0]), timed(POINTS[1]))}
+    assert tuple(rows[point].status for point in POINTS[:2]) == ("timeout", "ok")
+    assert rows[POINTS[0]].reason.endswith("killed")
 
 
 def test_what_does_not_compile_is_answered_and_never_measured(bench):
     worker = bench({"spills": [str(replace(CONFIGS[0]))]})
-    answers = {one.number: one for one in worker.ask(timed(POINTS[0]), timed(POINTS[1]))}
-    assert (answers[1].status, answers[2].status) == ("spilled", "ok")
-    assert answers[1].reason == "8 B of stack, 8 loads from local memory"
+    rows = {row.point: row for row in worker.ask(timed(POINTS[0]), timed(POINTS[1]))}
+    assert tuple(rows[point].status for point in POINTS[:2]) == ("spilled", "ok")
+    assert rows[POINTS[0]].reason == "8 B of stack, 8 loads from local memory"
     assert str(CONFIGS[0]) not in worker.measured()
 
 
-def test_the_same_machine_code_is_measured_once_for_each_launch(bench):
+def test_machine_code_that_the_task_knows_is_not_measured_and_what_a_worker_measured_itself_is(bench):
+    """A worker keeps nothing of earlier tasks: the one who records rows says which machine code is known."""
     worker = bench({"twins": True})
-    peeking = [varied(CONFIGS[0], peek=peek) for peek in (True, False, "producer")]
-    launched = [replace(CONFIGS[0], swizzle=4)]
-    tasks = [timed(Point(CUBE, config)) for config in (*peeking, *launched)]
-    answers = worker.ask(*tasks)
-    twins = {one.number: one.twin for one in answers}
-    first = next(number for number in (1, 2, 3) if not twins[number])
-    others = [number for number in (1, 2, 3) if number != first]
-    assert [twins[number] for number in others] == [str(peeking[first - 1])] * 2
-    assert twins[4] == "", "it walks otherwise"
-    known = timed(POINTS[3], known={"one": "another"})
-    assert worker.ask(known, first=9)[0].twin == "another"
+    (first,) = worker.ask(timed(POINTS[0]))
+    again, twin = worker.ask(timed(POINTS[1]), timed(POINTS[2], twins={first.figures["code"]: "another"}), first=2)
+    assert (again.status, twin.status, twin.reason) == ("ok", "twin", "another")
+    assert "speedup" not in twin.figures
     assert len(worker.measured()) == 2
+
+
+def test_a_task_that_waits_is_renewed_and_each_is_measured_once_in_whatever_order_they_come(bench):
+    worker = bench({"twins": True, "seconds": 0.5})
+    worker.ask(*map(timed, POINTS[:2]))  # compiled
+    for number, point in enumerate(POINTS[:2], 3):
+        worker.line.send((number, timed(point)))
+    worker.hear(Begun)
+    for number, point in enumerate(POINTS[:2], 3):
+        worker.line.send((number, timed(point, twins={"one": "another"})))
+    rows = [worker.hear(Row)[-1] for _ in range(2)]
+    assert [(row.point, row.status) for row in rows] == [(POINTS[0], "ok"), (POINTS[1], "twin")]
+    for number in (6, 5):  # Dask may carry the later one first
+        worker.line.send((number, timed(POINTS[number - 2])))
+    assert {worker.hear(Row)[-1].point for _ in range(2)} == {POINTS[3], POINTS[4]}
 
 
 def test_the_first_that_is_compiled_is_measured_first(bench, tmp_path):
     worker = bench({"compile_seconds": 0.7})
     worker.hear(Joined)
     answers = worker.ask(timed(POINTS[0]), timed(BARE, stage="control"), timed(POINTS[1]))
-    assert [one.number for one in answers] == [2, 1, 3]
+    assert [row.point for row in answers] == [BARE, *POINTS[:2]]
 
 
 def test_finals_run_in_fresh_processes_that_are_prepared_together(bench):
     worker = bench(fresh=3)
     worker.ask(timed(POINTS[0]))
-    finals = [
-        timed(*POINTS[:3], stage="final", process=process, child=f"place {process}", pinned=True)
-        for process in range(3)
-    ]
-    worker.ask(*finals, first=5)
+    finals = [timed(*POINTS[:3], stage="final", process=process, child=f"place {process}") for process in range(3)]
+    for number, final in enumerate(finals, 5):  # each is sent when the rows of the one before are there
+        worker.ask(final, first=number)
     lines = [line.split(" ") for line in worker.log.read_text().splitlines()]
     by_process = {}
     for words in lines:
@@ -201,15 +210,7 @@ def test_finals_run_in_fresh_processes_that_are_prepared_together(bench):
     assert Counter(words[1] for words in lines if words[0] == "prepare").most_common(1)[0][1] == 1
 
 
-def test_a_finalist_that_fails_is_left_out_of_the_processes_that_follow(bench):
-    worker = bench({str(CONFIGS[1]): "die"})
-    finals = [timed(*POINTS[:3], stage="final", process=p, child=f"place {p}", pinned=True) for p in range(2)]
-    answers = {(one.number, one.index): one.status for one in worker.ask(*finals)}
-    assert [answers[1, i] for i in range(3)] == ["ok", "crash", "ok"]
-    assert [answers[2, i] for i in range(3)] == ["ok", "", "ok"]
-
-
-def test_the_noise_floor_the_leader_and_what_follows_are_known_to_the_child(bench, monkeypatch):
+def test_the_race_and_what_follows_are_told_to_the_child(bench, monkeypatch):
     worker = bench()
     sent = []
     ask = Worker._ask
@@ -219,15 +220,13 @@ def test_the_noise_floor_the_leader_and_what_follows_are_known_to_the_child(benc
         return ask(self, child, request, seconds)
 
     monkeypatch.setattr(Worker, "_ask", spy)
-    worker.ask(timed(BARE, stage="control"), timed(POINTS[5]), *map(timed, POINTS[:3]))
-    asked = [one for one in sent if getattr(one, "kind", "") == "measure" and one.point.config is not None]
-    assert all(one.race.noise == pytest.approx(0.001, abs=1e-3) and one.race.noise > 0 for one in asked)
-    assert asked[0].race.leader is None
-    assert asked[-1].race.leader is not None
+    race = Race((Look(1, 0.05),), Ratio(1.0, 0.99, 1.01, 7), 0.002)
+    worker.ask(*(timed(point, race=race) for point in POINTS[:3]))
     again = [Point(CUBE, replace(point.config, swizzle=4)) for point in POINTS[:3]]
     worker.ask(*map(timed, again), first=9)  # compiled already
-    asked = [one for one in sent if getattr(one, "kind", "") == "measure"][-3:]
-    assert [one.following for one in asked][1:] == [again[2], None]
+    measured = [request[1] for request in sent if request[0] == "measure"]
+    assert [arguments["race"] for arguments in measured] == [race] * 3 + [Race()] * 3
+    assert [arguments["following"] for arguments in measured[-2:]] == [again[2], None]
 
 
 def test_a_gpu_that_another_process_holds_is_waited_for_and_that_is_told(bench, tmp_path, monkeypatch):
@@ -263,17 +262,17 @@ def test_a_gpu_that_stays_held_or_cannot_be_used_is_an_error_of_one_line(bench, 
 def test_launches_are_counted_by_profiler_and_meter(bench):
     worker = bench({"unmetered": [str(CONFIGS[1])]})
     asked = {"profile": (BARE, *POINTS[:2]), "meter": tuple(POINTS[:2])}
-    answers = worker.ask(*(Task(of, "count", fakes.COUNTERS[kind], stage="counters") for kind, of in asked.items()))
-    by_key = {(one.number, one.index): one for one in answers}
-    assert by_key[1, 0].figures == {"duration_us": 100.0, "dram_read_bytes": 1e6, "baseline_kernel": "nvjet"}
-    assert "code" in by_key[1, 1].figures
-    assert (by_key[2, 0].status, by_key[2, 1].status) == ("ok", "crash")
-    assert by_key[2, 1].reason == "metered, it counted nothing"
+    profile, meter = (Task(of, fakes.COUNTERS[kind], "counters", kind == "meter") for kind, of in asked.items())
+    rows = {(row.process, row.point): row for row in worker.ask(profile, meter)}
+    assert rows[0, BARE].figures == {"duration_us": 100.0, "dram_read_bytes": 1e6, "baseline_kernel": "nvjet"}
+    assert "code" in rows[0, POINTS[0]].figures
+    assert (rows[1, POINTS[0]].status, rows[1, POINTS[1]].status) == ("ok", "crash")
+    assert rows[1, POINTS[1]].reason == "metered, it counted nothing"
 
 
 def test_a_profiler_that_may_not_count_is_told_and_costs_nothing_else(bench):
     worker = bench({"profile": "refused"})
-    (answer,) = worker.ask(Task((BARE,), "count", fakes.COUNTERS["profile"], stage="counters"))
+    (answer,) = worker.ask(Task((BARE,), fakes.COUNTERS["profile"], "counters"))
     assert (answer.status, answer.reason[:42]) == ("crash", "this user may not read hardware counters; ")
     assert worker.ask(timed(POINTS[0]), first=2)[0].status == "ok"
 

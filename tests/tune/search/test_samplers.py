@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -115,22 +114,6 @@ def test_a_posterior_that_grew_place_by_place_is_that_made_at_once():
         grown.add(place)
     for one, other in zip(Posterior(kernel, places, known).predict(figures), grown.predict(figures), strict=True):
         assert np.allclose(one, other, atol=1e-5)
-
-
-def test_a_proposal_among_hundreds_of_results_takes_milliseconds(monkeypatch):
-    """So that one coordinator keeps four GPUs at work."""
-    from tests.tune.search import synthetic
-
-    study = synthetic.study(0)
-    sampler = make("gp", study.space, Objective(), 0, study.predicted)
-    for number in range(300):
-        sampler.know(number, [float(study.speedups[number])])
-    for _ in range(5):  # the first are seeds, and then the length scales are fitted
-        sampler.ask()
-    started = time.process_time()
-    for _ in range(15):
-        sampler.ask()
-    assert (time.process_time() - started) / 15 < 0.05
 
 
 def test_a_front_is_what_nothing_beats_in_both():

@@ -91,7 +91,8 @@ def test_seconds_are_shared_among_what_is_searched(tmp_path):
 
 def test_a_budget_that_was_spent_before_leaves_nothing_to_search(tmp_path):
     spec = spec_of(tmp_path, SEARCH, SECONDS)
-    search = Search(spec, legal_of(spec), [], spent=20.0)
+    legal = legal_of(spec)
+    search = Search(spec, legal, [], spent={place_of(legal[0]): 20.0})
     assert search.propose() is None
     assert search.finished
 
@@ -100,7 +101,7 @@ def test_rows_that_a_finished_search_has_lost_are_proposed_though_its_time_is_up
     spec = spec_of(tmp_path, SEARCH, SECONDS)
     legal = legal_of(spec)
     place = place_of(legal[0])
-    search = Search(spec, legal, map(ran, legal[:10]), spent=20.0, owed={place: 3, "elsewhere": 7})
+    search = Search(spec, legal, map(ran, legal[:10]), spent={place: 20.0}, owed={place: 3, "elsewhere": 7})
     found = walked(search)
     assert len(found) == 3
     assert not set(found) & set(legal[:10])

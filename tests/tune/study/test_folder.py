@@ -239,6 +239,17 @@ def test_a_writer_removes_what_killed_writers_of_its_file_left(tmp_path):
     assert files(tmp_path) == sorted([young.name, other.name, "x.json"])
 
 
+def test_a_folder_that_is_held_has_no_half_written_provenance_of_a_killed_holder(tmp_path):
+    """However young it is; a page may be another process's, at work."""
+    made(tmp_path, finish=False)
+    page = tmp_path / ".table.md.1-1.part"
+    for part in (page, tmp_path / ".provenance.json.1-1.part"):
+        part.write_text("{")
+    with StudyFolder(tmp_path).held(ABOUT):
+        pass
+    assert files(tmp_path) == sorted([page.name, "provenance.json", "rows.csv"])
+
+
 def test_a_lock_is_taken_once_and_leaves_no_file(tmp_path):
     first, second = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
     assert first.take("me")

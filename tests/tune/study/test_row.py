@@ -30,7 +30,7 @@ def read_back(line):
     "row",
     [
         Row(POINT, "ok", "", FIGURES, SAMPLES, study="s", gpu="NVIDIA H200", board="GPU-1"),
-        Row(Point(POINT.problem, None), "ok", "", FIGURES, SAMPLES, "control"),
+        Row(Point(POINT.problem, "cublas"), "ok", "", FIGURES, SAMPLES, "control"),
         Row(POINT, "timeout", 'killed, "twice", after 60 s', {"registers": 8}, process=2, stage="final"),
     ],
     ids=["measured", "control", "killed"],
@@ -59,7 +59,7 @@ def test_figures_stand_only_where_the_status_is_ok():
 
 
 def test_the_noise_floor_is_a_row_for_each_board_and_nothing_else_is():
-    first, second = (Row(Point(POINT.problem, None), "ok", stage="control", board=board) for board in "ab")
+    first, second = (Row(Point(POINT.problem, "cublas"), "ok", stage="control", board=board) for board in "ab")
     assert first.key != second.key
     first, second = (Row(POINT, "ok", board=board) for board in "ab")
     assert first.key == second.key

@@ -56,7 +56,7 @@ def row(
     **fields: Any,
 ) -> Row:
     """A row; keywords that are kernel parameters make its config, the others its figures."""
-    config = None if baseline else resolve(config_of({name: fields.pop(name) for name in FIELDS if name in fields}))
+    config = against if baseline else resolve(config_of({name: fields.pop(name) for name in FIELDS if name in fields}))
     point = Point(GemmProblem(*sizes, dtype), config, regime, context, against, data)
     figures = {**FIGURES, **fields} if status == "ok" and stage != "counters" else fields
     samples = tuple(Sample(process, ours, theirs, 0.0) for ours, theirs in pairs)

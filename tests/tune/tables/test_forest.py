@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopper_gemm.tune.tables.compare import cells
+from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import forest, series
 from tests.tune.tables.making import row
 

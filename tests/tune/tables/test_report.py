@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from copy import deepcopy
+from functools import reduce
+from operator import getitem
 
-from hopper_gemm.lab.pages.index import index
+import pytest
+
+from hopper_gemm.lab.pages.index import index, missing
 from hopper_gemm.model.config import LEGEND
-from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.tables.compare import compare_page
+from hopper_gemm.tune.study.provenance import checked
+from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.tables.comparison import compare_page
+from hopper_gemm.tune.tables.conclusion import conclude
+from hopper_gemm.tune.tables.pages.publish import comparison_title
 from hopper_gemm.tune.tables.pages.report import report, scope_line
+from hopper_gemm.tune.tables.t4 import metadata, results
 from tests.tune.tables.making import ABOUT, row, write_study
 
 
@@ -80,10 +91,16 @@ def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
     assert "| 256 | 1.00x (4) |" in text
 
 
-def test_a_tag_in_provenance_stands_as_text_on_every_page(tmp_path):
+def test_a_tag_in_provenance_or_in_a_row_stands_as_text_on_every_page(tmp_path):
     tag = "<img src=x>"
     about = {"question": f"Is n < 64? {tag}", "gpu": {"name": tag, "driver": tag}, "skipped": {tag: 1}}
-    study = read_study(write_study(tmp_path / "results/h200/s", row(), row(stage="compare"), **about))
+    rows = [
+        row(),
+        row("crash", tag, tile_m=64),
+        row(stage="compare", choice=tag, how="other context", tuned_on=tag),
+        row("crash", tag, stage="compare", sizes=(64, 64, 128)),
+    ]
+    study = read_study(write_study(tmp_path / "results/h200/s", *rows, **about))
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks/reader.py").write_text("")  # an index with readers shows the questions
     for text in (report(study), compare_page(study), index(tmp_path / "results/h200")):
@@ -108,3 +125,52 @@ def test_facets_that_provenance_notes_stand_before_the_rows_of_the_table(tmp_pat
     text = page(tmp_path, *rows, facet_rows="peek", facet_cols="spills")
     assert "| true, true, 128 | 0.75x" in text
     assert "| producer, true, 64 | 0.25x" in text
+
+
+PLACE = "64x64x64 burst isolated"
+NOTED = {
+    **ABOUT,
+    "replayed_from": "s",
+    "commit": "c",
+    "facet_rows": "stages",
+    "facet_cols": "peek",
+    "skipped": {"stages": 1},
+    "boards": ["GPU-1"],
+    "versions": {"torch": "2.13"},
+    "missing": {"triton": "not installed"},
+    "seconds": 3.0,
+    "even": {PLACE: ["a", "b"]},
+    "noise": {PLACE: 0.01},
+    "protocols": [{"regime": "burst"}],
+    "points": 3,
+    "importance": {PLACE: {"evaluator": "fanova", "parameters": {"tile_m": 0.5}}},
+    "spec": {**ABOUT["spec"], "data": ["normal"], "objective": ["speedup"], "across": "each", "final": {"best": 1}},
+}
+ENDED = {"finished": {"rows": 3, "digest": "", "places": {PLACE: 3}}}
+RUNGS = [{"name": "first", "adds": "all", "from": None, "config": {"tile_m": 64}}]
+
+
+def places_of(value, place=()):
+    """The places of all values inside a value, as names and numbers."""
+    for name in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*place, name)
+        yield from places_of(value[name], (*place, name))
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [], {}, [3], {"x": 3}], ids=repr)
+@pytest.mark.parametrize("noted", [NOTED, {**NOTED, **ENDED, "rungs": RUNGS}], ids=["sweep", "ladder"])
+def test_whatever_stands_in_provenance_readers_take_it_or_it_is_refused(tmp_path, monkeypatch, noted, value):
+    """The schema knows all that pages, verdict, index and export take from the file: none of them meets a value that
+    it cannot use."""
+    rows = (row(tile_m=64), row(tile_m=128), row(stage="final"), row(stage="compare"))
+    readers = (report, compare_page, missing, comparison_title, metadata, lambda study: results(study, rows[:2]))
+    monkeypatch.setattr("hopper_gemm.tune.tables.conclusion.read_study", lambda study: study)
+    for read in (*readers, conclude):
+        read(Study(tmp_path, rows, checked(deepcopy(noted), tmp_path)))
+    for *parents, name in places_of(noted):
+        about = deepcopy(noted)
+        reduce(getitem, parents, about)[name] = deepcopy(value)
+        with suppress(ResultsError):
+            study = Study(tmp_path, rows, checked(about, tmp_path))
+            for read in (*readers, conclude):
+                read(study)

@@ -9,6 +9,7 @@ from PIL import Image
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.schema import PAIRS
 from hopper_gemm.tune.tables.style import DPI, LONGEST, STYLE, label, save, speedup_bar, speedup_norm
+from tests.each import each
 
 
 @pytest.mark.parametrize("speedups", [[], [1.01], [0.8, 1.02], [1.3], [0.1, float("nan"), 5.0]])
@@ -31,7 +32,7 @@ def test_the_colour_bar_has_ticks_on_both_sides_of_even(speedups):
     assert min(abs(ticks - 1)) < 1e-9
 
 
-@pytest.mark.parametrize("name", [*FIELDS, *PAIRS])
+@each("name", [*FIELDS, *PAIRS])
 def test_the_axis_of_every_parameter_has_words_and_its_name(name):
     words, _, rest = label(name).partition(f" ({name})")
     assert (0 < len(words) <= LONGEST, rest) == (True, ""), label(name)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from hopper_gemm.tune.measure.arms import Launch
-from hopper_gemm.tune.measure.workload import Operands, Workload
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 
 class BaselineError(RuntimeError):
     """A baseline has nothing that runs the problem; the message says why."""
 
 
-def written(operands: Operands) -> torch.Tensor:
+def written(operands: MatrixSet) -> torch.Tensor:
     """Where a baseline writes unless it says otherwise."""
     return operands.theirs
 
@@ -37,7 +37,7 @@ class Candidate:
     launch: Launch
     label: str = ""
     recipe: Any = None
-    product: Callable[[Operands], torch.Tensor] = written
+    product: Callable[[MatrixSet], torch.Tensor] = written
     seeded: bool = False
     variants: Callable[[], Sequence[Candidate]] = tuple
 

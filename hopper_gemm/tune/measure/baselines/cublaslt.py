@@ -31,7 +31,7 @@ from hopper_gemm.tune.measure.baselines.cublaslt_api import (
     Plan,
     library,
 )
-from hopper_gemm.tune.measure.workload import Operands, Workload
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 COUNT = 100
 """Algorithms asked for in each order, with each workspace; the library gives fewer where it has no more."""
@@ -165,7 +165,7 @@ class CublasLt(Baseline):
     def _candidate(self, order: str, plan: Plan, algo: Algo, workspace: torch.Tensor) -> Candidate:
         swapped = order == "BA"
 
-        def launch(operands: Operands) -> None:
+        def launch(operands: MatrixSet) -> None:
             a, b = operands.a.data_ptr(), operands.b.data_ptr()
             left, right = (b, a) if swapped else (a, b)
             stream = torch.cuda.current_stream().cuda_stream

@@ -12,7 +12,7 @@ import torch
 
 from hopper_gemm.model.problem import types_of
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate
-from hopper_gemm.tune.measure.workload import Operands, Workload
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 TRITON_OPTIONS = {
     "max_autotune": True,
@@ -46,7 +46,7 @@ class Triton(Baseline):
         compiled = torch.compile(_product, dynamic=False, fullgraph=True, options=options)
         outputs: dict[int, torch.Tensor] = {}
 
-        def launch(operands: Operands) -> None:
+        def launch(operands: MatrixSet) -> None:
             outputs[id(operands)] = compiled(operands.a, operands.b)
 
         launch(workload.sets[0])
@@ -74,7 +74,7 @@ class Quack(Baseline):
         _refuse_wider(self.name, workload)
         gemm = _quack_gemm()
 
-        def launch(operands: Operands) -> None:
+        def launch(operands: MatrixSet) -> None:
             gemm(operands.a, operands.b.t(), out=operands.theirs, tuned=True)
 
         with _children_allowed():

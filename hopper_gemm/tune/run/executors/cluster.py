@@ -4,7 +4,8 @@ sent again or done is the coordinator's alone.
 The scheduler lives in the coordinator's process. Hosts join by ``hopper-gemm worker``: a nanny for each GPU, and in
 each Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask hands
 some of ours to one desk and ends with that; answers stream back as events. Connections are encrypted by a certificate
-that is made at the start and thrown away at the end: an open scheduler would run anybody's code.
+that is made at the start and thrown away at the end: an open scheduler would run anybody's code. Nothing listens but on
+the address that was named, or by which a worker reached it, and Dask's web pages, which anybody could read, are off.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from typing import Any
 
 from hopper_gemm.compiler.child import spawn
 from hopper_gemm.tune.run.executors.local import RESPAWNS
-from hopper_gemm.tune.run.task import Answer, Event, Job, Left, Task
+from hopper_gemm.tune.run.task import Event, Job, Left, Task
 from hopper_gemm.tune.run.worker import log_file, private_folder, shares, work
+from hopper_gemm.tune.study.files import FileLock
+from hopper_gemm.tune.study.row import Row
 
 try:
     import dask
     from distributed import Client, LocalCluster, Nanny, get_worker
-    from distributed.comm import connect
+    from distributed.comm import connect, get_address_host
     from distributed.diagnostics.plugin import SchedulerPlugin
     from distributed.security import Security
 except ImportError:
@@ -46,6 +49,8 @@ CONFIG = {
     "distributed.worker.daemon": False,
     "distributed.comm.timeouts.connect": "10s",
     "distributed.admin.tick.limit": "60s",
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
 }
 LOST = "the scheduler is gone; run the same command to go on"
 
@@ -81,6 +86,7 @@ class Cluster:
                 protocol="tls://",
                 security=security,
                 dashboard_address=f"{host}:0",
+                scheduler_kwargs={"dashboard": False},
                 silence_logs=False,
             )
         except (RuntimeError, OSError) as error:
@@ -93,11 +99,8 @@ class Cluster:
         scheduler = self._cluster.scheduler
         self._cluster.loop.add_callback(scheduler.add_plugin, self._watch, name=TOPIC)
         self.address: str = self._cluster.scheduler_address
-        self.pem = private_folder("cluster") / f"{self.address.rpartition(':')[2]}.pem"
-        self.pem.unlink(missing_ok=True)  # a file that is there keeps its mode, and its readers
-        handle = os.open(self.pem, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(security.tls_worker_cert + security.tls_worker_key)
+        self._key = _key_file(self.address.rpartition(":")[2], security.tls_worker_cert + security.tls_worker_key)
+        self.pem = self._key.path
 
     @property
     def command(self) -> str:
@@ -130,7 +133,7 @@ class Cluster:
 
     def close(self) -> None:
         """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
-        self.pem.unlink(missing_ok=True)
+        self._key.release()
         for thing in (self._client, self._cluster):
             with contextlib.suppress(Exception):
                 thing.close(timeout=10)
@@ -139,7 +142,7 @@ class Cluster:
 
     def _noted(self, name: str, event: Event) -> Event:
         """An event for the coordinator, with what it means for the worker's account."""
-        if isinstance(event, Answer):
+        if isinstance(event, Row):
             self._deaths[name] = 0
         elif isinstance(event, Left) and name:
             self._pending.pop(name, None)
@@ -168,6 +171,23 @@ class Cluster:
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
                     self._watch.heard.put((name, Left(reason, for_good=True)))
         future.release()
+
+
+def _key_file(name: str, text: str) -> FileLock:
+    """A file with a key, for its owner alone. It is locked while the coordinator lives: one that is free was left by a
+    coordinator that was killed, and is removed.
+
+    Raises:
+        ValueError: it cannot be made.
+    """
+    folder = private_folder("cluster")
+    for left in map(FileLock, folder.glob("*.pem")):
+        left.take()
+        left.release()
+    key = FileLock(folder / f"{name}.pem")
+    if not key.take(text):
+        raise ValueError(f"{key.path} is another coordinator's; name another port with --host HOST:PORT")
+    return key
 
 
 class _Watch(SchedulerPlugin):
@@ -293,12 +313,13 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
             raise ValueError(told) from None
         with log.open("a") as file:
             os.dup2(file.fileno(), 2)  # what Dask's processes print
-        host = socket.gethostname()
+        host, own = socket.gethostname(), get_address_host(comm.local_address)
         nannies = [
             Nanny(
                 address,
                 name=f"{host} GPU {gpu} {gpu}/{share}/{len(gpus)}",
                 nthreads=1,
+                host=own,
                 memory_limit=0,
                 security=security,
                 local_directory=str(private_folder("dask")),

@@ -10,11 +10,12 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from hopper_gemm.compiler.child import ending, spawn
-from hopper_gemm.tune.run.task import Answer, Event, Job, Left, Task
+from hopper_gemm.tune.run.task import Event, Job, Left, Task
 from hopper_gemm.tune.run.worker import shares, work
+from hopper_gemm.tune.study.row import Row
 
 RESPAWNS = 3
-"""So often in a row a worker may die without an answer before its GPU is left alone."""
+"""Number of times in a row that a worker may die without a row before its GPU is left alone."""
 
 GRACE_SECONDS = 10.0
 """For a worker to end by itself once its coordinator has hung up."""
@@ -25,13 +26,14 @@ class Executor(Protocol):
 
     @property
     def awaited(self) -> str:
-        """What is waited for where no worker is there; empty where none will come."""
+        """What is waited for while there is no worker; empty if none will come."""
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """What the workers told, by the name of each; waits at most so long for the first."""
+        """Events of the workers, each with its worker's name; waits at most these seconds for the first."""
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """Give a worker a task. What a worker that is gone was given is lost, and :class:`Left` tells so."""
+        """Give a worker a task, or one anew that waits there. What a worker that is gone was given is lost, and
+        :class:`Left` tells so."""
 
     def close(self) -> None:
         """End all workers; may be called more than once."""
@@ -47,37 +49,37 @@ class Local:
 
     def __init__(self, job: Job, gpus: Sequence[int]) -> None:
         cores = shares(sorted(os.sched_getaffinity(0)), len(gpus))
-        self._members = {f"GPU {gpu}": _Member(job, gpu, own) for gpu, own in zip(gpus, cores, strict=True)}
+        self._workers = {f"GPU {gpu}": _LocalWorker(job, gpu, own) for gpu, own in zip(gpus, cores, strict=True)}
 
     @property
     def awaited(self) -> str:
         """See :class:`Executor`."""
-        return ", ".join(name for name, member in self._members.items() if member.line is not None)
+        return ", ".join(name for name, worker in self._workers.items() if worker.line is not None)
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
         """See :class:`Executor`."""
-        lines = {member.line: name for name, member in self._members.items() if member.line is not None}
+        lines = {worker.line: name for name, worker in self._workers.items() if worker.line is not None}
         found: list[tuple[str, Event]] = []
         for line in wait(list(lines), seconds):
             name = lines[line]  # type: ignore[index]
-            found += [(name, event) for event in self._members[name].heard()]
+            found += [(name, event) for event in self._workers[name].heard()]
         return found
 
     def send(self, worker: str, number: int, task: Task) -> None:
         """See :class:`Executor`."""
         with suppress(OSError):  # it died just now: heard tells
-            if (line := self._members[worker].line) is not None:
+            if (line := self._workers[worker].line) is not None:
                 line.send((number, task))
 
     def close(self) -> None:
         """See :class:`Executor`."""
-        for member in self._members.values():
-            member.hang_up()
-        for member in self._members.values():
-            member.end()
+        for worker in self._workers.values():
+            worker.hang_up()
+        for worker in self._workers.values():
+            worker.end()
 
 
-class _Member:
+class _LocalWorker:
     def __init__(self, job: Job, gpu: int, cores: tuple[int, ...]) -> None:
         self._job, self._gpu, self._cores = job, gpu, cores
         self._process: Any = None
@@ -90,7 +92,7 @@ class _Member:
         self._process, self.line = spawn(work, self._job, self._gpu, self._cores, True, name=name)
 
     def heard(self) -> list[Event]:
-        """Everything it told up to now; where it died, that too, and another is started."""
+        """Its events up to now; if it died, that too, and its successor is started."""
         found: list[Event] = []
         assert self.line is not None
         try:
@@ -100,7 +102,7 @@ class _Member:
             self.hang_up()
             self.end()
         self._over = self._over or any(isinstance(event, Left) for event in found)
-        if any(isinstance(event, Answer) for event in found):
+        if any(isinstance(event, Row) for event in found):
             self._deaths = 0
         if self.line is None and not self._over:
             self._deaths += 1

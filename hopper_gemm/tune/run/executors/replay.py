@@ -1,4 +1,4 @@
-"""An executor that answers from a recorded study: the same sweep with no GPU."""
+"""An executor that gives the rows of a recorded study: the same sweep with no GPU."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hopper_gemm.model.point import Point
-from hopper_gemm.tune.run.task import Answer, Event, Joined, Task
+from hopper_gemm.tune.run.task import Event, Joined, Task
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.study.row import Row, RowKey
 
 WORKER = "record"
 
@@ -38,17 +37,16 @@ class Replay:
 
     def send(self, worker: str, number: int, task: Task) -> None:
         """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
-        for index, point in enumerate(task.points):
-            row = self._rows.get(RowKey(task.stage, point, task.process), Row(point, ""))
-            figures = {**row.figures, "board": row.board}
-            self._events.append((WORKER, Answer(number, index, row.status, row.reason, figures, row.samples)))
+        for point in task.points:
+            unrecorded = task.row(point, "", "")
+            self._events.append((WORKER, self._rows.get(unrecorded.key, unrecorded)))
 
     def close(self) -> None:
         """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
 
 
 def recorded_points(study: Study) -> set[Point]:
-    """Points that a replay of a sweep can answer."""
+    """Points of which a replay of a sweep has rows."""
     return {row.point for row in study.stage("sweep")}
 
 

@@ -16,7 +16,7 @@ from hopper_gemm.model.tuned import Pick, read_tuned, untuned
 from hopper_gemm.tune.measure.device import NoHopperError
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Question, Recording, Taken
+from hopper_gemm.tune.run.question import Member, Question, Recording
 from hopper_gemm.tune.run.task import Task
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh, versions
@@ -30,8 +30,8 @@ AGAINST = ("cublas", "cublaslt", "triton", "quack")
 """Baselines, in the order of a table's columns."""
 
 CONFIGS = ("tuned", "auto")
-"""``tuned``: the best known config of the very problem, else what matmul picks. ``auto``: what matmul would pick had
-nobody tuned the problem."""
+"""``tuned``: the best known config of the very problem, else what matmul picks. ``auto``: what matmul picks for a
+problem without an entry."""
 
 LIBRARIES = ("torch", "nvidia-cublas")
 """A folder holds figures of one version of each."""
@@ -50,7 +50,7 @@ class Comparison(Recording):
         config: of :data:`CONFIGS`.
         processes: fresh processes, one after the other, that measure everything.
         tables: tuned tables, in order.
-        limit: so many rows at most, leaving the rest for later.
+        limit: number of rows at most, leaving the rest for later.
         watch: told of each row, how many there are by now, and how many there will be.
         say: takes a line for the user.
 
@@ -79,15 +79,15 @@ class Comparison(Recording):
     ) -> None:
         if config not in CONFIGS:
             raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {config!r}")
-        strange = [one for one in against if one not in AGAINST]
-        if strange or not against:
-            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(strange or [''])[0]!r}")
+        unknown = [name for name in against if name not in AGAINST]
+        if unknown or not against:
+            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(unknown or [''])[0]!r}")
         super().__init__(name, out, "measured", say)
         self._watch = watch
         self._config, self._processes, self._limit = config, processes, limit
         self._picks = {problem: choose(tables, problem, regime, context, config) for problem in problems}
         self._points = {
-            problem: [Point(problem, pick.config, regime, context, one) for one in dict.fromkeys(against)]
+            problem: [Point(problem, pick.config, regime, context, baseline) for baseline in dict.fromkeys(against)]
             for problem, pick in self._picks.items()
         }
         self._protocol = PROTOCOLS[regime]
@@ -131,27 +131,27 @@ class Comparison(Recording):
                 self._limit -= len(keys)
             self._given.update(keys)
             child = f"process {process}" if process else ""
-            told: dict[str, Any] = {"process": process, "child": child, "pinned": bool(child)}
-            return Task(tuple(key.point for key in keys), stage="compare", protocol=self._protocol, **told)
+            points, board = tuple(key.point for key in keys), member.board if child else ""
+            return Task(points, self._protocol, "compare", process, child, board=board)
         return None
 
-    def take(self, answers: Sequence[Taken]) -> None:
-        """Record answers; a comparison notes the noise floor with each."""
-        rows = []
-        for one in answers:
-            picked, more = self._picks[one.point.problem], {}
-            if one.task.stage == "compare":
-                noise = self._noise.get((place_of(one.point), one.member.board))
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+        """Record rows; a comparison notes the noise floor with each."""
+        complete = []
+        for member, row in rows:
+            picked, more = self._picks[row.point.problem], {}
+            if row.stage == "compare":
+                noise = self._noise.get((place_of(row.point), member.board))
                 more = {"how": picked.how, "tuned_on": picked.tuned_on, "noise": noise}
-            rows.append(self._row(one, **more))
-            self._learn(rows[-1])
-        self._folder.append(rows)
-        for row in rows:
+            complete.append(self._complete(row, **more))
+            self._learn(complete[-1])
+        self._folder.append(complete)
+        for row in complete:
             if row.stage == "compare":
                 total = len(self._keys())
                 self._watch(row, total - self.open, total)
 
-    def dropped(self, task: Task, board: str) -> None:
+    def dropped(self, task: Task) -> None:
         """Its board is gone for good: another may have the problem."""
         self._given -= {RowKey("compare", point, task.process) for point in task.points}
         self._home.pop(task.points[0].problem, None)
@@ -187,9 +187,7 @@ class Comparison(Recording):
             self._learn(row)
         rows = []
         for key in self._keys():
-            config = key.point.config
-            assert config is not None
-            found = reasons(config, filled_up(key.point.problem))
+            found = reasons(key.point.config, filled_up(key.point.problem))
             if found and key not in self._folder.rows:
                 rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
@@ -263,15 +261,15 @@ class HostTimes(Question):
         if self._asked:
             return None
         self._asked = True
-        return Task((Point(HOST_PROBLEM, None),), "host", stage="host")
+        return Task((Point(HOST_PROBLEM, "cublas"),), "host", "host")
 
-    def take(self, answers: Sequence[Taken]) -> None:
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
         """Keep it.
 
         Raises:
             NoHopperError: it could not be taken.
         """
-        for one in answers:
-            if one.answer.status != "ok":
-                raise NoHopperError(f"the host time of a launch could not be measured: {one.answer.reason}")
-            self.times = dict(one.answer.figures)
+        for _, row in rows:
+            if not row.ok:
+                raise NoHopperError(f"the host time of a launch could not be measured: {row.reason}")
+            self.times = dict(row.figures)

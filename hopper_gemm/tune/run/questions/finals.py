@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
@@ -32,9 +32,8 @@ class Finals:
 
     Args:
         spec: says how many finals each place has.
-        legal: points of the sweep.
         folder: with the sweep's rows, and the finals that there are.
-        noises: gives the noise floor of each place.
+        noises: returns the noise floor of each place.
         protocol: how a final is timed.
         boards: boards of the workers that are there.
     """
@@ -42,7 +41,6 @@ class Finals:
     def __init__(
         self,
         spec: SweepSpec,
-        legal: Sequence[Point],
         folder: StudyFolder,
         noises: Callable[[], Mapping[str, float]],
         protocol: Callable[[Point], Protocol],
@@ -51,22 +49,29 @@ class Finals:
         self._spec, self._folder, self._noises = spec, folder, noises
         self._protocol, self._boards = protocol, boards
         self._chosen: dict[str, list[Point]] = {}
-        for point in _chosen(spec, folder.stage("sweep"), legal):
-            self._chosen.setdefault(place_of(point), []).append(point)
         self._home: dict[GemmProblem, str] = {}
         self._settled: set[tuple[Point, int]] = set()
-        self._given: set[tuple[str, int]] = set()
+        self._given: dict[str, tuple[str, int]] = {}
+        """Place and process that a board was given last."""
         for row in folder.stage("final"):
             self._home[row.point.problem] = row.board
             self._settle(row)
 
+    def add(self, legal: Sequence[Point]) -> None:
+        """Choose among points whose search has ended."""
+        for point in _chosen(self._spec, self._folder.stage("sweep"), legal) if legal else ():
+            self._chosen.setdefault(place_of(point), []).append(point)
+
     @property
     def done(self) -> bool:
-        """Whether every final has its rows."""
+        """Return True if every final that was chosen has its rows."""
         return not any(self._missing(place, process) for place in self._chosen for process in self._processes)
 
     def claim(self, board: str) -> Point | None:
-        """A point of a place whose finals are for this board, or for any."""
+        """A point of a place whose finals are for this board, or for any; None while the board is at a process, since
+        what fails there is left out of those that follow."""
+        if board in self._given and self._missing(*self._given[board]):
+            return None
         for place, points in self._chosen.items():
             home = self._home.get(points[0].problem)
             if (home in (None, board) or home not in self._boards) and self._next_process(place) is not None:
@@ -74,29 +79,28 @@ class Finals:
                 return points[0]
         return None
 
-    def next(self, place: str) -> Task:
-        """The next process's task of a place that was claimed."""
+    def next(self, place: str, board: str) -> Task:
+        """The next process's task of a place that was claimed for a board."""
         process = self._next_process(place)
         assert process is not None
-        self._given.add((place, process))
+        self._given[board] = place, process
         missing = self._missing(place, process)
         start = process * len(missing) // self._spec.final.processes
         points = (*missing[start:], *missing[:start])  # each process begins elsewhere, so that none always comes first
-        about: dict[str, Any] = {"process": process, "child": f"{place} {process}", "pinned": True}
-        return Task(points, stage="final", protocol=self._protocol(points[0]), **about)
+        return Task(points, self._protocol(points[0]), "final", process, child=f"{place} {process}", board=board)
 
     def dropped(self, task: Task) -> None:
         """Its board is gone for good: what it lacks is measured on another."""
-        self._given.discard((place_of(task.points[0]), task.process))
+        self._given.pop(task.board, None)
         self._home.pop(task.points[0].problem, None)
 
-    def take(self, task: Task, point: Point, row: Row | None) -> bool:
-        """Note a final's row, or that there is none; whether its place is done."""
-        if row is None:
-            self._settled.add((point, task.process))
-        else:
+    def take(self, row: Row) -> bool:
+        """Note a final's row, or that the record has none; return True if its place is done."""
+        if row.status:
             self._settle(row)
-        return not any(self._missing(place_of(point), process) for process in self._processes)
+        else:
+            self._settled.add((row.point, row.process))
+        return not any(self._missing(place_of(row.point), process) for process in self._processes)
 
     def even(self) -> dict[str, list[str]]:
         """Where no final is the best beyond the noise: the configs that share the first place."""
@@ -108,15 +112,14 @@ class Finals:
                 found[place] = [str(ran[i].point.config) for i in first]
         return found
 
-    def write(self, place: str, gpu: str) -> None:
+    def write(self, place: str) -> None:
         """Put the best of a place into the tuned table beside the study, if it ran on data like a user's. A config of
         the design study stays out: the table is what ``matmul`` runs, and that is the kernel without it."""
         spec, (point, *_) = self._spec, self._chosen[place]
-        ran = [row for row in self._ran(place) if type(row.point.config) is GemmConfig]
+        ran = [row for row in self._ran(place) if type(row.point.config) is Kernel]
         if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
             return  # across: it serves all problems well, and each of them not as well as its own would
         best = max(ran, key=lambda row: row.figures["speedup"])
-        assert best.point.config is not None
         figures: dict[str, Any] = {name: float(f"{best.figures[name]:.6g}") for name in _SPEEDUP}
         figures |= {name: int(best.figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
         entry = TunedEntry(
@@ -126,7 +129,7 @@ class Finals:
             noise=self._noises().get(place, 0.0),
             code=str(best.figures.get("code", "")),
             study=spec.name,
-            gpu=gpu,
+            gpu=best.gpu,
             context=point.context,
             board=best.board,
             **figures,
@@ -148,7 +151,7 @@ class Finals:
         return range(self._spec.final.processes)
 
     def _next_process(self, place: str) -> int | None:
-        return next((p for p in self._processes if (place, p) not in self._given and self._missing(place, p)), None)
+        return next((process for process in self._processes if self._missing(place, process)), None)
 
     def _missing(self, place: str, process: int) -> list[Point]:
         return [point for point in self._chosen[place] if (point, process) not in self._settled]
@@ -177,7 +180,7 @@ def _chosen(spec: SweepSpec, rows: Sequence[Row], legal: Sequence[Point]) -> lis
             for i in objective.best([row.figures for row in of], spec.final.best)
         ]
     problems = {point.problem for point in legal}
-    by_config: dict[tuple[str, ...], dict[GemmConfig | None, list[Row]]] = {}
+    by_config: dict[tuple[str, ...], dict[Kernel, list[Row]]] = {}
     for row in ran:
         point = row.point
         about = by_config.setdefault((point.regime, point.context, point.data), {})

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
-from hopper_gemm.tune.measure.race import Look
-from hopper_gemm.tune.run.question import Member, Recording, Taken, bare
+from hopper_gemm.tune.measure.race import ALONE, Look, Race
+from hopper_gemm.tune.run.question import Member, Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
 from hopper_gemm.tune.search.importance import importances
@@ -22,7 +25,7 @@ from hopper_gemm.tune.search.search import Search, earlier_rows
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.space import Space, place_of, points, rungs, space_of
+from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of
 from hopper_gemm.tune.study.spec import SweepSpec
 
 NOTE_SECONDS = 5.0
@@ -31,12 +34,15 @@ NOTE_SECONDS = 5.0
 RETOLD = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
 """Keys of provenance that follow from the question, and are written anew when a folder is taken up."""
 
+LARGE = 200_000
+"""Points of several problems from which on processes enumerate them: 100,000 take a second or more."""
+
 AHEAD = 32
 """Tasks that a worker holds of a sweep that measures every point: enough to keep its compilers at work."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What a sweep would do, counted before anything is measured.
 
     Args:
@@ -105,9 +111,8 @@ class Sweep(Recording):
         about: of provenance: what the source says of itself, such as the digest of the kernel; its ``gpu`` needs the
             name only, as long as no worker has joined.
         source: measured or replayed.
-        only: points that can be answered; None for all. A replay knows those that were recorded.
-        space: gives the space of the question, where somebody enumerates it ahead.
-        trials: stop after so many points, leaving the rest for later.
+        only: points that can be measured, or replayed from a record; None for all.
+        trials: number of points after which it stops, leaving the rest for later.
         watch: told of each row.
         say: takes a line for the user.
 
@@ -123,14 +128,13 @@ class Sweep(Recording):
         *,
         source: str = "measured",
         only: set[Point] | None = None,
-        space: Callable[[], Space] | None = None,
         trials: int | None = None,
         watch: Watcher = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(spec.name, out, source, say)
         self.spec, self.watch = spec, watch
-        self._told, self._only, self._trials, self._given = dict(about), only, trials, space
+        self._told, self._only, self._trials = dict(about), only, trials
         self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
             where = about["replayed_from"]
@@ -140,15 +144,13 @@ class Sweep(Recording):
         """Rows of a warm start; None until a worker joins, where the kind of GPU is not known before."""
         self._objective = Objective(tuple(spec.objective))
         self._lost_controls: set[tuple[Point, str]] = set()
-        """Bare points of places that have rows of a board, but not its noise floor."""
+        """Controls of places that have rows of a board, but not its noise floor."""
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
-        self._finals: Finals | None = None
-        self._waiting: Point | None = None
-        """Proposed, and waiting for its noise floor to be handed out."""
+        self._waiting: dict[str, Point] = {}
+        """Points that wait for their noise floor to be handed out, by worker."""
         self._boards: set[str] = set()
-        self._ended: float | None = None
         self._done = 0
         self._started = self._noted = time.monotonic()
 
@@ -156,7 +158,11 @@ class Sweep(Recording):
 
     @cached_property
     def _space(self) -> Space:
-        return space_of(self.spec, self._only) if self._given is None else self._given()
+        spec, problems = self.spec, len(self.spec.problems)
+        if problems == 1 or count(spec) < LARGE:
+            return space_of(spec, self._only)
+        with ProcessPoolExecutor(min(problems, len(os.sched_getaffinity(0))), CONTEXT, settle_in) as pool:
+            return space_of(spec, self._only, pool.map)
 
     @cached_property
     def _legal(self) -> list[Point]:
@@ -164,20 +170,20 @@ class Sweep(Recording):
 
     @property
     def unrecorded(self) -> int:
-        """Points that a replay leaves out, since nobody recorded them."""
+        """Number of points that a replay leaves out, since they are not recorded."""
         return 0 if self._only is None else len(points(self.spec)) - self._space.total
 
-    def plan(self) -> Plan:
+    def plan(self) -> SweepPlan:
         """What there is to do."""
         space, legal, trials = self._space, self._legal, self.spec.budget.trials
         counts = Counter(place_of(point) for point in legal)
         most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
         used = [(self.protocol(point), point.context) for point in legal]
         seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
-        recorded, skipped = len(self._answered()), space.total - len(space.points)
+        recorded, skipped = len(self._recorded()), space.total - len(space.points)
         open_points = max(0, most - recorded)
         minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
-        return Plan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
+        return SweepPlan(space.total, len(legal), open_points, recorded, minutes, dict(space.refused), skipped)
 
     @property
     def open(self) -> int:
@@ -186,7 +192,7 @@ class Sweep(Recording):
 
     @property
     def finished(self) -> bool:
-        """Whether an earlier run used up this very budget and measured all its finals, and no row is gone since."""
+        """Return True if an earlier run used up this budget and measured all its finals, and no row is gone since."""
         about = self._folder.about or {}
         return self._folder.finished and about["finished"].get("budget") == self.spec.budget.model_dump()
 
@@ -215,60 +221,67 @@ class Sweep(Recording):
         return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
 
     def next(self, member: Member) -> Task | None:
-        """A noise floor, a point, or finals."""
+        """A noise floor, a final of a place whose search has ended, or a point."""
         for lost, board in self._lost_controls:
             if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
                 return control
-        if self._finals is None:
-            point = self._waiting or self._search.propose()
-            if point is not None:
-                control = self._control(point, member, self.protocol(point))
-                self._waiting = None if control is None else point
-                return control or self._timed(point, member)
-            if not self._search.finished:
-                return None
-            self._ended = time.monotonic()
-            protocol = partial(self.protocol, final=True)
-            self._finals = Finals(self.spec, self._legal, self._folder, self._noises, protocol, self._boards)
-        point = self._finals.claim(member.board)
-        if point is None:
-            return None
-        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point))
+        # where there is no trial a search may have ended just now, and its finals begin
+        return self._final(member) or self._trial(member) or self._final(member)
 
-    def dropped(self, task: Task, board: str) -> None:
+    def left(self, worker: str) -> None:
+        """A worker will not come back: others go on where it was."""
+        if self._opened:
+            self._search.left(worker, self._waiting.pop(worker, None))
+
+    def renewed(self, task: Task, member: Member) -> Task:
+        """A point's task with what is known by now of its place and its launch. Before the noise floor is known nothing
+        is dropped."""
+        if task.stage != "sweep":
+            return task
+        (point,) = task.points
+        place, race = place_of(point), ALONE
+        if self.spec.race is not None:
+            looks = tuple(Look(*look) for look in self.spec.race.looks(point.regime == "burst"))
+            leader, noise = self._leaders.get(place), self._noise.get((place, member.board))
+            race = Race(looks) if leader is None or noise is None else Race(looks, ratio_of(leader.figures), noise)
+        twins = {code: str(row.point.config) for code, row in self._launches.get(launch_key(point), {}).items()}
+        return replace(task, race=race, twins=twins)
+
+    def dropped(self, task: Task) -> None:
         """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
-        if task.stage == "final" and self._finals is not None:
+        if task.stage == "final":
             self._finals.dropped(task)
 
-    def take(self, answers: Sequence[Taken]) -> None:
-        """Record answers, then tell what they mean."""
-        rows = []
-        for one in answers:
-            row = self._answer(one)
-            rows.append((one, row))
-            if row is not None:
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+        """Record rows, then tell what they mean. One without a status is not in the record that is replayed."""
+        complete = []
+        for member, row in rows:
+            if row.status:
+                row = self._complete(row)
                 self._remember(row)  # the next of them may be its twin
-        self._folder.append([row for _, row in rows if row is not None])
-        for one, row in rows:
-            if one.task.stage == "final" and self._finals is not None:
-                done = self._finals.take(one.task, one.point, row)
+            complete.append((member, row))
+        self._folder.append([row for _, row in complete if row.status])
+        for member, row in complete:
+            place = place_of(row.point)
+            if row.stage == "final":
+                done = self._finals.take(row)
                 if done and self._source == "measured":
-                    self._finals.write(place_of(one.point), one.member.gpu["name"])
-            if row is None or row.stage == "control":
+                    self._finals.write(place)
+            if not row.status or row.stage == "control":
                 continue
             if row.stage == "sweep":
                 self._search.tell(row)
                 self._done += 1
-            best, goal = self._leaders.get(place_of(row.point)), self.spec.objective[0]
+            best, goal = self._leaders.get(place), self.spec.objective[0]
             figure = None if best is None else float(best.figures[goal])
-            self.watch(Progress(row, one.member.name, self._done, self._total, figure, goal))
+            self.watch(Progress(row, member.name, self._done, self._total, figure, goal))
 
     def tick(self) -> None:
         """Note now and then how long the search has taken."""
         now = time.monotonic()
         if self._opened and now - self._noted >= NOTE_SECONDS:
             self._noted = now
-            self._folder.note(searched=self._searched(), noise=self._noises())
+            self._folder.note(spent=self._search.spent, noise=self._noises())
 
     def close(self) -> None:
         """Note what was found and let the folder go; however the run ended."""
@@ -277,10 +290,10 @@ class Sweep(Recording):
         self._opened = False
         try:
             seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
-            about: dict[str, Any] = {"searched": self._searched(), "noise": self._noises(), "seconds": seconds}
+            about: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
                 about["importance"] = importances(self.spec, self._folder.stage("sweep"))
-            if self._finals is not None and self._finals.done and self._search.finished:
+            if self._search.finished and not self._search.ended() and self._finals.done:
                 about["even"] = self._finals.even()
                 places = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
                 self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
@@ -291,9 +304,24 @@ class Sweep(Recording):
 
     # -----------------------------------------------------------------------------------------
 
+    def _final(self, member: Member) -> Task | None:
+        self._finals.add(self._search.ended())
+        point = self._finals.claim(member.board)
+        if point is None:
+            return None
+        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point), member.board)
+
+    def _trial(self, member: Member) -> Task | None:
+        point = self._waiting.pop(member.name, None) or self._search.propose(member.name)
+        if point is None:
+            return None
+        if control := self._control(point, member, self.protocol(point)):
+            self._waiting[member.name] = point
+        return control or self.renewed(Task((point,), self.protocol(point)), member)
+
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
-        used = {regime: self.protocol(Point(spec.problems[0].problem(), None, regime)) for regime in spec.regimes}
+        used = {regime: self.protocol(Point(spec.problems[0].problem(), "cublas", regime)) for regime in spec.regimes}
         return fresh(
             spec.name,
             spec.question,
@@ -318,21 +346,20 @@ class Sweep(Recording):
         told = {row.point for row in folder.stage("sweep")}
         illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
         folder.append([self._refused(point, why, "sweep") for point, why in illegal])
-        answered = self._answered()
-        there = Counter(place_of(point) for point in answered)
+        recorded = self._recorded()
+        there = Counter(place_of(point) for point in recorded)
         owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
-        spent = float(self._before.get("searched", 0.0))
-        known = answered.values()
-        self._search = Search(
-            spec, self._legal, known, earlier=self._earlier or [], spent=spent, most=self._trials, owed=owed
-        )
-        self._done = len(self._space.points) - len(self._legal) + len(answered)
+        more: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
+        self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **more)
+        protocol = partial(self.protocol, final=True)
+        self._finals = Finals(spec, folder, self._noises, protocol, self._boards)
+        self._done = len(self._space.points) - len(self._legal) + len(recorded)
         self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()
         for row in folder.rows.values():
             self._remember(row)
         self._lost_controls = {
-            (bare(row.point), row.board)
+            (cublas_control(row.point), row.board)
             for row in folder.stage("sweep", "final")
             if row.ok and (place_of(row.point), row.board) not in self._controls
         }
@@ -341,35 +368,23 @@ class Sweep(Recording):
         """Rows of the folders that a warm start names, all of this kind of GPU."""
         return [row for name in self.spec.warm_start for row in earlier_rows(Path(name), gpu)]
 
-    def _answered(self) -> dict[Point, Row]:
+    def _recorded(self) -> dict[Point, Row]:
         """Legal points with a row."""
         rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
         return {point: rows[point] for point in self._legal if point in rows} if rows else {}
 
-    def _timed(self, point: Point, member: Member) -> Task:
-        place, race = place_of(point), self.spec.race
-        kin, leader = self._launches.get(launch_key(point), {}), self._leaders.get(place)
-        looks = () if race is None else race.looks(point.regime == "burst")
-        return Task(
-            (point,),
-            protocol=self.protocol(point),
-            looks=tuple(Look(*look) for look in looks),
-            leader=None if leader is None else ratio_of(leader.figures),
-            noise=self._noise.get((place, member.board)),
-            known={code: str(row.point.config) for code, row in kin.items()},
-        )
-
-    def _answer(self, one: Taken) -> Row | None:
-        """The row of an answer; None for what was left out, since it failed in an earlier process."""
-        answer, point = one.answer, one.point
-        if not answer.status:
-            return None
-        if answer.twin:
-            twin = self._launches[launch_key(point)][answer.figures["code"]]
-            reason = f"{TWIN} {answer.twin}; not measured again"
-            answer = replace(answer, status=twin.status, reason=reason, figures=twin.figures, samples=())
-        more = {"baseline_kernel": self._baselines.get(place_of(point), "")} if answer.status == "ok" else {}
-        return self._row(one._replace(answer=answer), **more)
+    def _complete(self, row: Row, **more: Any) -> Row:
+        """A worker's row with its origin and the baseline's kernel. A twin has the figures of the row whose machine
+        code it shares; one that was measured all the same, as that row was still on its way, keeps its own."""
+        code = row.figures.get("code") if row.stage == "sweep" and self._source == "measured" else None
+        first = self._launches.get(launch_key(row.point), {}).get(str(code)) if code else None
+        if first is not None and row.status == "twin":
+            reason = f"{TWIN} {row.reason}; not measured again"
+            row = replace(row, status=first.status, reason=reason, figures=first.figures)
+        elif first is not None and row.ok:
+            row = replace(row, reason="; ".join(filter(None, [f"{TWIN} {first.point.config}", row.reason])))
+        more |= {"baseline_kernel": self._baselines.get(place_of(row.point), "")} if row.ok else {}
+        return super()._complete(row, **more)
 
     def _remember(self, row: Row) -> None:
         """Compare later points with this row: it may be the best, and its machine code is known."""
@@ -377,7 +392,7 @@ class Sweep(Recording):
         self._learn(row)
         if row.stage == "control" and row.ok:
             self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
-        if row.stage != "sweep" or row.point.config is None:
+        if row.stage != "sweep" or row.point.is_baseline:
             return
         values = self._objective.values(figures) if row.ok else None
         if values is not None:
@@ -395,8 +410,3 @@ class Sweep(Recording):
         for (place, _), noise in self._noise.items():
             found[place] = max(noise, found.get(place, 0.0))
         return found
-
-    def _searched(self) -> float:
-        """Seconds that all runs have searched."""
-        until = time.monotonic() if self._ended is None else self._ended
-        return round(float(self._before.get("searched", 0.0)) + until - self._started, 3)

@@ -1,4 +1,4 @@
-"""Tuning a problem: a sweep over the whole space that is made up here."""
+"""Tuning problems: a sweep over the whole space that is made up here."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, without_pdl
-from hopper_gemm.tune.study.files import here_or_recorded, shown
-from hopper_gemm.tune.study.provenance import PROVENANCE
+from hopper_gemm.tune.parameters import DEFAULTS
+from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.spec import SweepSpec, checked
+from hopper_gemm.tune.study.spec import SearchedProblem, SweepSpec, checked
 
 SHORT = 80e-6
 """Seconds of a launch up to which it is also tried with ``pdl``, so that each kernel sets itself up while the last
@@ -55,6 +55,9 @@ SEEDS = 12
 NEAR = 4
 """Number of other tuned problems, the nearest ones, whose best configs a search tries first."""
 
+USUAL = {"pdl": False, "evict_c": False, "scheduler": "static", "pace": 0}
+"""Parameters that are searched where a problem's size and the context suggest it."""
+
 WALK = ("raster", "swizzle")
 """Fields that set the order of the tiles: launch arguments, so that a change compiles nothing."""
 
@@ -66,15 +69,14 @@ FINALS = 8
 
 @dataclass(frozen=True)
 class Options:
-    """How a problem is tuned.
+    """How problems are tuned.
 
     Args:
         regime, context: where it is timed.
-        seconds: of the search; :data:`SECONDS` where neither they nor trials are given.
-        trials: configs to measure.
+        seconds: of the search of a problem; :data:`SECONDS` where neither they nor trials are given.
+        trials: configs of a problem to measure.
         sampler: of :data:`hopper_gemm.tune.search.catalogue.SAMPLERS`.
-        warm_start: results folders whose rows are told to the sampler; one without a study of its own, such as that of
-            a list, stands for its folder of this problem, if it has one.
+        warm_start: results folders whose rows are told to the sampler.
         known: begin with what the recorded tables hold for the problem and for those nearest to it.
         pdl: whether programmatic dependent launch is searched as well; None: in the chained context where a launch is
             as short as :data:`SHORT`. A kernel that runs between others hardly gains by it.
@@ -92,38 +94,39 @@ class Options:
     finals: int | None = None
 
 
-def question(problem: GemmProblem, options: Options, recorded: Study | None = None) -> SweepSpec:
-    """The sweep that tunes a problem: over the whole space, or over what was recorded.
+def question(
+    problems: Sequence[GemmProblem], options: Options, listed: str = "", recorded: Study | None = None
+) -> SweepSpec:
+    """The sweep that tunes problems, each in its own space: the whole one, or the one that was recorded.
+
+    Args:
+        problems: each once.
+        options: how they are tuned.
+        listed: name of their list; one problem needs none.
+        recorded: a study that is replayed.
 
     Raises:
         SpecError, ResultsError: a mistake in what was asked; one line each.
     """
-    ways = _ways(problem, options)
-    space: dict[str, Any] = {
-        "space": _with(ways, _space()["space"]),
-        "grids": [_with(ways, grid) for grid in _space()["grids"]],
-        "keep": KEEP + KEEP // 2 if ways.keys() & {"pdl", "pace", "scheduler"} else KEEP,
-        "seeds": SEEDS,
-        "known": _known(problem, options, ways, recorded_entries()) if options.known else [],
-    }
+    one, regime, context = problems[0], options.regime, options.context
+    what = f"{one} {one.dtype}" if not listed else f"each problem of {listed}"
+    space: dict[str, Any] = {**_space(), "keep": KEEP, "seeds": SEEDS}
+    space["problems"] = [_own(problem, options) for problem in problems]
     if recorded is not None:
         asked = recorded.provenance["spec"]
         if not asked.get("space") or asked.get("rungs"):
             raise ResultsError(f"{shown(recorded.path)} is no grid and cannot be searched; name another with --from")
         space = {name: asked[name] for name in ("space", "grids", "keep", "lower_to_fit") if asked.get(name)}
-    budget = {name: value for name in ("trials", "seconds") if (value := getattr(options, name)) is not None}
-    name, regime, context = study_name(problem, options.regime, options.context), options.regime, options.context
-    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "layouts": problem.layouts}
+        space["problems"] = [sizes for sizes in asked["problems"] if SearchedProblem(**sizes).problem() == one]
     raw = {
-        "name": name,
-        "question": f"Which config is the fastest for {problem} {problem.dtype} in the {regime} regime, {context}?",
+        "name": study_name(listed or str(one), one, options),
+        "question": f"Which config is the fastest for {what} in the {regime} regime, {context}?",
         "regimes": [regime],
         "contexts": [context],
-        "problems": [sizes],
         "sampler": options.sampler,
         "skip_illegal": True,
-        "warm_start": [str(folder) for asked in options.warm_start for folder in _of_problem(asked, name)],
-        "budget": budget or {"seconds": SECONDS},
+        "warm_start": list(map(str, options.warm_start)),
+        "budget": _budget(options, len(problems)),
         "race": {"far": FAR},
         "burst": {"pairs": PAIRS, "rest": REST},
         "ahead": AHEAD,
@@ -134,11 +137,14 @@ def question(problem: GemmProblem, options: Options, recorded: Study | None = No
     return checked(raw, "tune")
 
 
-def study_name(problem: GemmProblem, regime: str, context: str) -> str:
-    """What tuning a problem is called, and its folder: ``tune-4096x4096x4096-burst``, with the context where it is not
-    isolated, the type where it is not bf16 and the layouts where they are not kk."""
-    usual = ((context, "isolated"), (problem.dtype.replace("_", "-"), "bf16"), (problem.layouts, "kk"))
-    return "-".join(["tune", str(problem), regime, *(word for word, common in usual if word != common)])
+def study_name(what: str, problem: GemmProblem, options: Options) -> str:
+    """What tuning a problem or a list is called, and its folder: ``tune-4096x4096x4096-burst``, with the context where
+    it is not isolated, and for a problem its type where it is not bf16 and its layouts where they are not kk."""
+    unusual = [] if options.context == "isolated" else [options.context]
+    if what == str(problem):
+        unusual += [problem.dtype.replace("_", "-")] * (problem.dtype != "bf16")
+        unusual += [problem.layouts] * (problem.layouts != "kk")
+    return "-".join(["tune", what, options.regime, *unusual])
 
 
 def recorded_problem(problem: GemmProblem, options: Options) -> Path:
@@ -165,7 +171,29 @@ def recorded_problem(problem: GemmProblem, options: Options) -> Path:
 
 @cache
 def _space() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("tune.toml").read_text(encoding="utf-8"))
+    """The space and the grids, in which a problem may give :data:`USUAL` other values where they may have some."""
+    read = tomllib.loads(Path(__file__).with_name("tune.toml").read_text(encoding="utf-8"))
+    wide = {name: value for name, value in USUAL.items() if name not in ("pace", "scheduler")}
+    space, *grids = [{**grid, **(USUAL if grid.get("reverse_k") else wide)} for grid in (read["space"], *read["grids"])]
+    return {"space": space, "grids": grids}
+
+
+def _own(problem: GemmProblem, options: Options) -> dict[str, Any]:
+    """A problem's section of the sweep."""
+    ways = _ways(problem, options)
+    return {
+        **{name: getattr(problem, name) for name in ("m", "n", "k", "dtype", "layouts")},
+        "space": ways,
+        "known": _known(problem, options, ways, recorded_entries()) if options.known else [],
+        **({"keep": KEEP + KEEP // 2} if ways.keys() & {"pdl", "pace", "scheduler"} else {}),
+    }
+
+
+def _budget(options: Options, problems: int) -> dict[str, float]:
+    if options.trials is not None and options.seconds is None:
+        return {"trials": options.trials}
+    seconds = {"seconds": (options.seconds or SECONDS) * problems}
+    return seconds if options.trials is None else {**seconds, "trials": options.trials}
 
 
 def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
@@ -201,21 +229,5 @@ def _known(
     for config in dict.fromkeys([*map(without_pdl, best), *early]):
         fields = config.as_dict()
         walks = {name: list(dict.fromkeys([fields[name], *_space()["space"][name]])) for name in WALK}
-        found.append({**fields, **walks})
+        found.append({**{name: value for name, value in fields.items() if value != DEFAULTS[name]}, **walks})
     return found
-
-
-def _with(ways: dict[str, Any], grid: dict[str, Any]) -> dict[str, Any]:
-    """A grid in these ways, as far as they are legal there."""
-    return {
-        **grid,
-        **{name: values for name, values in ways.items() if grid.get("reverse_k") or name not in ("pace", "scheduler")},
-    }
-
-
-def _of_problem(folder: Path, name: str) -> list[Path]:
-    """A folder to start from; where it is that of a list, its folder of the problem, or none."""
-    found = here_or_recorded(folder)
-    if not found.is_dir() or (found / PROVENANCE).is_file():
-        return [folder]
-    return [folder / name] if (found / name / PROVENANCE).is_file() else []

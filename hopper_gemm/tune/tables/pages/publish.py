@@ -12,10 +12,11 @@ from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.schema import PAIRS
-from hopper_gemm.tune.tables.compare import cells, compare_page
+from hopper_gemm.tune.tables.comparison import cells, compare_page
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.report import report, source_line, spanning, varied
+from hopper_gemm.tune.tables.pages.winners import is_list
 from hopper_gemm.tune.tables.pivot import Group, groups, rows_of
 from hopper_gemm.tune.tables.plots import heatmap, ladder_bars, search_plot, small_multiples
 
@@ -27,8 +28,8 @@ def publish(folder: Path, pictures: bool = True) -> None:
 
     Rows of a sweep give ``table.md`` and pictures: ``ladder.svg`` of a ladder, ``search.svg`` of a search, else
     ``heatmap.svg`` where a problem has several cells; one picture for each problem, regime and context, such as
-    ``heatmap-4096x4096x4096-burst-chained.svg``, where a search or a study with facets has several. Rows of a
-    comparison give ``compare.md`` and, of several problems, ``compare.svg``.
+    ``heatmap-4096x4096x4096-burst-chained.svg``, where a study with facets has several; none of problems that were
+    searched one by one. Rows of a comparison give ``compare.md`` and, of several problems, ``compare.svg``.
 
     Args:
         folder: of a study.
@@ -57,7 +58,7 @@ def comparison_title(study: Study) -> str:
 def _pictures(study: Study) -> None:
     about, rows = study.provenance, rows_of(study, "sweep")
     source = source_line(about)
-    if not (rows["status"] == "ok").any():
+    if is_list(about) or not (rows["status"] == "ok").any():
         return
     if about.get("rungs"):
         title = f"{about['study']}: TFLOP/s, and the gain over the rung it starts from. {source}"

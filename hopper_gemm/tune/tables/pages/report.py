@@ -12,6 +12,7 @@ from hopper_gemm.model.config import LEGEND
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.tables import pivot
 from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder, ladder_table
+from hopper_gemm.tune.tables.pages.winners import is_list, winners, winners_table
 
 HEADINGS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
 """Parameters that published tables name otherwise."""
@@ -24,7 +25,7 @@ CONFIGS = f"Configs: {LEGEND}."
 
 def report(study: Study) -> str:
     """The Markdown page of a sweep, a search or a ladder."""
-    study = replace(study, provenance=pivot.escaped(study.provenance))
+    told, study = study, replace(study, provenance=pivot.escaped(study.provenance))
     about, rows, finals = study.provenance, pivot.rows_of(study, "sweep"), pivot.rows_of(study, "final")
     lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", scope_line(study), ""]
     lines += [about.get("question", "").strip(), "", *_protocol_lines(about), ""]
@@ -32,7 +33,9 @@ def report(study: Study) -> str:
         lines += [pivot.markdown_table(ladder_table(ladder(rows, about["rungs"])), "rung"), "", LADDER_LEGEND, ""]
     elif about["spec"].get("across", "each") != "each":
         lines += _across_lines(rows, finals, about["spec"]["across"])
-    for group, part in pivot.groups(rows):
+    if is_list(about):
+        lines += [winners_table(winners(told)), ""]
+    for group, part in pivot.groups(rows) if not is_list(about) else ():
         lines += [f"## {group.title}", ""]
         if not about.get("rungs"):
             down, across = spanning(about)
@@ -44,7 +47,7 @@ def report(study: Study) -> str:
         if not about.get("rungs"):
             lines += _effect_lines(part, varied(about), set(spanning(about)))
         lines += [text for one in best_lines(study, group, part, finals) for text in (one, "")]
-    cells = "" if about.get("rungs") else "Cells: speedup over cuBLAS (stages). "
+    cells = "" if about.get("rungs") or is_list(about) else "Cells: speedup over cuBLAS (stages). "
     return "\n".join([*lines, cells + _coverage(about, rows) + _pace(about, rows), "", CONFIGS, ""])
 
 
@@ -88,8 +91,10 @@ def corner(*names: str) -> str:
 
 def varied(about: Mapping[str, Any]) -> list[str]:
     """Parameters of a study's space, and pairs such as ``cluster``, of which it tried several values."""
-    space = about["spec"].get("space", {})
-    return [name for name, values in space.items() if isinstance(values, list) and len(values) > 1]
+    spec = about["spec"]
+    spaces = [spec.get("space", {}), *(problem.get("space", {}) for problem in spec.get("problems", ()))]
+    chosen = [one for space in spaces for one in space.items()]
+    return list(dict.fromkeys(name for name, values in chosen if isinstance(values, list) and len(values) > 1))
 
 
 def _across_lines(rows: pd.DataFrame, finals: pd.DataFrame, judged: str) -> list[str]:

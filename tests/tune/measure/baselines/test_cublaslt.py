@@ -13,7 +13,7 @@ from hopper_gemm.tune.measure.baselines import cublaslt as room
 from hopper_gemm.tune.measure.baselines.base import BaselineError
 from hopper_gemm.tune.measure.baselines.cublaslt import GLANCES_MOST, TORCH, WORKSPACE_BYTES, CublasLt
 from hopper_gemm.tune.measure.baselines.cublaslt_api import COLUMN_MAJOR, Algo, CublasLtError, HeuristicResult
-from hopper_gemm.tune.measure.workload import Operands, Workload
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 M, N, K = 24, 40, 16
 
@@ -102,7 +102,7 @@ def make(monkeypatch):
         def full(rows, cols, rowwise):
             return torch.randn(rows, cols) if rowwise else torch.randn(cols, rows).t()
 
-        operands = Operands(full(M, K, by_rows[0]), full(N, K, by_rows[1]), torch.zeros(M, N), torch.zeros(M, N))
+        operands = MatrixSet(full(M, K, by_rows[0]), full(N, K, by_rows[1]), torch.zeros(M, N), torch.zeros(M, N))
         workload = Workload(GemmProblem(M, N, K), (operands,), operands.a @ operands.b.t(), 0)
         memory = {matrix.data_ptr(): matrix for matrix in (operands.a, operands.b, operands.theirs)}
         library = FakeLibrary(memory, refuse)

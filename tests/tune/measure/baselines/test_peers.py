@@ -14,13 +14,13 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.baselines import BASELINES, missing, peers
 from hopper_gemm.tune.measure.baselines.base import BaselineError
 from hopper_gemm.tune.measure.baselines.peers import Quack, Triton
-from hopper_gemm.tune.measure.workload import Operands, Workload
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 
 @pytest.fixture
 def workload():
     a, b = torch.randn(24, 16), torch.randn(40, 16)
-    sets = tuple(Operands(a + number, b, torch.zeros(24, 40), torch.zeros(24, 40)) for number in range(2))
+    sets = tuple(MatrixSet(a + number, b, torch.zeros(24, 40), torch.zeros(24, 40)) for number in range(2))
     return Workload(GemmProblem(24, 40, 16), sets, a @ b.t(), 0)
 
 

@@ -10,13 +10,13 @@ import torch
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
-from hopper_gemm.lab.guard.baseline import Recorded
+from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.lab.guard.binaries import RecordedBinary, RecordedBinaryError, record_binary
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import BaselineError
-from hopper_gemm.tune.measure.workload import Operands
+from hopper_gemm.tune.measure.workload import MatrixSet
 
 PROBLEM, OTHER = GemmProblem(16, 16, 16), GemmProblem(32, 16, 16)
 
@@ -39,7 +39,7 @@ def baseline(tmp_path, monkeypatch):
         report = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, f"code of {stages}")
         KernelStore(tmp_path / "store").put(KernelId.of(config, problem), b"%d" % stages, report)
         record_binary(tmp_path / "results" / "h200" / "recorded", config, problem, tmp_path / "store")
-    return Recorded(tmp_path / "results"), launched
+    return RecordedBaseline(tmp_path / "results"), launched
 
 
 def test_the_binaries_of_a_problem_are_its_candidates_by_their_code(baseline):
@@ -49,8 +49,8 @@ def test_the_binaries_of_a_problem_are_its_candidates_by_their_code(baseline):
     a, b, out = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16(), torch.zeros(16, 16).bfloat16()
     for candidate in (candidates[0], one.restore(None, pickle.loads(pickle.dumps(candidates[0].recipe)))):
         out.zero_()
-        candidate.launch(Operands(a, b, out.clone(), out))
-        assert torch.equal(candidate.product(Operands(a, b, a, out)), (a.float() @ b.float().t()).bfloat16())
+        candidate.launch(MatrixSet(a, b, out.clone(), out))
+        assert torch.equal(candidate.product(MatrixSet(a, b, a, out)), (a.float() @ b.float().t()).bfloat16())
     assert launched[0] == launched[1]
 
 
@@ -61,8 +61,8 @@ def test_a_problem_without_a_recorded_binary_is_refused(baseline):
 
 def test_it_is_missing_where_nothing_is_recorded(baseline, tmp_path):
     assert baseline[0].missing() is None
-    assert Recorded(tmp_path / "none").missing() == f"no binaries are recorded under {tmp_path / 'none'}"
-    assert isinstance(BASELINES["recorded"], Recorded)
+    assert RecordedBaseline(tmp_path / "none").missing() == f"no binaries are recorded under {tmp_path / 'none'}"
+    assert isinstance(BASELINES["recorded"], RecordedBaseline)
 
 
 def test_a_binary_that_cannot_be_loaded_is_no_baseline_and_says_why(baseline, monkeypatch):

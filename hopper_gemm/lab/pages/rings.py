@@ -1,0 +1,276 @@
+"""What the recorded rows say of the pipeline classes (source A) and of the two tilus pages (sources B and D)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.lab.counters.table import panels, with_counters
+from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.pages.depth import RING, by_stages, joint, page_table, ran
+from hopper_gemm.lab.pages.sources import pairs_by, recorded, share, spans, unique_panels
+from hopper_gemm.lab.pages.wording import percent, spread
+from hopper_gemm.model.roofline import tile_order
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.study.reader import read_provenance
+from hopper_gemm.tune.tables.ladder import Step, ladder
+from hopper_gemm.tune.tables.pivot import config_of, problem_of, rows_of
+
+SIDES = (4096, 8192)
+
+
+@cache
+def rungs(name: str) -> dict[str, Step]:
+    """The rungs of a recorded ladder by name."""
+    study = recorded(name)
+    return {one.name: one for one in ladder(rows_of(study, "sweep"), study.provenance["rungs"])}
+
+
+def worth(name: str, study: str = "ring", regime: str = "burst") -> str:
+    """What a rung is worth over the one that it starts from, at each cube."""
+    found = (one for one in rungs(study)[name].results if one.group.regime == regime)
+    return ", ".join(f"{percent(1 + one.gain, 2)} at {one.group.m}^3" for one in found if one.gain is not None)
+
+
+def noise() -> str:
+    """Noise floors of the study of the ring."""
+    floors = recorded("ring").provenance["noise"].values()
+    return f"{100 * min(floors):.2f} to {100 * max(floors):.2f} %"
+
+
+def ring_table() -> str:
+    """Every kernel of the study of the ring: speedup, gain over the kernel beside it, registers, instructions."""
+    codes = ran("ring").drop_duplicates("code").copy()
+    codes.index = [str(config_of(row)) for row in codes.to_dict("records")]
+    lines = []
+    for rung in rungs("ring").values():
+        code = codes.loc[str(LadderConfig.of(rung.config))]
+        figures = {one.group.m: one for one in rung.results}
+        shown = [
+            f"{one.speedup:.3f}x" + ("" if one.gain is None else f", {percent(1 + one.gain, 2)}")
+            for one in (figures[m] for m in SIDES)
+        ]
+        lines.append((rung.name, rung.start or "", *shown, f"{code['registers']:.0f}", f"{code['instructions']:.0f}"))
+    columns = ["kernel", "beside", "4096^3", "8192^3", "registers", "instructions"]
+    return page_table(pd.DataFrame(lines, columns=columns).set_index("kernel"), "kernel")
+
+
+def over_serial() -> str:
+    """What a ring of two to four stages gains over one stage, at equal occupancy and in the ladder."""
+    rates = joint(0).query("k_depth == 4").set_index([*RING, "stages"])["speedup"].unstack("stages")
+    ratio = rates[[2, 3, 4]].max(axis=1) / rates[1]
+    two = {one.group.place: 1 + one.gain for one in rungs("ladder")["two stages"].results if one.gain is not None}
+    there = next(gain for place, gain in two.items() if "8192" in place and "burst" in place)
+    return (
+        f"confirmed at equal occupancy: one CTA an SM, depth 4, two to four stages run at {ratio.min():.2f} to "
+        f"{ratio.max():.2f} times one stage, over 2 in {(ratio > 2).sum()} of {len(ratio)} cells of the joint sweep "
+        "(five tiles, five problems), whose kernels have a producer warp. Without one, as in B, `two stages` is "
+        f"{there:.2f} times `serial` at 8192^3; there two CTAs share an SM and hide each other's loads"
+    )
+
+
+def own_warp() -> str:
+    """What a warp of its own for the loads is worth, and two consumers."""
+    return f"confirmed: `specialised` over `multistage` in bursts {worth('specialised', 'ladder')}"
+
+
+def stage_counts() -> str:
+    """How much of the best number of stages one, two and three of them reach."""
+    shares = by_stages(0)
+    told = ", ".join(f"{name} {shares[count].median():.2f}" for count, name in enumerate(("one", "two", "three"), 1))
+    return (
+        f"three are, two fall short: of the speed at the best number of stages {told} at the median of {len(shares)} "
+        f"rings of the joint sweep, stagger 0; two {shares[2].xs(1, level='k_depth').median():.2f} at depth 1, "
+        f"{shares[2].xs(8, level='k_depth').median():.2f} at depth 8"
+    )
+
+
+def unroll() -> str:
+    """What unrolling by the stages is worth, with and without a producer warp."""
+    grid = pairs_by(ran("tilus-grid"), "unroll", False, True)["ratio"]
+    return (
+        f"on B's own kind of kernel, without a producer warp, a little: in bursts {worth('unrolled', 'ladder')}, in "
+        f"steady state {worth('unrolled', 'ladder', 'steady')}. Not with one: {spread(grid)} over {len(grid)} pairs "
+        "of D's grid"
+    )
+
+
+def swizzled() -> str:
+    """What groups of tiles are worth on the grid that D autotunes."""
+    plain = ran("tilus-grid").query("unroll == False")
+    eight, four = (pairs_by(plain, "swizzle", 1, width)["ratio"] for width in (8, 4))
+    return (
+        f"confirmed: beside single columns groups of eight {spread(eight)}, of four {spread(four)}, {len(eight)} "
+        "pairs each of D's grid, fp16, 8192^3"
+    )
+
+
+def grid_best_table() -> str:
+    """The best kernels of D's grid, rolled and unrolled."""
+    rows = ran("tilus-grid")
+    best = rows.loc[rows.groupby("unroll")["speedup"].idxmax()]
+    table = best[["tile", "k_depth", "stages", "swizzle", "stagger", "unroll"]].astype(str).set_index("tile")
+    rates = {
+        "TFLOP/s": [f"{one:.0f}" for one in best["tflops"]],
+        "over cuBLAS": [f"{one:.3f}x" for one in best["speedup"]],
+    }
+    return page_table(table.assign(**rates), "tile")
+
+
+def types() -> str:
+    """What fp16 changes beside bf16."""
+    rows = ran("fp16").copy()
+    rows["size"] = rows["problem"].str.removesuffix(" fp16")
+    table = rows.pivot(index="size", columns="dtype", values=["tflops", "speedup", "sm_mhz"]).astype(float)
+    rates, ratios, clocks = (table[name, "fp16"] / table[name, "bf16"] for name in ("tflops", "speedup", "sm_mhz"))
+    return (
+        f"ratios do: fp16 over bf16 {spread(ratios)} over cuBLAS. Rates do not: {spread(rates)}, for the clock is "
+        f"lower, {spread(clocks)}"
+    )
+
+
+def abstraction() -> str:
+    """What cutlass.pipeline costs beside barriers written by hand."""
+    return (
+        "not compared as D does, a class of one's own with the same waits by hand; our own ring is such a class. "
+        "Compared is cutlass.pipeline in the same kernel, which is nearly free: beside barriers written by hand, in "
+        f"a cluster of two {worth('library ring')}; a single CTA {worth('library, single CTA')}; with four times as "
+        f"many barriers (k_depth 1) {worth('library, k_depth 1')}; noise {noise()}"
+    )
+
+
+def elected() -> str:
+    """Who arrives on a barrier."""
+    everyone = worth("all consumers' threads")
+    return (
+        f"hardly: every consumer thread arriving {everyone}, beside one predicated lane of each warp; an elected one "
+        f"behind a warp sync {worth('elected')}; one lane of a whole consumer {worth('one of a consumer')}; on the "
+        f"library's ring every thread arriving is even faster, {worth('library, all threads')}; noise {noise()}"
+    )
+
+
+def packed() -> str:
+    """What a place in the ring costs in one integer instead of two."""
+    return (
+        f"one integer gains nothing: in bursts {worth('packed state', 'ladder')}, in steady state "
+        f"{worth('packed state', 'ladder', 'steady')}. Any number of stages; with one the two are the same xor"
+    )
+
+
+def mixed() -> str:
+    """What one barrier for TMA bytes and cp.async arrivals costs, and two barriers for two TMA loads."""
+    return (
+        "both work. A and B by TMA on one barrier is what this kernel does; a barrier each "
+        f"{worth('two full barriers')}. TMA and cp.async on one barrier is slower, {worth('TMA and cp.async')} beside "
+        f"TMA alone, for cp.async is (alone {worth('cp.async')}); its copies count as arrivals of threads, not as "
+        "bytes. A count that changes from call to call was not needed: TMA fills up what lies beyond k, so a stage "
+        "always brings the same bytes"
+    )
+
+
+def relaxed() -> str:
+    """What a relaxed wait is worth."""
+    return f"it makes no other machine code of a wait; {worth('relaxed waits')}"
+
+
+def panel_example() -> str:
+    """D's example of 8 x 8 tiles, 16 at a time."""
+    found = {width: sum(unique_panels(tile_order(8, 8, "m", width, False), 16)[0]) for width in (1, 4)}
+    return f"confirmed by the order of this kernel's walk: {found[4]} instead of {found[1]}"
+
+
+def working_sets() -> pd.DataFrame:
+    """Walks of 256x128 in clusters of two: panels of the first wave, bytes read from DRAM as predicted and counted."""
+    raster = recorded("raster")
+    walks = with_counters(rows_of(raster, "sweep"), raster.stage("counters"))
+    lines = []
+    for row in walks.query("serpentine == False and raster == 'm'").sort_values(["m", "swizzle"]).to_dict("records"):
+        config, problem = config_of(row), problem_of(row)
+        order = tile_order(-(-problem.m // 256), -(-problem.n // 256), "m", config.swizzle, serpentine=False)
+        a, b = unique_panels(order, 66)[0]
+        predicted, counted = panels(config, problem)[0] / 1e9, float(row["dram_read_bytes"]) / 1e9
+        lines.append((problem.m, config.swizzle, a, b, predicted, counted, counted / predicted))
+    columns = ["cube", "swizzle", "panels of A", "panels of B", "GB predicted", "GB counted", "counted / predicted"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def working_set() -> str:
+    """Whether DRAM reads what the panels of each wave weigh."""
+    found = working_sets()
+    small = found[found["cube"] < 16384]["counted / predicted"]
+    return (
+        f"confirmed: DRAM reads what the distinct panels of each wave weigh, to {100 * (small - 1).abs().max():.0f} % "
+        f"at 4096^3 and 8192^3; at 16384^3 it reads up to {found['counted / predicted'].max():.1f} times as much"
+    )
+
+
+@cache
+def traced() -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
+    """The traced kernels by name: each as its sweep has it, and what its roles did when."""
+    (folder,) = results_root().glob("archive/*/*-timeline")
+    about, moments = read_provenance(folder)["rungs"], pd.read_csv(folder / "moments.csv.gz")
+    parts = dict(list(moments.groupby("rung")))
+    named = [one for one in about if one["name"] in parts]
+    return {one["name"]: (one, spans(parts[one["name"]], one["config"]["stagger"])) for one in named}
+
+
+def overlaps(name: str) -> dict[str, float]:
+    """What is under way in stages 16 to 48 of a traced tile, on average over time.
+
+    Returns:
+        ``clocks`` of a stage, ``wgmma`` clocks that its math takes by itself, ``group``: share of the time in which a
+        group is under way, ``groups`` under way or queued, and ``loads``.
+    """
+    rung, found = traced()[name]
+    config, fed = rung["config"], found[found["what"] == "math"]
+    since, until = (fed[fed["stage"] == stage]["start"].min() for stage in (16, 48))
+    inside = found[["start", "end"]].clip(since, until)
+    mean = (inside["end"] - inside["start"]).groupby(found["what"]).sum() / (until - since)
+    return {
+        "clocks": (until - since) / 32,
+        "wgmma": config["tile_m"] * config["tile_n"] * config["k_depth"] / 128,
+        "group": share(found, "math", since, until),
+        "groups": mean["math"] + mean["queued"],
+        "loads": mean["load"],
+    }
+
+
+def in_flight() -> str:
+    """Loads under way on average with two, three and four stages."""
+    names = {"two": "two stages", "three": "three stages", "four": "one consumer, stagger 0"}
+    told = ", ".join(f"{overlaps(name)['loads']:.2f} with {count}" for count, name in names.items())
+    return (
+        f"nearly all the time, by the time stamps of one CTA at stagger 0: {told}; more than S - 1 now and then, "
+        "since a producer of its own fills a slot again before the next group begins"
+    )
+
+
+def best_widths() -> str:
+    """The fastest width of a group at each cube, 256x128 in clusters of two along m."""
+    rows = ran("raster").query("raster == 'm' and serpentine == False and regime == 'burst'")
+    best = rows.loc[rows.groupby("m")["speedup"].idxmax()].sort_values("m")
+    deep = ran("walk").query("cluster == '1x1'")
+    single = deep.loc[deep.groupby(["problem", "tile"], sort=False)["speedup"].idxmax()]
+    widths = ", ".join(f"{row['swizzle']} at {row['m']}^3" for row in best.to_dict("records"))
+    return (
+        f"on tile and cluster more than on the size: 256x128 in clusters of two is fastest with {widths}; single "
+        f"CTAs, {len(single)} pairs of problem and tile, with {single['swizzle'].min()} to {single['swizzle'].max()}"
+    )
+
+
+def timeline_table() -> str:
+    """Who overlaps what in stages 16 to 48 of a traced tile."""
+    lines = {}
+    for name in traced():
+        found = overlaps(name)
+        lines[name] = {
+            "clocks a stage": f"{found['clocks']:.0f}",
+            "its wgmma alone": f"{found['wgmma']:.0f}",
+            "tensor cores busy": f"{100 * found['wgmma'] / found['clocks']:.0f} %",
+            "a group under way": f"{100 * found['group']:.0f} %",
+            "groups under way or queued": f"{found['groups']:.2f}",
+            "loads under way": f"{found['loads']:.2f}",
+        }
+    return page_table(pd.DataFrame(lines).T, "kernel, 4096^3")

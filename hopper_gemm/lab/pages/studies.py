@@ -1,0 +1,230 @@
+"""Short tables of single studies for the pages that cite them."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from hopper_gemm.lab.pages.depth import page_table, ran
+from hopper_gemm.lab.pages.rings import rungs
+from hopper_gemm.lab.pages.sources import pairs_by, recorded
+from hopper_gemm.lab.pages.wording import cube, percent, reach, spread
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.parameters import FIELDS
+from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.tables.pivot import interval, markdown
+
+GROUP = ["problem", "regime"]
+LATE = 3000
+"""Clocks after which a traced first load is not the first of its CTA."""
+
+
+def seed_finals() -> str:
+    """The finals of the seed table's best cells."""
+    lines = []
+    for row in pooled(recorded("seed-table").stage("final")):
+        one, config = row.figures, row.point.config
+        if row.ok and config is not None:
+            steady = row.point.regime == "steady"
+            energy = f"{one['pj_per_flop']:.3f} ({one['baseline_pj_per_flop']:.3f})" if steady else ""
+            cell, place = f"{config.tile_m} x {config.k_depth}", cube(str(row.point.problem))
+            lines.append((place, row.point.regime, cell, interval(one), energy, str(one["processes"])))
+    columns = ("problem", "regime", "M tile x K depth", "over cuBLAS", "pJ/FLOP (cuBLAS)", "processes")
+    return markdown(columns, lines)
+
+
+def seed_idle() -> str:
+    """How busy the tensor cores are in cells with no load ahead, and in the best cells of two rows."""
+    rows = ran("seed-table").query("regime == 'burst'")
+    busy = rows["tensor_active"].astype(float)
+    none = busy[rows["stages"] - 1 - rows["stagger"] <= 0]
+    four = {m: busy[(rows["tile_m"] == m) & (rows["k_depth"] == 4)] for m in (128, 256)}
+    lines = [
+        ("nothing loaded ahead", str(len(none)), f"{none.min():.0f} to {none.max():.0f} %"),
+        *((f"{m} x 4", str(len(each)), f"{each.min():.0f} to {each.max():.0f} %") for m, each in four.items()),
+    ]
+    return markdown(("cells", "number", "tensor cores busy"), lines)
+
+
+def clusters_of_four() -> str:
+    """What clusters of four CTAs cost in the ladder."""
+    lines = [
+        (name, cube(f"{one.group.m}x{one.group.n}x{one.group.k}"), one.group.regime, percent(1 + one.gain))
+        for name in ("cluster 2x2", "cluster 4x1")
+        for one in rungs("ladder")[name].results
+        if one.gain is not None
+    ]
+    return markdown(("rung", "problem", "regime", "over `TMA store`"), lines)
+
+
+def regimes() -> str:
+    """The rate of cuBLAS in both regimes, over the seed table's rows."""
+    rows = ran("seed-table")
+    rates = 2.0 * rows["m"].astype(float) ** 3 / rows["baseline_us"].astype(float) / 1e6
+    table = rates.groupby([rows["m"], rows["regime"]]).median().unstack("regime")
+    shown = table.map(lambda one: f"{one:.0f} TFLOP/s").rename(index=lambda m: f"{m}^3")
+    return page_table(shown, "cuBLAS")
+
+
+def data() -> str:
+    """What other data change: rates of ours and of cuBLAS over those on normal data, and our speedup."""
+    rows = ran("data").copy()
+    rows["cuBLAS"] = rows["baseline_us"].astype(float) ** -1
+    lines = []
+    for (problem, regime), part in rows.groupby(GROUP, sort=False):
+        one = part.set_index("data")
+        for word in ("zeros", "uniform"):
+            rates = (percent(one.loc[word, name] / one.loc["normal", name]) for name in ("tflops", "cuBLAS"))
+            ratios = (f"{one.loc[name, 'speedup']:.3f}x" for name in ("normal", word))
+            lines.append((cube(problem), regime, word, *rates, *ratios))
+    columns = ("problem", "regime", "data", "our rate", "cuBLAS's", "speedup on normal data", "on these")
+    return markdown(columns, lines)
+
+
+def l2_promotion() -> str:
+    """What another L2 promotion is worth beside 128 B."""
+    rates = ran("l2-promotion").pivot_table(index=["problem", "tile"], columns="l2_promotion", values="speedup")
+    table = rates.div(rates[128], axis=0).drop(columns=128).map(percent)
+    table.index = [f"{cube(problem)}, {tile}" for problem, tile in table.index]
+    return page_table(table.rename(columns="{} B".format), "beside 128 B")
+
+
+def tile_shapes() -> str:
+    """The fastest tiles of 8192^3 in each regime."""
+    rows = ran("tile-shape")
+    lines = [
+        (regime, row["tile"], f"{row['speedup']:.3f}x", f"{row['pj_per_flop']:.3f}" if regime == "steady" else "")
+        for regime, part in rows.groupby("regime")
+        for row in part.nlargest(3, "speedup").to_dict("records")
+    ]
+    return markdown(("regime", "tile", "over cuBLAS", "pJ/FLOP"), lines)
+
+
+def workspace() -> str:
+    """What a faster exchange through the workspace brought, by the number of parts."""
+    keys = [*GROUP, "context", *FIELDS]
+    both = ran("split-k-again").merge(ran("split-k")[[*keys, "time_us"]], on=keys, suffixes=("", "_before"))
+    gains = (both["time_us_before"] / both["time_us"])[both["reduction"] == "workspace"].groupby(both["split_k"])
+    lines = [(str(parts), spread(each), str(len(each))) for parts, each in gains]
+    return markdown(("parts", "gain", "kernels"), lines)
+
+
+def early() -> str:
+    """What PDL is worth, chained, where one CTA runs on an SM."""
+    lines = []
+    for name in ("early", "early-long"):
+        pairs = pairs_by(ran(name).query("ctas_per_sm == 1"), "pdl", False, True)
+        for problem, part in pairs.groupby("problem", sort=False):
+            us = part["time_us"].min()
+            lines.append((cube(problem), f"{us:.1f} us", spread(part["ratio"]), str(len(part))))
+    return markdown(("problem", "fastest with it", "gain by PDL", "pairs"), lines)
+
+
+def interleaved() -> str:
+    """What parts of every so many stages are worth beside runs of stages, by problem and cluster."""
+    pairs = pairs_by(ran("deep-k"), "interleave_k", False, True)
+    lines = [
+        (problem, cluster, reach(part["ratio"]), percent(part["ratio"].median()), str(len(part)))
+        for (problem, cluster), part in pairs.groupby(["problem", "cluster"], sort=False)
+    ]
+    return markdown(("problem", "cluster", "gain", "median", "pairs"), lines)
+
+
+def ways_out() -> str:
+    """The best time of each tile by its way out."""
+    rows = ran("way-out").copy()
+    rows["way"] = [
+        "registers" if by == "direct" else way for way, by in zip(rows["staging"], rows["stores"], strict=True)
+    ]
+    best = rows.pivot_table(index=["problem", "tile"], columns="way", values="time_us", aggfunc="min")
+    table = best[["own", "ring", "registers"]].map(lambda us: f"{us:.1f} us")
+    table.index = [f"{problem}, {tile}" for problem, tile in table.index]
+    names = {"own": "buffers of its own", "ring": "through the ring", "registers": "straight from registers"}
+    return page_table(table.rename(columns=names), "problem, tile")
+
+
+def samplers() -> str:
+    """How often the recorded simulation of the space found the best after 5 % of it."""
+    runs = json.loads((recorded("space").path / "simulation.json").read_text())
+    shown = {"gp": "gp", "gp-blind": "without the model prior", "random": "random search"}
+    table = pd.DataFrame(
+        [(one["problem"], shown[one["sampler"]], one["found"]) for one in runs if one["sampler"] in shown]
+    )
+    found = table.pivot_table(index=0, columns=1, values=2)[list(shown.values())]
+    return page_table(found.map(lambda one: f"{one:.0%}"), "space")
+
+
+def measured(name: str) -> pd.DataFrame:
+    """A table that no sweep made."""
+    return pd.read_csv(results_root() / "measurements" / f"{name}.csv")
+
+
+def scaling(name: str) -> str:
+    """Seconds and points a second of runs on one and on two GPUs, over the run before the first of two."""
+    lines = []
+    for row in measured(name).to_dict("records"):
+        seconds = row["last_point_seconds"] - row["first_point_seconds"]
+        told = f"{row['first_point_seconds']:.1f} s", f"{seconds:.1f} s", f"{row['points'] / seconds:.1f}"
+        command = f"{row['command_seconds']:.0f} s" if "command_seconds" in row else ""
+        lines.append((row["run"], str(row["gpus"]), *told, command))
+    return markdown(("run", "GPUs", "start to first point", "first to last point", "points a second", "command"), lines)
+
+
+def host_time() -> str:
+    """Host time of a launch."""
+    rows = measured("host-time").to_dict("records")
+    return markdown(
+        ("path", "host time of a launch"), [(f"`{row['path']}`", f"{row['us_a_launch']:.1f} us") for row in rows]
+    )
+
+
+def rests() -> str:
+    """Speedups of tiles near cuBLAS at 8192^3 by the rest before a burst."""
+    rows = measured("rest").query("m == 8192 and speedup > 0.9")
+    rows = rows.assign(tile=rows["tile_m"].astype(str) + "x" + rows["tile_n"].astype(str), rest=rows["rest_ms"])
+    table = rows.pivot_table(index="tile", columns="rest", values="speedup").map(lambda one: f"{one:.4f}x")
+    return page_table(table.rename(columns="{} ms".format), "tile")
+
+
+def launch_gap() -> str:
+    """The two lengths of a spacer in a graph: medians of the shorter and the longer, and how often each was seen."""
+    us = measured("launch-gap")["spacer_us"].dropna()
+    middle = (us.min() + us.max()) / 2
+    parts = {"shorter": us[us < middle], "longer": us[us >= middle]}
+    return markdown(
+        ("spacer", "seen", "median", "least", "most"),
+        [
+            (name, str(len(each)), *(f"{one:.2f} us" for one in (each.median(), each.min(), each.max())))
+            for name, each in parts.items()
+        ],
+    )
+
+
+def busy() -> str:
+    """Launches at 8192^3 alone and with 16 SMs held by another kernel."""
+    rows = measured("busy-sms")
+    alone = rows[rows["sms_held"] == 0].set_index("kernel")["median_ms"]
+    held = rows[(rows["sms_held"] == 16) & (rows["flag_in"] == "device")].set_index("kernel")["median_ms"]
+    lines = [(name, f"{alone[name]:.2f} ms", f"{ms:.2f} ms", f"{ms / alone[name]:.2f}") for name, ms in held.items()]
+    return markdown(("kernel", "alone", "16 SMs held", "ratio"), lines)
+
+
+def one_tile() -> str:
+    """Clocks of a traced CTA: until its first load is issued, until that is there, and from the last wgmma to the end.
+
+    Those that began with another tile, so that their first stages are not the first of the CTA, are left out.
+    """
+    (folder,) = results_root().glob("archive/*/*-timeline-deep-k")
+    moments = pd.read_csv(folder / "moments.csv.gz")
+    problem = moments["m"].astype(str) + "x" + moments["n"].astype(str) + "x" + moments["k"].astype(str)
+    lines = []
+    for (place, rung), part in moments.assign(problem=problem).groupby(["problem", "rung"], sort=False):
+        at = part.pivot_table(index=["role", "stage"], columns="moment", values="clocks", aggfunc="first")
+        producer, consumers = at.loc["producer"], at.drop("producer", level="role")
+        issued = producer.loc[0, "issued"] - producer.loc[-1, "entry"]
+        had = consumers.xs(0, level="stage")["had"].min() - producer.loc[0, "issued"]
+        ends = consumers.xs(-1, level="stage").max()
+        if issued < LATE:
+            lines.append((place, rung, f"{issued:,.0f}", f"{had:,.0f}", f"{ends['left'] - ends['fed']:,.0f}"))
+    return markdown(("problem", "kernel", "first load issued", "there after", "last wgmma to the end"), lines)

@@ -1,0 +1,222 @@
+"""The page of a comparison: our kernel beside every baseline, problem by problem, in each regime and context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.model.config import LEGEND
+from hopper_gemm.model.point import CONTEXTS
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.files import shown
+from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
+from hopper_gemm.tune.study.row import ResultsError, Row
+from hopper_gemm.tune.study.space import problem_label
+from hopper_gemm.tune.tables.pages.report import scope_line, source_line
+from hopper_gemm.tune.tables.pivot import coded, escaped, interval, markdown, markdown_table, one_line, words
+
+AGAINST = {
+    "cublas": "torch.mm",
+    "cublaslt": "the fastest of cuBLASLt's heuristic lists, by our clock",
+    "triton": "torch.compile's Triton templates, tuned by it",
+    "quack": "quack-kernels, tuned by its autotuner",
+}
+"""Baselines in the order of the page's columns, with what each of them is."""
+
+COMPARE_LEGEND = (
+    "Cells: speedup over the baseline with its 95 % interval; above 1 we are faster. Configs are tuned for this very "
+    "problem unless the column says for which. Behind: the whole interval lies below 1. isolated: another kernel runs "
+    f"between any two launches; chained: launches run back to back. Configs: {LEGEND}."
+)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """How we stand against one baseline over all problems.
+
+    Args:
+        regime: burst or steady.
+        context: isolated or chained.
+        against: the baseline.
+        speedup: geometric mean.
+        problems: number of problems with a figure.
+        asked: number of all problems.
+        worst, worst_on: the least speedup and its problem.
+        behind: problems whose whole interval lies below 1.
+    """
+
+    regime: str
+    context: str
+    against: str
+    speedup: float
+    problems: int
+    asked: int
+    worst: float
+    worst_on: str
+    behind: tuple[str, ...]
+
+    def __str__(self) -> str:
+        over = self.problems if self.problems == self.asked else f"{self.problems} of {self.asked}"
+        behind = f"behind on {len(self.behind)}: {', '.join(self.behind)}" if self.behind else "behind on none"
+        return (
+            f"{self.against}, {self.context}: {self.speedup:.3f}x over {over} problems, "
+            f"least {self.worst:.3f}x on {self.worst_on}, {behind}"
+        )
+
+
+def recorded(
+    names: Sequence[str], problems: Sequence[GemmProblem], against: Sequence[str], regime: str, context: str
+) -> Study:
+    """The recorded comparison that has most of what is asked for, and of its rows only these.
+
+    Args:
+        names: of recorded folders; the first ones where several have as much.
+        problems: that were multiplied.
+        against: names of baselines.
+        regime, context: how everything was timed.
+
+    Raises:
+        ResultsError: none has any.
+    """
+    found = []
+    for folder in (folder for name in names for folder in recorded_folders(name)):
+        study = read_study(folder)
+        asked = [
+            row for row in study.stage("compare") if row.point.problem in problems and row.point.against in against
+        ]
+        rows = tuple(row for row in asked if (row.point.regime, row.point.context) == (regime, context))
+        about = {**study.provenance, "source": "replayed", "replayed_from": shown(folder)}
+        found.append(replace(study, rows=rows, provenance=about))
+    best = max(found, key=lambda study: len(study.rows), default=None)
+    if best is None or not best.rows:
+        what = f"{len(problems)} problems" if len(problems) > 1 else str(problems[0])
+        raise ResultsError(
+            f"no comparison of {what} with {', '.join(against)} in {regime}, {context} is recorded; "
+            "measure it with --backend cuda"
+        )
+    return best
+
+
+def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """One record for each problem, regime, context and baseline, with its processes pooled.
+
+    Of several configs, the one measured last stands. A record has the columns of a row that are not missing, and
+    ``problem``, ``config``, ``speedup`` and the like.
+
+    Args:
+        rows: of stage ``compare``.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in pooled(rows):
+        point = row.point
+        key = (point.problem, point.data, point.regime, point.context, point.against)
+        found[key] = {**row.as_dict(), "problem": problem_label(point.problem), "config": str(point.config)}
+    return list(found.values())
+
+
+def by_baseline(study: Study, context: str) -> dict[str, pd.DataFrame]:
+    """The cells of one context as a frame for each baseline, with a row for each problem."""
+    frame = pd.DataFrame([record for record in cells(study.stage("compare")) if record["context"] == context])
+    return {str(name): part.set_index("problem") for name, part in frame.groupby("against")}
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean of positive numbers; missing ones are passed over."""
+    known = [log(value) for value in values if value == value]
+    return exp(sum(known) / len(known))
+
+
+def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
+    """A mean for each regime, context and baseline that has a figure; isolated, the headline, comes first.
+
+    Args:
+        records: of :func:`cells`.
+    """
+    parts: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        parts.setdefault((record["regime"], record["context"], record["against"]), []).append(record)
+    found = []
+    for key in sorted(parts, key=lambda one: CONTEXTS.index(one[1])):
+        ok = [record for record in parts[key] if record["status"] == "ok"]
+        if ok:
+            worst = min(ok, key=lambda record: record["speedup"])
+            behind = tuple(record["problem"] for record in ok if record["speedup_high"] < 1)
+            mean = geometric_mean(record["speedup"] for record in ok)
+            found.append(Mean(*key, mean, len(ok), len(parts[key]), worst["speedup"], worst["problem"], behind))
+    return found
+
+
+def compare_page(study: Study) -> str:
+    """Markdown: a table for each regime, the means below it, and what the baselines ran."""
+    about, records = escaped(study.provenance), cells(study.stage("compare"))
+    lines = [f"# {about['study']}", "", f"**{_source(about)}**", "", scope_line(study), ""]
+    if about.get("question"):
+        lines += [about["question"].strip(), ""]
+    for name, reason in (about.get("missing") or {}).items():
+        lines += [f"Without {name}: {reason}.", ""]
+    for regime in dict.fromkeys(record["regime"] for record in records):
+        part = [record for record in records if record["regime"] == regime]
+        table = markdown_table(coded(comparison(part)), "problem")
+        lines += [f"## {regime}", "", table, "", *(f"- {mean}" for mean in means(part)), ""]
+        lines += ["What the baselines ran:", "", _kernels(part), ""]
+    return "\n".join([*lines, COMPARE_LEGEND, ""])
+
+
+def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The table of one regime: one line for each problem and context, one column for each baseline; then the means.
+
+    Args:
+        records: of :func:`cells`.
+
+    Returns:
+        Text; its index is the problem.
+    """
+    names = [name for name in AGAINST if any(record["against"] == name for record in records)]
+    by_line: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for record in records:
+        by_line.setdefault((record["problem"], record["context"]), {})[record["against"]] = record
+    problems = list(dict.fromkeys(problem for problem, _ in by_line))
+    rows = []
+    for problem, context in sorted(by_line, key=lambda line: (problems.index(line[0]), CONTEXTS.index(line[1]))):
+        cell = by_line[problem, context]
+        ok = [record for record in cell.values() if record["status"] == "ok"]
+        first = next(iter(cell.values()))
+        tuned_on = {"model": "model", "tuned": ""}.get(first.get("how", "tuned"), first.get("tuned_on", ""))
+        shown = ["", ""]
+        if ok:
+            shown = [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
+        told = {name: interval(one) if one["status"] == "ok" else words(one["status"]) for name, one in cell.items()}
+        cells = [told.get(name, "") for name in names]
+        rows.append([problem, context, *shown, *cells, first["config"], tuned_on])
+    found = {(mean.context, mean.against): mean for mean in means(records)}
+    for context in [one for one in CONTEXTS if any(record["context"] == one for record in records)]:
+        mean = [f"{found[context, n].speedup:.3f}x" if (context, n) in found else "" for n in names]
+        rows.append(["geometric mean", context, "", "", *mean, "", ""])
+    columns = ["problem", "context", "us", "TFLOP/s", *names, "config", "tuned on"]
+    return pd.DataFrame(rows, columns=columns).set_index("problem")
+
+
+def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for record in records:
+        shown = ["", one_line(f"{words(record['status'])}: {record['reason']}"), "", ""]
+        if record["status"] == "ok":
+            kernel = record.get("baseline_kernel", "")
+            shown = [f"{record['baseline_us']:.1f}", f"`{kernel}`" if kernel else ""]
+            shown += [one_line(str(record.get(name) or "")) for name in ("candidates", "choice")]
+        rows.append([record["problem"], record["context"], record["against"], *shown])
+    columns = ["problem", "context", "baseline", "us", "kernel", "candidates", "choice"]
+    return markdown(columns, rows)
+
+
+def _source(about: Mapping[str, Any]) -> str:
+    versions = about.get("versions", {})
+    named = ("torch", "cublaslt", "triton", "quack-kernels")
+    libraries = ", ".join(["", *(f"{name} {versions[name]}" for name in named if versions.get(name))])
+    return source_line(about).removesuffix(".") + f"{libraries}."

@@ -1,0 +1,140 @@
+"""What tuning a problem found: the winner, the next best, and why one is ahead."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.space import problem_label
+from hopper_gemm.tune.tables.explain import explain
+from hopper_gemm.tune.tables.pivot import Group, config_of, groups, interval, plain, rows_of
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A config with what it reached and what the model says of it.
+
+    Args:
+        config: its label.
+        speedup, speedup_low, speedup_high: over cuBLAS.
+        tflops: its rate.
+        waves, wave_efficiency: how the output falls on the SMs.
+        intensity: FLOP for each byte that enters shared memory.
+        ahead_kib: bytes that can be in flight, KiB.
+        limit: what the model expects to set the pace of a stage: math, load or ring.
+        predicted_us: the model's time.
+    """
+
+    config: str
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    tflops: float
+    waves: int
+    wave_efficiency: float
+    intensity: float
+    ahead_kib: float
+    limit: str
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What tuning found.
+
+    Args:
+        problem, regime, context: what was tuned.
+        source: measured or replayed.
+        final: whether the winner's figures are those of fresh processes.
+        winner, runner_up: the best and the next best; None where only one ran.
+        even: configs that share the first place within the noise.
+        trials, seconds: rows of the search, and how long it took with its finals.
+    """
+
+    problem: str
+    regime: str
+    context: str
+    source: str
+    final: bool
+    winner: Contender
+    runner_up: Contender | None
+    even: list[str]
+    trials: int
+    seconds: float
+
+    def lines(self) -> list[str]:
+        """The verdict for a person."""
+        best, other = self.winner, self.runner_up
+        how = "in fresh processes" if self.final else "in the search"
+        lines = [
+            f"{self.problem} {self.regime}, {self.context}: {best.config}",
+            f"  {interval(asdict(best))} cuBLAS, {best.tflops:.0f} TFLOP/s, {self.source} {how}",
+        ]
+        if self.even:
+            lines.append(f"  no unique best: {len(self.even)} configs are even within the noise")
+            lines += [f"    {label}" for label in self.even]
+        if other is None:
+            return lines
+        return [
+            *lines,
+            f"  runner-up {other.speedup:.3f}x: {other.config}",
+            f"    waves      {best.waves}, {best.wave_efficiency:.1%} useful, against "
+            f"{other.waves}, {other.wave_efficiency:.1%}",
+            f"    intensity  {best.intensity:.1f} FLOP per byte into shared memory against {other.intensity:.1f}",
+            f"    look-ahead {best.ahead_kib:.0f} KiB can be in flight against {other.ahead_kib:.0f}",
+            f"    limit      {best.limit}, predicted {best.predicted_us:.1f} us, against "
+            f"{other.limit}, {other.predicted_us:.1f} us",
+        ]
+
+
+def conclude(folder: Path) -> Conclusion:
+    """What the tuning in a folder found: its finals, or the best of its search where it has none.
+
+    Raises:
+        ResultsError: the folder holds no study, or nothing ran.
+    """
+    study = read_study(folder)
+    rows = rows_of(study, "sweep")
+    ran = rows[rows["status"] == "ok"]
+    if ran.empty:
+        raise ResultsError(f"nothing ran in {folder}; its rows say why")
+    group, trials = groups(ran)[0]
+    finals = group.of(rows_of(study, "final")).query("status == 'ok'").sort_values("speedup", ascending=False)
+    ranked = pd.concat([finals, trials.sort_values("speedup", ascending=False)]) if len(finals) < 2 else finals
+    contenders: dict[Any, dict[str, Any]] = {}
+    for row in ranked.to_dict("records"):
+        contenders.setdefault(config_of(row), row)
+    first, *others = [_contender(group, row) for row in list(contenders.values())[:2]]
+    return Conclusion(
+        problem=problem_label(group.problem),
+        regime=group.regime,
+        context=group.context,
+        source=study.provenance["source"],
+        final=len(finals) > 0,
+        winner=first,
+        runner_up=others[0] if others else None,
+        even=group.noted(study.provenance, "even") or [],
+        trials=len(rows),
+        seconds=float(study.provenance.get("seconds", 0.0)),
+    )
+
+
+def _contender(group: Group, row: dict[str, Any]) -> Contender:
+    config = config_of(row)
+    found = explain(config, group.problem)
+    assert isinstance(config.stages, int)
+    return Contender(
+        config=str(config),
+        **{name: plain(row[name]) for name in ("speedup", "speedup_low", "speedup_high", "tflops")},
+        waves=found["waves"],
+        wave_efficiency=found["wave_efficiency"],
+        intensity=found["flop_per_smem_byte"],
+        ahead_kib=max(0, config.stages - 1 - config.stagger) * found["stage_bytes"] / 1024,
+        limit=found["paced_by"] or "",
+        predicted_us=found["predicted_us"] or 0.0,
+    )

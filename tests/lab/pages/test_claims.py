@@ -1,0 +1,34 @@
+"""What became of the sources' claims follows from the recorded rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.lab.pages import depth
+from hopper_gemm.lab.pages.claims import CLAIMS
+
+
+def test_the_claims_name_their_sources_and_each_stands_once():
+    assert {letter for source, _, _ in CLAIMS for letter in source.split(", ")} == set("ABCD")
+    assert len({claim for _, claim, _ in CLAIMS}) == len(CLAIMS)
+
+
+@pytest.mark.results
+def test_a_ring_is_compared_with_the_best_number_of_stages_of_its_own_depth():
+    """One that fits fewer than three stages has no choice of them and is left out."""
+    shares = depth.by_stages(0)
+    assert shares.max(axis=1).tolist() == pytest.approx([1.0] * len(shares))
+    assert (shares.notna().sum(axis=1) >= 3).all()
+
+
+@pytest.mark.results
+def test_pairs_of_stagger_with_one_consumer_hold_equal_what_their_name_says():
+    """At the same look-ahead stagger 1 has a stage more; the best of each tile is one pair for a tile and a problem."""
+    ones, found = depth.ran("one-consumer"), depth.pairings()
+    one = ones.query("problem == '4096x4096x4096' and tile == '128x128' and k_depth == 4").set_index(
+        ["stages", "stagger"]
+    )
+    rate = one["speedup"]
+    assert rate[6, 1] / rate[6, 0] in set(found["same stages"].loc["4096x4096x4096", "128x128"])
+    assert rate[4, 1] / rate[3, 0] in set(found["same look-ahead"].loc["4096x4096x4096", "128x128"])
+    assert len(found["best of each tile"]) == ones.groupby(["problem", "tile"]).ngroups
