@@ -177,7 +177,7 @@ def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[A
 
 
 def ending(code: int | None) -> str:
-    """How a process ended, from its exit code, in two or three words."""
+    """The end of a process in two or three words, from its exit code."""
     with contextlib.suppress(ValueError):
         if code is not None and code < 0:
             return f"signal {signal.Signals(-code).name}"

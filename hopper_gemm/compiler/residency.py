@@ -1,4 +1,4 @@
-"""How many clusters a GPU runs at once: its SMs lie in unequal groups (GPCs), and a cluster lies within one group."""
+"""Clusters that a GPU runs at once: its SMs lie in unequal groups (GPCs), and a cluster lies within one group."""
 
 from __future__ import annotations
 

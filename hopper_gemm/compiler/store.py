@@ -58,7 +58,7 @@ class StoreError(PermissionError):
 
 @dataclass(frozen=True)
 class Usage:
-    """How many kernels a store holds, and their size in bytes, reports included."""
+    """Number of kernels in a store, and their size in bytes, reports included."""
 
     kernels: int
     bytes: int

@@ -318,7 +318,7 @@ class DynamicWalk:
 
     @cute.jit
     def next(self, at: Asked, state: RingState) -> Asked:
-        """Wait for the number that was asked for, and pass it on. By a warp."""
+        """Wait for the requested number, and pass it on. By a warp."""
         index = cute.arch.shuffle_sync(at.taken, Int32(0))
         if (self.lane == 0) & (self.rank == 0) & (index == self.raster.items + self.raster.clusters - 1):
             inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[self.word, Int32(0)])

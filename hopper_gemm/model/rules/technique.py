@@ -133,7 +133,7 @@ def _pace(kernel: Kernel) -> Iterator[str]:
     if kernel.pace > PACE_MAX:
         yield f"pace must be 0 to {PACE_MAX} stages but got {kernel.pace}"
     if kernel.pace and not _walks(kernel):
-        yield f"pace holds back who walks over tiles: {_WALKS}"
+        yield f"pace holds back a producer that walks over tiles: {_WALKS}"
 
 
 _WALKS = "take loads tma, split_k 1"
