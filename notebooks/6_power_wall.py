@@ -55,7 +55,7 @@ flop = np.array([problem.flop for problem in problems], dtype=float)
 watts = rows.loc[rows.k > 512, ["watts", "baseline_watts"]].stack()
 rows["rounds"] = [waves(*pair).waves for pair in pairs]
 rows["full rounds"] = [cluster_tiles(*pair) / clusters_at_once(pair[0].cluster_size) for pair in pairs]
-rows["predicted"] = [1e6 * predict(*pair, pace=BEFORE).seconds for pair in pairs]
+rows["predicted"] = [1e6 * predict(*pair, constants=BEFORE).seconds for pair in pairs]
 rows["pj"] = watts.median() * rows.time_us * 1e6 / flop
 rows["cublas_pj"] = watts.median() * rows.baseline_us * 1e6 / flop
 rows["swap"] = rows.swap_ab.map({True: "swapped", False: ""})

@@ -242,7 +242,7 @@ def compare(
         study = tables.recorded(["-".join([one, *words]) for one in lists], problems, names, regime, context)
         show(view(study), "json" if as_json else None)
         return
-    source = local_source(gpus, "a comparison")
+    source = local_source(gpus, "a comparison", "; --backend replay shows a recorded one")
     kind = source.gpus[0].name
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
 

@@ -27,12 +27,12 @@ from hopper_gemm.tune.tables.pages.publish import publish
 Say = Callable[[str], None]
 
 
-def local_source(gpus: str, what: str) -> Source:
-    """GPUs of this host, for what cannot be replayed."""
+def local_source(gpus: str, what: str, instead: str = "") -> Source:
+    """GPUs of this host, for a command that measures; ``instead`` names what to do without one."""
     try:
         return Source(find(gpus_of(gpus), "cuda")[0])
     except NoHopperError as error:
-        raise NoHopperError(f"{str(error).split(';')[0]}; {what} is measured on an H100 or H200") from None
+        raise NoHopperError(f"{str(error).split(';')[0]}; {what} is measured on an H100 or H200{instead}") from None
 
 
 def name_tenants(gpus: Sequence[GpuId], say: Say, shared: bool = True) -> None:

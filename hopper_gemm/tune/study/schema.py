@@ -89,8 +89,8 @@ OUTCOME = (
 
 TIMED = (
     Column("speedup", "number", "baseline time over our time, median of the pairs; above 1 we are faster"),
-    Column("speedup_low", "number", "lower end of the 95 % interval"),
-    Column("speedup_high", "number", "upper end of the 95 % interval"),
+    Column("speedup_low", "number", "lower end of the 95 % interval of its pairs"),
+    Column("speedup_high", "number", "upper end of the 95 % interval of its pairs"),
     Column("pairs", "integer", "pairs of times behind the speedup"),
     Column("processes", "integer", "fresh processes that took them"),
     Column("noise", "number", "noise floor: the baseline against itself, as a fraction"),

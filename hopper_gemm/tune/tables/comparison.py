@@ -30,9 +30,10 @@ AGAINST = {
 """Baselines in the order of the page's columns, with what each of them is."""
 
 COMPARE_LEGEND = (
-    "Cells: speedup over the baseline with its 95 % interval; above 1 we are faster. Configs are tuned for this very "
-    "problem unless the column says for which. Behind: the whole interval lies below 1. isolated: another kernel runs "
-    f"between any two launches; chained: launches run back to back. Configs: {LEGEND}."
+    "Cells: speedup over the baseline, above 1 we are faster, with the 95 % interval of its pairs; another process or "
+    "board differs by more (docs/measuring). Configs are tuned for this very problem unless the column says for which. "
+    "Behind: the whole interval lies below 1. isolated: another kernel runs between any two launches; chained: "
+    f"launches run back to back. Configs: {LEGEND}."
 )
 
 

@@ -237,7 +237,7 @@ def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
 
 def _baselines(records: Sequence[Mapping[str, Any]], regime: str, context: str) -> TextTable:
     part = [one for one in records if (one["regime"], one["context"]) == (regime, context)]
-    title = f"{regime}, {context}: speedup over each baseline [95 % interval]"
+    title = f"{regime}, {context}: speedup over each baseline [95 % of its pairs]"
     return TextTable(title, "problem", comparison(part).drop(columns="context"), tuple(map(str, means(part))))
 
 

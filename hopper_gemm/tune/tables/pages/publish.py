@@ -52,7 +52,9 @@ def publish(folder: Path, pictures: bool = True) -> None:
 def comparison_title(study: Study) -> str:
     """The title of a comparison's picture."""
     about = study.provenance
-    return f"{about.get('study') or study.path.name}: speedup with 95 % intervals. {source_line(about)}"
+    return (
+        f"{about.get('study') or study.path.name}: speedup with the 95 % intervals of its pairs. {source_line(about)}"
+    )
 
 
 def _pictures(study: Study) -> None:
