@@ -161,7 +161,7 @@ class Raster(Bundle):
 
     @staticmethod
     def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
-        """First stage and number of stages of a split-K part; the first parts get one more where they differ."""
+        """First stage and number of stages of a split-K part; the first parts get the remainder, one stage each."""
         each, over = k_tiles // parts, k_tiles % parts
         return part * each + cutlass.min(part, over), each + Int32(part < over)
 
