@@ -1,7 +1,7 @@
-"""A process that may die: compilers abort and kernels hang, and neither may take the caller along.
+"""Child processes for calls that may not return: compilers abort and kernels hang, and the caller must survive.
 
-A child never outlives its parent. It watches the end of a pipe that only the parent holds, in a thread that a call
-which hangs on the GPU does not block; and the kernel is asked for a signal as well.
+A child never outlives its parent. A thread, which a call that hangs on the GPU does not block, watches the end of a
+pipe that only the parent holds; and the operating system is asked for a signal as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Handler = Callable[[Any], Any]
 """Answers one request; made in the child by a factory, so that it may keep state there."""
 
 CONTEXT = multiprocessing.get_context("spawn")
-"""How processes start: from nothing, so that none holds another's pipe open."""
+"""Processes are spawned, not forked, so that none holds another's pipe open."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -37,7 +37,7 @@ class Reply:
     """The reply to a request.
 
     Args:
-        kind: ``"answer"``; ``"raised"``: by the handler; ``"died"``: the process did; ``"timeout"``: it was killed.
+        kind: ``"answer"``; ``"raised"``: the handler did; ``"died"``: the process did; ``"timeout"``: it was killed.
         value: the handler's answer.
         error: one line on what went wrong.
     """
@@ -48,7 +48,7 @@ class Reply:
 
 
 class Child:
-    """One process that answers requests, started when first asked and again after it died.
+    """One process that answers requests, started by the first request and again after its death.
 
     Args:
         factory: a module-level function; called in the child with ``arguments``, it returns the handler.
@@ -73,10 +73,10 @@ class Child:
         self._fresh = False
         self._timeout = 0.0
         self.deadline: float | None = None
-        """When the answer must have come, by :func:`time.monotonic`; None where nothing is asked."""
+        """Deadline of the pending answer, by :func:`time.monotonic`; None if no request is pending."""
 
     def start(self) -> None:
-        """Start the process ahead of its first request, so that what its factory imports is loaded meanwhile."""
+        """Start the process ahead of its first request, so that the imports of its factory are loaded meanwhile."""
         if self._process is None or not self._process.is_alive() or self._connection is None:
             self.close()
             by_main = threading.current_thread() is threading.main_thread()
@@ -88,7 +88,7 @@ class Child:
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
-        """Ask, without waiting; one request at a time.
+        """Send a request without waiting for the answer; one request at a time.
 
         Args:
             request: picklable.
@@ -99,7 +99,7 @@ class Child:
         self._timeout = timeout
         self.deadline = time.monotonic() + timeout + (START_SECONDS if self._fresh else 0.0)
         self._fresh = False
-        with contextlib.suppress(OSError):  # it died just now: poll tells
+        with contextlib.suppress(OSError):  # the process died: poll reports it
             self._connection.send(request)
 
     @property
@@ -108,8 +108,8 @@ class Child:
         return [] if self.deadline is None or self._connection is None else [self._connection]
 
     def poll(self) -> Reply | None:
-        """The answer to what was sent, or that there will be none; None where it is still to come. After a death or a
-        time-out the next request meets a new process."""
+        """Return the reply to the request, such as an answer or the process's death; None while it is pending. After a
+        death or a time-out the next request starts a new process."""
         connection, deadline = self._connection, self.deadline
         if connection is None or deadline is None:
             return Reply("died", error="the process was closed")
@@ -162,7 +162,7 @@ class Child:
 
 
 def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
-    """A process, started, and our end of its pipe.
+    """Start a process; return it and the parent's end of its pipe.
 
     Args:
         target: a module-level function; it is called with its end of the pipe, then the arguments.
@@ -177,7 +177,7 @@ def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[A
 
 
 def ending(code: int | None) -> str:
-    """How a process ended, from its exit code, in two or three words."""
+    """The end of a process in two or three words, from its exit code."""
     with contextlib.suppress(ValueError):
         if code is not None and code < 0:
             return f"signal {signal.Signals(-code).name}"
@@ -185,12 +185,11 @@ def ending(code: int | None) -> str:
 
 
 def settle_in(log: Path | None = None, by_main: bool = True) -> None:
-    """Begin the life of a spawned process: it leaves Ctrl-C to its parent, ends with it, and takes along what it
-    started itself.
+    """Set up a spawned process: it ignores Ctrl-C, ends with its parent, and then ends the processes it started.
 
     Args:
         log: file that takes what it prints.
-        by_main: whether the parent's main thread started it; the kernel's signal comes when the starting thread ends.
+        by_main: True if the parent's main thread started it; Linux sends the signal when the starting thread ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
@@ -226,8 +225,8 @@ def _serve(
     factory: Callable[..., Handler],
     arguments: tuple[Any, ...],
 ) -> None:
-    """The child's life: make the handler, answer until the pipe closes. A handler that raised is not trusted again.
-    What is held is closed by the end alone."""
+    """Main function of the child: make the handler, answer until the pipe closes. A handler that raised is not used
+    again. ``held`` stays open until the process ends."""
     settle_in(log, by_main)
     os.environ.update(environment)
     try:

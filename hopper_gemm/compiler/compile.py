@@ -1,4 +1,4 @@
-"""One config to machine code, on this process's CPU. Needs the DSL, not a GPU."""
+"""Compilation of one kernel to machine code, in this process. Needs the DSL, not a GPU."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: st
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
-        kernel: a legal one.
+        kernel: a legal kernel.
         dtype: a name of :data:`hopper_gemm.model.problem.DTYPES`.
         layouts: the contiguous axis of A, then of B.
-        observer: what looks on and writes into one more argument, as module:name of a class; see
+        observer: class of an observer that writes into one more argument, as module:name; see
             :class:`hopper_gemm.kernel.observer.Observer`.
 
     Raises:

@@ -1,9 +1,9 @@
-"""What the compiler made of a kernel: registers, spills and the instructions that matter, read from the cubin.
+"""Resources of a compiled kernel, read from the cubin: registers, spills, counts of key instructions.
 
 A cubin is an ELF file. Registers and stack stand in its ``.nv.info`` section, the machine code in ``.text.*``, sixteen
 bytes an instruction with the operation in the lowest twelve bits. Reading them takes a millisecond; disassembling the
-same file takes half a second, which a sweep of thousands of kernels would feel. The codes below were read off
-``nvdisasm``'s listing, and a test holds both ways of counting against each other.
+same file takes half a second, too long for a sweep of thousands of kernels. The codes below were read off
+``nvdisasm``'s listing, and a test compares both ways of counting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CubinReport:
         wgmma_waits: waits for wgmma groups; more than the kernel asked for means the compiler serialised them.
         tma_loads, tma_stores: bulk tensor copies in the code.
         instructions: all instructions, padding left out.
-        code: digest of the machine code: what was measured is known by it, and identical binaries can be told.
+        code: digest of the machine code; it identifies the binary that was measured.
     """
 
     registers: int
@@ -56,7 +56,7 @@ class CubinReport:
 
     @property
     def spills(self) -> bool:
-        """Whether anything lives in local memory that should live in registers."""
+        """True if registers spill to local memory."""
         return bool(self.stack_bytes or self.local_loads or self.local_stores)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 FIXED_WORDS = 4
-"""Words of a workspace before the ledgers: where producers meet, what hands out work."""
+"""Words of a workspace before the ledgers: the counters of pace and of the dynamic scheduler among them."""
 
 UNBOUNDED = 2**30
 """Clusters of a launch that is not persistent: the kernel takes as many as there are tiles."""
@@ -41,8 +41,8 @@ class LoadedKernel:
     """A launchable kernel.
 
     Args:
-        config: the kernel on paper, launch-time fields included.
-        report: what the compiler made of it.
+        config: the resolved kernel, launch arguments included.
+        report: its resources.
         launcher: the compiled host function.
         clusters: clusters that can be resident at once on this GPU.
     """
@@ -57,7 +57,7 @@ class LoadedKernel:
         """The kernel of an object file, loaded for the current device.
 
         Args:
-            config: the kernel on paper.
+            config: the resolved kernel.
             report: of the file's kernel.
             object_file: its launcher with its device code.
         """
@@ -73,7 +73,7 @@ class LoadedKernel:
             a: (m, k), contiguous as the problem's layouts say.
             b: (n, k), likewise: the transpose of the right operand.
             out: (m, n), n contiguous; written whole.
-            readings: where an observed kernel writes, and only that: contiguous int32 of the shape
+            readings: output of an observed kernel, None for others: contiguous int32 of the shape
                 (:meth:`ctas`, roles, words), zero; see :class:`hopper_gemm.kernel.observer.Observer`.
         """
         sums = words = None
@@ -106,7 +106,7 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
     """Floats and 32-bit words that a launch needs; see :mod:`hopper_gemm.kernel.sums.workspace`.
 
     Args:
-        config: the kernel on paper.
+        config: the resolved kernel.
         m, n: of the output.
         clusters: that can be resident at once.
     """
@@ -120,7 +120,7 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
 
 
 def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
-    """The kernel's report, compiling it into the store where it is not there yet."""
+    """Return the kernel's report; compile the kernel into the store if it is missing there."""
     report = store.report(kernel)
     if report is None:
         from hopper_gemm.compiler.compile import compile_kernel
@@ -138,7 +138,7 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, ob
         config: any legal config; ``"auto"`` and ``"max"`` are resolved.
         problem: only its type and layouts matter to the binary; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder.
-        observer: what looks on, as module:name of a class; the kernel's call then takes readings too.
+        observer: class of an observer, as module:name; the kernel's call then takes readings too.
 
     Returns:
         The kernel, loaded for the current device.

@@ -1,4 +1,4 @@
-"""Compiling ahead: many kernels at once, in processes of their own, into the store."""
+"""Parallel compilation: many kernels at once, in separate processes, into the store."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Built:
 
     Args:
         status: ``"ok"``, ``"spilled"``, ``"compile_error"`` or ``"timeout"``.
-        reason: one line where it is not ok, or spills and may.
-        report: the compiler's figures where there are some.
+        reason: one line if the status is not ok, or if the kernel spills and may.
+        report: the kernel's resources, if it was compiled.
     """
 
     status: Literal["ok", "spilled", "compile_error", "timeout"]
@@ -41,12 +41,12 @@ def compiling(store: Path) -> Handler:
 
 
 class CompilePool:
-    """Compiles kernels in parallel processes; each may crash or hang without harm to the others. It has no thread: the
-    caller lets it work by :meth:`pump`, or waits in :meth:`result`.
+    """Compiles kernels in parallel processes; each may crash or hang without harm to the others. It has no thread: all
+    work is done within :meth:`pump` and :meth:`result`.
 
     Args:
         store: where the kernels go.
-        workers: processes; by default all cores but one that this process may use.
+        workers: processes; by default one fewer than the cores that this process may use.
         factory: makes a process's handler from the store.
         log: file that takes what compilers print.
     """
@@ -65,11 +65,11 @@ class CompilePool:
         self._queue: deque[KernelId] = deque()
         self._asked: set[KernelId] = set()
         self._again: set[KernelId] = set()
-        """Kernels over which a compiler died."""
+        """Kernels whose compiler has died once."""
         self._built: dict[KernelId, Built] = {}
 
     def submit(self, kernels: Iterable[KernelId]) -> None:
-        """Queue kernels, in their order; those queued before cost nothing."""
+        """Queue kernels, in their order; kernels queued before are skipped."""
         for kernel in kernels:
             if kernel not in self._asked:
                 self._asked.add(kernel)
@@ -77,7 +77,7 @@ class CompilePool:
         self.pump()
 
     def pump(self) -> None:
-        """Take what was compiled, and hand out what is queued."""
+        """Collect compiled kernels, and start compiling queued ones."""
         for kernel, child in list(self._busy.items()):
             reply = child.poll()
             if reply is None:
@@ -123,7 +123,7 @@ class CompilePool:
         return self._built[kernel]
 
     def close(self) -> None:
-        """End the processes; what is queued is dropped."""
+        """End the processes; drop queued kernels."""
         for child in (*self._idle, *self._busy.values()):
             child.close()
 

@@ -1,4 +1,4 @@
-"""How many clusters a GPU runs at once: its SMs lie in unequal groups (GPCs), and a cluster lies within one group."""
+"""Clusters that a GPU runs at once: its SMs lie in unequal groups (GPCs), and a cluster lies within one group."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _NOTHING = b""".version 8.0
 .address_size 64
 .visible .entry nothing() { ret; }
 \0"""
-"""A kernel to ask about, in PTX; the driver compiles it. What it does is of no matter: its shared memory is what keeps
-a second CTA from its SM."""
+"""An empty kernel for the occupancy query, in PTX; the driver compiles it. Its shared memory keeps a second CTA off its
+SM."""
 
 
 def resident_clusters(size: int) -> int:
     """Clusters of ``size`` CTAs that the current device runs at once, one CTA an SM.
 
-    A persistent launch of more of them than this would run the rest as a second wave, in twice the time.
+    A persistent launch of more clusters would run the rest as a second wave, in twice the time.
 
     Args:
         size: CTAs of a cluster, 1 to 8.
 
     Raises:
-        RuntimeError: the driver refuses the question.
+        RuntimeError: the driver refuses the query.
     """
     import torch
 
@@ -66,7 +66,7 @@ def _resident_clusters(device: int, size: int) -> int:
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:
-    """What the driver answers, if it does."""
+    """Return the result of a driver call; raise its error."""
     error, *values = answer
     if int(error):
         raise RuntimeError(f"the CUDA driver does not say how many clusters fit: {error.name}")

@@ -5,10 +5,9 @@ behind it, the resolved config without its launch-time fields, element type and 
 its calling convention, and the architecture. Nothing else: another GPU of the same architecture, another driver and
 another Python load the same file.
 
-An entry is machine code that will run with the rights of who loads it. Its report holds the SHA-256 of the object file
-and the name of the kernel that it is of, both checked at every look-up; an entry that does not agree with itself counts
-as missing, and is compiled again. Folders are made 0700; what another user owns (root excepted) or may write is
-refused.
+An entry is machine code that runs with the rights of the process that loads it. Its report holds the SHA-256 of the
+object file and the digest of its kernel, both checked at every look-up; an inconsistent entry counts as missing, and is
+compiled again. Folders are made 0700; a file or folder that another user owns (root excepted) or may write is refused.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ SOURCES = (
 LOCK = ".lock"
 
 ENTRY = re.compile(r"[0-9a-f]{32}\.(json|o)")
-"""Beginning of the name of an entry's file; a half-written file has more behind it."""
+"""Beginning of the name of an entry's file; a half-written file has a further suffix."""
 
 
 class StoreError(PermissionError):
-    """The store cannot be trusted: somebody else owns it or may write to it. The message says what to do."""
+    """The store cannot be trusted: another user owns it or may write to it. The message gives the fix."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How many kernels a store holds, and their size in bytes, reports included."""
+    """Number of kernels in a store, and their size in bytes, reports included."""
 
     kernels: int
     bytes: int
@@ -67,8 +66,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class KernelId:
-    """Key of one binary: a kernel on paper at default launch values, a type, a layout, and the observer as module:name,
-    which makes it another binary."""
+    """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, and the observer, if any, as
+    module:name."""
 
     config: Kernel
     dtype: str
@@ -135,13 +134,13 @@ def bare_code(source: str) -> str:
 
 
 def default_store() -> Path:
-    """Where kernels are kept when nobody says otherwise: the user's cache folder."""
+    """The default folder of compiled kernels, in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hopper-gemm" / "kernels"
 
 
 @dataclass(frozen=True)
 class KernelStore:
-    """A folder of compiled kernels. Safe for many processes: entries appear whole or not at all, and stay as they are
+    """A folder of compiled kernels. Safe for many processes: entries appear whole or not at all, and do not change
     until all are cleared.
 
     Args:
@@ -155,7 +154,7 @@ class KernelStore:
         return self.root / f"{kernel.digest}.o"
 
     def report(self, kernel: KernelId) -> CubinReport | None:
-        """The resource report of a whole entry. None where the kernel has not been compiled, or its entry is damaged or
+        """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged or
         of another kernel: then compile it and :meth:`put` it.
 
         Raises:
@@ -172,8 +171,8 @@ class KernelStore:
             return None
 
     def put(self, kernel: KernelId, object_file: bytes, report: CubinReport) -> None:
-        """Add an entry, or replace a damaged one; one that is whole stays. The report is written last: where it
-        stands, the object file stands whole.
+        """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
+        report has a whole object file.
 
         Raises:
             StoreError: as :meth:`report`.
@@ -194,10 +193,10 @@ class KernelStore:
         return Usage(sum(path.suffix == ".o" for path in sizes), sum(sizes.values()))
 
     def clear(self) -> Usage:
-        """Remove every entry, and what a killed process left half written; return what was removed. Other files stay.
+        """Remove every entry and half-written file; return what was removed. Other files stay.
 
-        Safe beside other processes: no entry is written meanwhile, a kernel that is loaded needs its file no more, and
-        a process that finds its entry gone compiles it again.
+        Safe beside other processes: no entry is written meanwhile, a loaded kernel no longer needs its file, and a
+        process whose entry is gone compiles it again.
 
         Raises:
             StoreError: another user owns the folder, or may write to it.
@@ -211,16 +210,16 @@ class KernelStore:
         return found
 
     def _files(self) -> list[Path]:
-        """Files of entries; of each the report first, so that no report ever stands without its object file."""
+        """Files of entries; of each entry the report first, so that no report outlives its object file."""
         return sorted(path for path in self.root.glob("*") if ENTRY.match(path.name))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep others from writing to the folder, which exists."""
+        """Lock the folder, which must exist, against other writers."""
         _trusted(os.stat(self.root), self.root)
         with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
-            # On a file system without locks two may meet: then an object file may stand beside another's report, which
-            # counts as damaged and is compiled again.
+            # Without locks two writers may meet: an object file beside the other writer's report counts as damaged, and
+            # is compiled again.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -229,7 +228,7 @@ class KernelStore:
         return self.root / f"{kernel.digest}.json"
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Write a file so that it is there whole or not at all, also after a crash of the machine."""
+        """Write a file atomically, also across a crash of the machine."""
         handle, temporary = tempfile.mkstemp(dir=self.root, prefix=path.name)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -254,7 +253,7 @@ def _read(path: Path) -> bytes:
 
 
 def _trusted(status: os.stat_result, path: Path) -> None:
-    """Refuse what another user owns or may write."""
+    """Refuse a file or folder that another user owns or may write."""
     if status.st_uid not in (os.geteuid(), 0):
         raise StoreError(
             f"{path} must belong to this user but belongs to user {status.st_uid}; name another folder for compiled "

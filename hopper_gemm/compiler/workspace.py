@@ -1,9 +1,9 @@
-"""Workspaces of launches: memory through which CTAs meet, one for each stream, and for each stream of a captured graph.
+"""Workspaces of launches in global memory: one for each stream, and for each stream of a captured graph.
 
-Launches of one stream take turns, and every kernel leaves the words of a workspace zero, so that all kernels that run
-on a stream share one. A captured graph may be replayed on any stream, beside any other graph: it has a workspace of its
-own, from its own memory pool, whose words it clears itself when a replay begins. So a graph needs nothing that happened
-when another was captured, and nothing outlives it.
+Launches of one stream run in order, and every kernel leaves the words of a workspace zero, so that all kernels of a
+stream share one workspace. A captured graph may be replayed on any stream, beside any other graph: it has a workspace
+of its own, from its own memory pool, and clears the words when a replay begins. So a graph does not depend on the
+capture of another, and no workspace outlives its graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_SUMS, LEAST_WORDS = 4, 1024
-"""Sizes, in elements, below which no workspace is made."""
+"""Least sizes of a workspace, in elements."""
 
 Pair = tuple["torch.Tensor", "torch.Tensor"]
 
@@ -33,8 +33,8 @@ class Workspaces:
 
         Args:
             device: index; it must be the current one.
-            sums: floats that are needed at least.
-            words: 32-bit words that are needed at least.
+            sums: least number of floats.
+            words: least number of 32-bit words.
 
         Returns:
             fp32 and int32 tensors, the words zero when the launch begins.
@@ -47,7 +47,7 @@ class Workspaces:
         if found is None or found[0].numel() < sums or found[1].numel() < words:
             with self._lock:
                 for other in [other for other in self._known if other[2] and capture_of(other[1]) != other[2]]:
-                    del self._known[other]  # that capture has ended: the graph's pool may use the memory again
+                    del self._known[other]  # the capture has ended: its graph's pool may use the memory again
                 found = self._known[key] = _made(device, sums, words, found)
         return found
 
@@ -62,7 +62,7 @@ def capture_of(stream: int) -> int:
 
 
 def _made(device: int, sums: int, words: int, before: Pair | None) -> Pair:
-    """A workspace at least as large as the one before, for launches of the current stream from here on."""
+    """Allocate a workspace at least as large as the previous one, for later launches of the current stream."""
     import torch
 
     least = (LEAST_SUMS, LEAST_WORDS) if before is None else (before[0].numel(), before[1].numel())
@@ -72,4 +72,4 @@ def _made(device: int, sums: int, words: int, before: Pair | None) -> Pair:
 
 
 WORKSPACES = Workspaces()
-"""Those of this process."""
+"""The workspaces of this process."""

@@ -129,7 +129,7 @@ class Chunks:
 
         Args:
             atom: the TMA store.
-            shared: buffers of all consumers; staged in the ring, those of this one.
+            shared: buffers of all consumers; staged in the ring, those of this consumer.
             target: C, as TMA sees it.
             mma: a wgmma as wide as a chunk.
             consumer: number of the warpgroup among the consumers.

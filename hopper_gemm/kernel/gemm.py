@@ -333,7 +333,7 @@ class HopperGemm:
             reduction = parts.reduction(item, size, size // (region.rows * region.columns))
             reduction.finish(accumulators, epilogue, region)
 
-    # Arguments of the kernel ------------------------------------------------------------------
+    # Arguments of the launch -----------------------------------------------------------------
 
     raster, scheduler, sums = Raster, TileScheduler, Parts
     """Classes of the tile order, of the tile scheduler and of the sums over split-K parts."""

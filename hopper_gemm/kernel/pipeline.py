@@ -18,7 +18,7 @@ Who arrives, how often, on a slot's barriers in one round:
               engine, by bytes. With multicast a part of the bytes comes from the other CTAs of the cluster. Loads by
               cp.async: every producer warp, once its copies have landed; no bytes are counted.
     empty     one lane of every consumer warp, on this CTA and on every CTA whose loads land here too or that loads for
-    this CTA (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
+              this CTA (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
               where consumers are those that read the stage: one in pingpong.
 
 Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after

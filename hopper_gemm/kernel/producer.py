@@ -157,8 +157,8 @@ class Fill:
         """The load role, for one output tile: fill as many stages as the item has.
 
         Returns:
-            The state after the last stage: the ring runs on across tiles, so that the loads of the next tile overlap the
-            epilogue of this one.
+            The state after the last stage: the ring runs on across tiles, so that the next tile's loads overlap this
+            tile's epilogue.
         """
         ring = self.loads.ring
         state, seen, patience = at.state, at.seen, at.patience

@@ -161,7 +161,7 @@ class Raster(Bundle):
 
     @staticmethod
     def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
-        """First stage and number of stages of a split-K part; the first parts get one more where they differ."""
+        """First stage and number of stages of a split-K part; the first parts get the remainder, one stage each."""
         each, over = k_tiles // parts, k_tiles % parts
         return part * each + cutlass.min(part, over), each + Int32(part < over)
 
@@ -318,7 +318,7 @@ class DynamicWalk:
 
     @cute.jit
     def next(self, at: Asked, state: RingState) -> Asked:
-        """Wait for the number that was asked for, and pass it on. By a warp."""
+        """Wait for the requested number, and pass it on. By a warp."""
         index = cute.arch.shuffle_sync(at.taken, Int32(0))
         if (self.lane == 0) & (self.rank == 0) & (index == self.raster.items + self.raster.clusters - 1):
             inline_ptx("st.relaxed.gpu.global.b32 [{$r0}], {$r1};", read_only_args=[self.word, Int32(0)])

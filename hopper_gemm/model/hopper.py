@@ -20,7 +20,7 @@ SM_COUNT = 132
 
 STRANDED_SMS = 12
 """SMs that clusters of four or more leave idle: a cluster lies within one group of SMs (GPC), and the groups are not of
-one size. Seen on an NVIDIA H200, where 30 clusters of four run at once; a GPU with other groups strands others."""
+one size. Seen on an NVIDIA H200, where 30 clusters of four run at once; other GPUs strand other numbers."""
 
 SMEM_BYTES = 232_448
 """Shared memory one CTA may use: 227 KiB of the SM's 228 (GUIDE)."""

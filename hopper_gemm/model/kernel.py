@@ -296,7 +296,7 @@ def staging_bytes(kernel: Kernel) -> int:
 
 
 def smem_limit(kernel: Kernel) -> int:
-    """Shared memory that one CTA may use if ``ctas_per_sm`` of them share an SM."""
+    """Shared memory that one CTA may use if ``ctas_per_sm`` CTAs share an SM."""
     return hopper.SMEM_BYTES_PER_SM // kernel.ctas_per_sm - hopper.SMEM_SYSTEM_BYTES
 
 

@@ -32,7 +32,7 @@ class Table:
     """A tuned table, and the kind of GPU whose entries serve.
 
     Args:
-        entries: all of them; the model's candidates.
+        entries: all entries; the model's candidates.
         path: the file; None if there is none.
         kind: only entries of this kind of GPU serve, such as ``"h200"``; None: any.
     """
@@ -61,7 +61,7 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False) -> 
     measured on another kind of GPU do not serve.
 
     Args:
-        path: of the table, such as ``best_configs.json`` beside a study; None goes back to the order without it.
+        path: of the table, such as ``best_configs.json`` beside a study; None: no table before the others.
         other_gpus: also take the table's entries of another kind of GPU, where it has none of this kind; ``matmul``
             warns of it once.
 

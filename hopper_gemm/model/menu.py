@@ -36,8 +36,8 @@ APART = {128: (64, 128, 192, 256), 256: (64, 128)}
 """The same for split-K through a workspace."""
 
 LONG, PACE = 1e-3, 8
-"""Launches of this many seconds or more are paced every so many stages. Around 8192^3 pacing saved 0.3 to 0.6 %, at k =
-28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
+"""Least seconds of a launch that is paced, and the stages between its meetings. Around 8192^3 pacing saved 0.3 to 0.6
+%, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
 
 ROUNDS = 150e-6
 """Launches of this many seconds or more use the dynamic scheduler, so that a late or busy SM does not delay the launch.

@@ -118,7 +118,7 @@ def limit_seconds(problem: GemmProblem) -> float:
 def tile_order(
     tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool, most: int | None = None
 ) -> list[tuple[int, int]]:
-    """The cluster tiles (m, n) in the order in which the kernel's scheduler hands them out.
+    """The cluster tiles (m, n) in the order of the kernel's scheduler.
 
     Args:
         tiles_m, tiles_n: cluster tiles along m and n.

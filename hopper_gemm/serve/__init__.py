@@ -1,1 +1,1 @@
-"""What users call. Everything here asks :mod:`hopper_gemm.serve.kernels` for its kernels."""
+"""Public entry points; all take their kernels from :mod:`hopper_gemm.serve.kernels`."""

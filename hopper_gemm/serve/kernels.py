@@ -1,4 +1,4 @@
-"""Which kernel serves a problem: picked from the tuned tables or by the model, compiled and loaded once."""
+"""The kernel of a problem: picked from the tuned tables or by the model, compiled and loaded once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES, slug
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int], LoadedKernel] = {}
-"""Never forgotten: a captured graph launches its kernel as long as the graph lives."""
+"""Loaded kernels, never dropped: a captured graph launches its kernel as long as the graph exists."""
 
 
 class Mode(threading.local):
-    """What a thread has said of the launches to come.
+    """Settings of a thread for its next launches.
 
     Args:
         context: of :data:`hopper_gemm.model.point.CONTEXTS`.
@@ -36,10 +36,10 @@ MODE = Mode()
 
 @contextmanager
 def chained() -> Iterator[None]:
-    """Within it, calls of this thread follow each other on one stream without other kernels between them.
+    """Context in which calls of this thread follow each other on one stream without other kernels between them.
 
-    They then run what was tuned for launches back to back: kernels that start while the one before them ends
-    (programmatic dependent launch). Between other kernels such a launch takes longer than one that does not.
+    They then run configs tuned for back-to-back launches: kernels that start while the previous kernel ends
+    (programmatic dependent launch). Between other kernels such a launch takes longer than a launch without it.
 
     Example:
         >>> with hopper_gemm.chained():                                   # doctest: +SKIP
@@ -53,11 +53,11 @@ def chained() -> Iterator[None]:
 
 
 def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = None) -> LoadedKernel:
-    """The kernel for a problem in this thread's context, loaded for a device that is current.
+    """The kernel for a problem in this thread's context, loaded for the current device.
 
     Args:
         problem: what is multiplied.
-        device: its index.
+        device: index of the current device.
         config: how to run it; by default :func:`default_config`.
 
     Raises:
@@ -73,14 +73,14 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
 
 
 def default_config(problem: GemmProblem, device: int = 0) -> Kernel:
-    """What the tuned tables that serve a device have for this very problem and this thread's context, in the order of
-    :func:`hopper_gemm.use_table`; where none has anything, what the analytic model chooses."""
+    """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
+    :func:`hopper_gemm.use_table`, else the analytic model's choice."""
     return _picked(problem, MODE.context, device, CHANGES.count)
 
 
 @lru_cache(maxsize=4096)
 def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Kernel:
-    """The config for a problem, since the last change of the tables."""
+    """The config for a problem; cached until the tables change."""
     kind = _kind(device)
     found = find(_tables(kind, changes), problem, context=context)
     if found.entry is not None and kind not in (None, found.entry.kind):

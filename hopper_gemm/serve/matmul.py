@@ -24,7 +24,7 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types of the operands. The output has the same, or fp32."""
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Kinds of tensor whose memory holds what they stand for."""
+"""Classes of tensor whose memory holds their values."""
 
 
 def matmul(
@@ -49,20 +49,20 @@ def matmul(
             it.
         out_dtype: of the output: ``torch.float32``, what was accumulated, or the operands' type; by default that of
             ``out``, or of the operands where that is None.
-        config: how to run it; by default what was tuned for this very problem on this kind of GPU (order of
-            the tables: :func:`hopper_gemm.use_table`), else what an analytic model chooses: for a launch between other
+        config: how to run it; by default the config tuned for this problem on this kind of GPU (order of the tables:
+            :func:`hopper_gemm.use_table`), else the choice of an analytic model: for a launch between other
             kernels, or within :func:`hopper_gemm.chained` for launches back to back. Neither gradients nor
             torch.compile take one.
 
-    Where gradients are recorded or a model is traced, it is ``torch.ops.hopper_gemm.mm``
+    Where gradients are recorded or a model is traced, the call is ``torch.ops.hopper_gemm.mm``
     (:mod:`hopper_gemm.serve.ops`): gradients are products of the same kernel, and torch.compile makes no break.
 
     Returns:
         ``out``, written on torch's current stream.
 
-    What TMA cannot reach in place is copied first, at each call: operands whose n or k is no multiple of 8, whose rows
-    do not start at multiples of 16 bytes, or that are contiguous along neither axis, expanded ones among them; an
-    ``out`` of that kind is written from a buffer. A copy costs the time to read and write the matrix once. To spare
+    Matrices that TMA cannot reach in place are copied first, at each call: operands whose n or k is no multiple of 8,
+    whose rows do not start at multiples of 16 bytes, or that are contiguous along neither axis, such as expanded ones;
+    an ``out`` of that kind is written from a buffer. A copy costs the time to read and write the matrix once. To avoid
     it, pad a weight once.
 
     Raises:
@@ -130,16 +130,16 @@ _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 """Bits of an address that must be 0."""
 
 _KNOWN_MOST = 4096
-"""Remembered at once; when there are more, all are forgotten."""
+"""Most launches kept in ``_known``; beyond it all are dropped."""
 
 _known: dict[Any, tuple[LoadedKernel, int | None, int, int, int]] = {}
-"""What passed every check, by all that the checks look at: shapes, strides, types, devices, config, context; not
-addresses. The kernel to launch; the device that must be current, None on a host that has only one; the bytes that the
-operands and the output reach over."""
+"""Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context; not
+addresses. Each: the kernel; the device that must be current, None on a host that has only one; the extents of the
+operands and the output, in bytes."""
 
 
 def _forget() -> None:
-    """Begin anew after a change of the tuned tables; a call that began before it remembers its kernel in vain."""
+    """Drop known launches after a change of the tuned tables; a call in progress records its launch in the old dict."""
     global _known
     _known = {}
 
@@ -155,7 +155,7 @@ def _first(
     config: GemmConfig | None,
     key: Any,
 ) -> torch.Tensor:
-    """A call that is not known: check everything, multiply, and spare later calls both if they need not be checked."""
+    """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
     if _traced(a, b) or _cast(a):
         return _operator(a, b, out, out_dtype, config)
     remembered = _known
@@ -192,7 +192,7 @@ def _operator(
     out_dtype: torch.dtype | None,
     config: GemmConfig | None,
 ) -> torch.Tensor:
-    """The product as an operator of torch's, for autograd and for what traces a call."""
+    """The product as an operator of torch's, for autograd and for tracing."""
     from hopper_gemm.serve.ops import mm, mm_out
 
     if not _traced(a, b):
@@ -225,7 +225,7 @@ def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, o
     """Refuse shapes and types that :func:`matmul` refuses on any device; tensors may be fake.
 
     Raises:
-        TypeError, ValueError: as it does.
+        TypeError, ValueError: as :func:`matmul`.
     """
     _check_pair(a, b)
     if out_dtype not in (None, a.dtype, torch.float32):
@@ -237,7 +237,7 @@ def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, o
 def _staged(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, dtype: torch.dtype, config: GemmConfig | None
 ) -> torch.Tensor:
-    """The product by way of copies that TMA can reach."""
+    """The product through copies that TMA can reach."""
     m, n = a.shape[0], b.shape[1]
     read_a, read_b = copied_pair(a, b)
     size = read_a.shape[0], read_b.shape[1]
@@ -249,8 +249,8 @@ def _staged(
 
 @contextmanager
 def _loading_allowed() -> Iterator[None]:
-    """While a stream of this thread is captured, loading a kernel may do what captures forbid by default, such as
-    allocating memory; none of it is part of the graph."""
+    """While a stream of this thread is captured, permit what loading a kernel needs and captures forbid by default,
+    such as allocating memory; none of it is part of the graph."""
     if not torch.cuda.is_current_stream_capturing():
         yield
         return
@@ -271,11 +271,11 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = N
     return GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts)
 
 
-# What is refused -----------------------------------------------------------------------------
+# Checks --------------------------------------------------------------------------------------
 
 
 def _refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
-    """Refuse what is no tensor, tensors whose memory does not hold what they stand for, and what is no config."""
+    """Refuse what is no tensor, tensors whose memory does not hold their values, and what is no config."""
     for name, one in (("a", a), ("b", b), ("out", out)):
         if type(one) not in PLAIN and (one is not None or name != "out"):
             kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
@@ -316,7 +316,7 @@ def check_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """Refuse an output that shares memory with an operand or with itself.
 
     Raises:
-        ValueError: it does.
+        ValueError: it shares memory.
     """
     if out.numel() and not owns_its_elements(out):
         raise ValueError(

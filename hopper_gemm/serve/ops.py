@@ -35,7 +35,7 @@ mm_out = torch.ops.hopper_gemm.mm_out.default
 
 
 def _mm_cuda(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-    with torch.no_grad():  # autograd has been here
+    with torch.no_grad():  # autograd runs before this
         return matmul(a, b, out_dtype=out_dtype)
 
 

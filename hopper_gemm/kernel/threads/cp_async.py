@@ -21,7 +21,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 COPY_BYTES = 16
-"""Bytes of one cp.async; the only size that passes by the L1."""
+"""Bytes of one cp.async; the only size that bypasses the L1."""
 
 COPIES_UNDER_WAY = 3
 """The most stages that cp.async keeps in flight: stages not yet announced cannot be multiplied. More of them than slots

@@ -38,7 +38,7 @@ def _aligned(name: str) -> Callable[[GemmProblem], Iterator[str]]:
     return mistakes
 
 
-_PITCHES = "TMA wants pitches in multiples of 16 bytes"
+_PITCHES = "TMA requires pitches in multiples of 16 bytes"
 
 PROBLEM_RULES = (
     Rule("m_aligned", f"{_PITCHES}: m is that of A where A is contiguous along m", _aligned("m")),

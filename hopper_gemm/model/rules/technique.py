@@ -70,7 +70,7 @@ def _in_cluster(kernel: Kernel) -> Iterator[str]:
     if not alone or kernel.loads != "tma" or kernel.stores != "tma":
         yield "split_k takes the cluster for itself: take cluster 1x1, schedule cooperative, loads and stores tma"
     if kernel.chunks % kernel.split_k:
-        yield f"{kernel.chunks} chunks of a consumer cannot be dealt to {kernel.split_k} CTAs; take a smaller epi_n"
+        yield f"{kernel.chunks} chunks of a consumer cannot be split over {kernel.split_k} CTAs; take a smaller epi_n"
     most, blocks = CLUSTER_MOST.get(kernel.consumers, GATHERED_MOST), _blocks(kernel)
     if kernel.consumers == 1 and blocks <= 2:
         most = 208
@@ -91,7 +91,7 @@ def _in_workspace(kernel: Kernel) -> Iterator[str]:
     if kernel.schedule != "cooperative":
         yield 'reduction "workspace" needs a walk over parts: take schedule cooperative'
     if kernel.loads != "tma" or kernel.stores != "tma":
-        yield 'reduction "workspace" deals out chunks that lie in shared memory: take loads and stores tma'
+        yield 'reduction "workspace" divides chunks in shared memory: take loads and stores tma'
     most = WORKSPACE_MOST.get(kernel.consumers, GATHERED_MOST)
     if kernel.consumers != 1 and _blocks(kernel) == ODD_BLOCKS[-1]:
         most = 100 if kernel.consumers == 2 else 60
@@ -133,7 +133,7 @@ def _pace(kernel: Kernel) -> Iterator[str]:
     if kernel.pace > PACE_MAX:
         yield f"pace must be 0 to {PACE_MAX} stages but got {kernel.pace}"
     if kernel.pace and not _walks(kernel):
-        yield f"pace holds back who walks over tiles: {_WALKS}"
+        yield f"pace holds back a producer that walks over tiles: {_WALKS}"
 
 
 _WALKS = "take loads tma, split_k 1"
