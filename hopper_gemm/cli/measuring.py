@@ -220,7 +220,7 @@ def compare(
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
     from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, problems_of, tables_of
+    from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, HostTimes, problems_of, tables_of
     from hopper_gemm.tune.tables import comparison as tables
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.view import view
@@ -253,9 +253,9 @@ def compare(
             told = told.format(**row.figures)
         stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {told}")
 
-    asked: dict[str, Any] = {"against": names, "regime": regime, "context": context, "config": config}
-    asked |= {"processes": processes, "tables": tables_of(recorded, slug(kind), stderr), "limit": limit}
-    comparison = Comparison(title, text, problems, folder, kind, **asked, watch=watch, say=stderr)
+    spec = ComparisonSpec(title, text, problems, names, regime, context, config, processes)
+    read = tables_of(recorded, slug(kind), stderr)
+    comparison = Comparison(spec, folder, kind, tables=read, limit=limit, watch=watch, say=stderr)
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:

@@ -16,7 +16,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.questions.compare import Comparison, HostTimes, choose, problems_of
+from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, HostTimes, choose, problems_of
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.questions.tune import Options, question
 from hopper_gemm.tune.run.task import Joined
@@ -48,7 +48,8 @@ class Missing(Instant):
 
 def compared(out, executor=None, problems=(CUBE, WIDE), **options):
     executor = executor or Missing()
-    comparison = Comparison("list", "why", problems, out, "NVIDIA H200", **options)
+    run_by = {name: options.pop(name) for name in ("tables", "limit", "watch", "say") if name in options}
+    comparison = Comparison(ComparisonSpec("list", "why", problems, **options), out, "NVIDIA H200", **run_by)
     run(comparison, executor)
     return comparison, executor
 
@@ -111,12 +112,12 @@ def test_a_comparison_goes_on_only_with_the_same_gpu_kernel_and_libraries(tmp_pa
     out = tmp_path / "c"
     compared(out, limit=1)
     with pytest.raises(ResultsError, match="was begun with another GPU"):
-        Comparison("list", "", [CUBE], out, "NVIDIA H100")
+        Comparison(ComparisonSpec("list", "", [CUBE]), out, "NVIDIA H100")
     about = json.loads((out / "provenance.json").read_text())
     about["versions"]["torch"] = "1.0"
     (out / "provenance.json").write_text(json.dumps(about))
     with pytest.raises(ResultsError, match=r"was begun with torch 1\.0, now "):
-        Comparison("list", "", [CUBE], out, "NVIDIA H200")
+        Comparison(ComparisonSpec("list", "", [CUBE]), out, "NVIDIA H200")
 
 
 def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -37,18 +38,50 @@ LIBRARIES = ("torch", "nvidia-cublas")
 """A folder holds figures of one version of each."""
 
 
-class Comparison(Recording):
-    """See the module. Made, it only looks; the first worker that joins opens the folder.
+@dataclass(frozen=True)
+class ComparisonSpec:
+    """What is compared, and how.
 
     Args:
         name, question: of the list of problems.
         problems: what is multiplied.
-        out: folder.
-        gpu: name of the kind of GPU, where it is known.
         against: names of baselines, in order.
         regime, context: how everything is timed.
         config: of :data:`CONFIGS`.
         processes: fresh processes, one after the other, that measure everything.
+
+    Raises:
+        ValueError: a value is none of its choices.
+    """
+
+    name: str
+    question: str
+    problems: Sequence[GemmProblem]
+    against: Sequence[str] = ("cublas", "cublaslt")
+    regime: str = "burst"
+    context: str = "isolated"
+    config: str = "tuned"
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.config not in CONFIGS:
+            raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {self.config!r}")
+        unknown = [name for name in self.against if name not in AGAINST]
+        if unknown or not self.against:
+            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(unknown or [''])[0]!r}")
+
+    def points(self, problem: GemmProblem, pick: Pick) -> list[Point]:
+        """A problem's points: its config beside each baseline."""
+        return [Point(problem, pick.config, self.regime, self.context, name) for name in dict.fromkeys(self.against)]
+
+
+class Comparison(Recording):
+    """See the module. Made, it only looks; the first worker that joins opens the folder.
+
+    Args:
+        spec: what is compared.
+        out: folder.
+        gpu: name of the kind of GPU, where it is known.
         tables: tuned tables, in order.
         limit: number of rows at most, leaving the rest for later.
         watch: told of each row, how many there are by now, and how many there will be.
@@ -56,44 +89,29 @@ class Comparison(Recording):
 
     Raises:
         ResultsError: the folder is of another study, or damaged.
-        ValueError: an argument is none of its choices.
     """
 
     def __init__(
         self,
-        name: str,
-        question: str,
-        problems: Sequence[GemmProblem],
+        spec: ComparisonSpec,
         out: Path,
         gpu: str,
         *,
-        against: Sequence[str] = ("cublas", "cublaslt"),
-        regime: str = "burst",
-        context: str = "isolated",
-        config: str = "tuned",
-        processes: int = 1,
         tables: Sequence[Table] = (),
         limit: int | None = None,
         watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        if config not in CONFIGS:
-            raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {config!r}")
-        unknown = [name for name in against if name not in AGAINST]
-        if unknown or not against:
-            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(unknown or [''])[0]!r}")
-        super().__init__(name, out, "measured", say)
-        self._watch = watch
-        self._config, self._processes, self._limit = config, processes, limit
-        self._picks = {problem: choose(tables, problem, regime, context, config) for problem in problems}
-        self._points = {
-            problem: [Point(problem, pick.config, regime, context, baseline) for baseline in dict.fromkeys(against)]
-            for problem, pick in self._picks.items()
+        super().__init__(spec.name, out, "measured", say)
+        self._watch, self._limit, self._processes = watch, limit, spec.processes
+        self._picks = {
+            problem: choose(tables, problem, spec.regime, spec.context, spec.config) for problem in spec.problems
         }
-        self._protocol = PROTOCOLS[regime]
-        spec = {"name": name, "config": config, "against": list(against), "data": "normal", "seed": 0}
-        about = {"kernel": kernel_digest(), "spec": spec, "spec_digest": None}
-        self._asked = fresh(name, question, "measured", protocols=[protocol_dict(self._protocol)], **about)
+        self._points = {problem: spec.points(problem, pick) for problem, pick in self._picks.items()}
+        self._protocol = PROTOCOLS[spec.regime]
+        noted = {"name": spec.name, "config": spec.config, "against": list(spec.against), "data": "normal", "seed": 0}
+        about = {"kernel": kernel_digest(), "spec": noted, "spec_digest": None}
+        self._asked = fresh(spec.name, spec.question, "measured", protocols=[protocol_dict(self._protocol)], **about)
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._refuse_other_libraries()
         self._home: dict[GemmProblem, str] = {}
