@@ -185,7 +185,7 @@ class GemmConfig:
         "DRAM again; a producer waits a bounded time at a meeting, so nothing depends on it",
         least=0,
     )
-    evict_c: bool = flag(False, "the L2 is told to drop C first")
+    evict_c: bool = flag(False, "evict C from the L2 before anything else")
     staging: Literal["own", "ring"] = word(
         "own",
         "where C's chunks lie on their way out: in memory of their own, beside which the next tile is loaded; or in "
@@ -196,8 +196,8 @@ class GemmConfig:
     )
     scheduler: Literal["static", "dynamic"] = word(
         "static",
-        "which tiles a cluster computes: every so many of the order; or the next one whenever it is free (dynamic), so "
-        "that an SM that is late or busy holds nobody up",
+        "which tiles a cluster computes: those at a fixed stride of the order (static), or the next one whenever it is "
+        "free (dynamic), so that a late or busy SM delays no other",
         "static",
         "dynamic",
         since=2,
