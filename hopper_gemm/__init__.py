@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
     from hopper_gemm.serve.kernels import chained
     from hopper_gemm.serve.matmul import matmul
+    from hopper_gemm.serve.prebuild import prebuild
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul", "use_table"]
+__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul", "prebuild", "use_table"]
 
 _SERVED = {
     "chained": "hopper_gemm.serve.kernels",
     "matmul": "hopper_gemm.serve.matmul",
+    "prebuild": "hopper_gemm.serve.prebuild",
     "use_table": "hopper_gemm.model.lookup",
 }
-"""Imported when first asked for, since the first two bring torch and the DSL along."""
+"""Imported when first asked for, since some bring torch and the DSL along."""
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -233,6 +233,43 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
     told = "\n".join(f"{name}: {new} bytes instead of {old}" for name, (old, new) in found.items())
     sizes = {name: {"csv_bytes": old, "bytes": new} for name, (old, new) in found.items()}
     print(json.dumps(sizes) if as_json else told)
+
+
+@command
+def prebuild(
+    sizes: Annotated[
+        list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")
+    ] = None,
+    shapes: options.Shapes = None,
+    dtype: options.Dtype = "bf16",
+    layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
+    context: options.Context = "isolated",
+    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, such as h200. Default: the one here.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compile ahead what matmul runs on problems.
+
+    Their first calls then load a kernel instead of compiling it. No GPU is needed.
+    """
+    from hopper_gemm.cli.doctor import kind_here
+    from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.serve.prebuild import prebuild as compile_ahead
+    from hopper_gemm.tune.run.questions.compare import problems_of
+
+    _, _, problems = problems_of(shapes, sizes or (), "burst")
+    if sizes:
+        problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
+    kind = gpu or kind_here()
+    done = compile_ahead(
+        problems, context=context, gpu=kind, watch=lambda at, total: stderr(f"{at} of {total} compiled")
+    )
+    if as_json:
+        print(json.dumps({"store": str(default_store()), **asdict(done)}))
+    else:
+        print(f"{done.kernels} kernels serve {len(problems)} problems, {done.compiled} compiled now: {default_store()}")
+    if done.failed:
+        config, reason = next(iter(done.failed.items()))
+        fail(f"{len(done.failed)} kernels could not be compiled, the first is {config}: {reason}", CHECK_FAILED)
 
 
 @command

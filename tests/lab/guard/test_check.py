@@ -169,7 +169,9 @@ def test_the_command_succeeds_only_where_everything_held(tmp_path, monkeypatch, 
             Checked(one.point, "GPU-a", Verdict(status, ""), "", {}, busy=told) for status, told in verdicts
         ]
 
-    monkeypatch.setattr(running, "local_source", lambda gpus, what: SimpleNamespace(gpus=[GpuId(0, "NVIDIA H200", "GPU-a")]))
+    monkeypatch.setattr(
+        running, "local_source", lambda gpus, what: SimpleNamespace(gpus=[GpuId(0, "NVIDIA H200", "GPU-a")])
+    )
     monkeypatch.setattr(running, "run_question", answer)
     monkeypatch.setattr(questions, "guarded_of", lambda table: [one])
     try:

@@ -1,0 +1,92 @@
+"""``hopper_gemm.prebuild``: compile ahead what :func:`hopper_gemm.matmul` will run, on all cores. It needs no GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.model.lookup import find, tables
+from hopper_gemm.model.point import CONTEXTS
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import slug
+
+
+@dataclass(frozen=True)
+class Prebuilt:
+    """What was compiled ahead.
+
+    Args:
+        kernels: that serve the problems; one kernel may serve several.
+        compiled: how many of them were not in the store before.
+        failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too.
+    """
+
+    kernels: int
+    compiled: int
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def prebuild(
+    problems: Iterable[GemmProblem | tuple[int, int, int]],
+    *,
+    context: str = "isolated",
+    gpu: str | None = None,
+    store: Path | None = None,
+    workers: int | None = None,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Prebuilt:
+    """Compile the kernels that ``matmul`` runs on problems, unless the store holds them.
+
+    A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
+    compile; a script calls it below ``if __name__ == "__main__":``, as Python asks of whoever starts processes.
+
+    Args:
+        problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k.
+        context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
+        gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
+        store: folder of compiled kernels; by default the one that ``matmul`` uses.
+        workers: processes at most; by default one fewer than the cores.
+        watch: told after each kernel how many are done, and of how many.
+
+    Raises:
+        ValueError: sizes that are no problem, or another context.
+
+    Example:
+        >>> hopper_gemm.prebuild([(tokens, 4096, 4096) for tokens in (1, 16, 256)])     # doctest: +SKIP
+        Prebuilt(kernels=3, compiled=3, failed={})
+    """
+    if context not in CONTEXTS:
+        raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
+    among = tables(None if gpu is None else slug(gpu))
+    asked = [filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)) for one in problems]
+    kernels = list(
+        dict.fromkeys(KernelId.of(find(among, one, context=context).config, one) for one in dict.fromkeys(asked))
+    )
+    folder = store or default_store()
+    known = KernelStore(folder)
+    missing = [kernel for kernel in kernels if known.report(kernel) is None]
+    if not missing:
+        return Prebuilt(len(kernels), 0)
+    failed: dict[str, str] = {}
+    pool = CompilePool(folder, min(len(missing), workers or max(1, len(os.sched_getaffinity(0)) - 1)))
+    try:
+        pool.submit(missing)
+        left = list(missing)
+        while left:
+            wait(pool.waits, 1.0)
+            pool.pump()
+            for kernel in [one for one in left if pool.built(one) is not None]:
+                left.remove(kernel)
+                built = pool.result(kernel)
+                if built.status != "ok":
+                    failed[str(kernel.config)] = f"{built.status.replace('_', ' ')}: {built.reason}"
+                watch(len(missing) - len(left), len(missing))
+    finally:
+        pool.close()
+    return Prebuilt(len(kernels), len(missing) - len(failed), failed)

@@ -1,0 +1,86 @@
+"""What is compiled ahead is what matmul runs, once for all problems that share a kernel."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import hopper_gemm
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.pool import Built
+from hopper_gemm.compiler.store import KernelId, KernelStore
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve import prebuild as module
+from hopper_gemm.serve.kernels import default_config
+from tests.command import run
+
+REPORT = CubinReport(*[0] * 9, "code")
+
+
+class Pool:
+    """Compiles at once, into the store; nothing of tile_n 8."""
+
+    def __init__(self, store, workers):
+        self.store, self.workers, self.asked, self.waits = KernelStore(store), workers, [], []
+
+    def submit(self, kernels):
+        self.asked += kernels
+
+    def pump(self):
+        for kernel in self.asked:
+            if kernel.config.tile_n > 8:
+                self.store.put(kernel, b"object", REPORT)
+
+    def built(self, kernel):
+        return Built("compile_error", "no register") if kernel.config.tile_n == 8 else Built("ok", "", REPORT)
+
+    result = built
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    monkeypatch.setattr(module, "CompilePool", Pool)
+
+
+def test_the_kernels_of_the_problems_are_in_the_store_afterwards(pool, tmp_path):
+    sizes, told = [(4096, 4096, 4096), (4095, 4095, 4095), (300, 520, 1000)], []
+    done = hopper_gemm.prebuild(sizes, store=tmp_path, watch=lambda *at: told.append(at))
+    problems = [GemmProblem(4096, 4096, 4096), GemmProblem(4095, 4096, 4096), GemmProblem(304, 520, 1000)]
+    kernels = {KernelId.of(default_config(one), one) for one in (*problems[:2], GemmProblem(300, 520, 1000))}
+    assert (done.kernels, done.compiled, done.failed) == (len(kernels), len(kernels), {})
+    assert all(KernelStore(tmp_path).report(kernel) is not None for kernel in kernels)
+    assert told == [(at + 1, len(kernels)) for at in range(len(kernels))]
+
+
+def test_what_the_store_holds_is_not_compiled_again(pool, tmp_path, monkeypatch):
+    hopper_gemm.prebuild([(4096, 4096, 4096)], store=tmp_path)
+    monkeypatch.setattr(module, "CompilePool", None)
+    assert hopper_gemm.prebuild([(4096, 4096, 4096)], store=tmp_path) == module.Prebuilt(1, 0)
+
+
+def test_a_kernel_that_does_not_compile_is_named_with_the_reason(pool, tmp_path):
+    done = hopper_gemm.prebuild([(1, 4096, 4096), (4096, 4096, 4096)], store=tmp_path)
+    ((config, reason),) = done.failed.items()
+    assert "64x8x" in config
+    assert reason == "compile error: no register"
+    assert (done.kernels, done.compiled) == (2, 1)
+
+
+def test_another_context_is_refused():
+    with pytest.raises(ValueError, match="context must be one of isolated, chained but got 'graph'"):
+        hopper_gemm.prebuild([(8, 8, 8)], context="graph")
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(300)
+def test_the_command_compiles_what_explain_names(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    done = run("prebuild", "64", "64", "64", "--layouts", "kn", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["kernels"], told["compiled"], told["failed"]) == (0, 1, 1, {})
+    assert json.loads(run("store", "--json").stdout)["kernels"] == 1
+    assert "1 kernels serve 1 problems, 0 compiled now" in run("prebuild", "64", "64", "64", "--layouts", "kn").stdout
