@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -17,14 +16,10 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import problem_reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve.checks import DTYPES, check_device, check_matrices, check_memory, refuse_foreign
 from hopper_gemm.serve.kernels import MODE, kernel_for
-from hopper_gemm.serve.operands import copied_pair, extent, has_rows, owns_its_elements, reaches, share_memory
-
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""Types of the operands. The output has the same, or fp32."""
-
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes of tensor whose memory holds their values."""
+from hopper_gemm.serve.operands import copied_pair, extent, has_rows, reaches
+from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
 
 
 def matmul(
@@ -99,7 +94,7 @@ def matmul(
             )  # fmt: skip
         known = _known.get(key)
     except (AttributeError, TypeError):
-        _refuse_foreign(a, b, out, config)
+        refuse_foreign(a, b, out, config)
         raise
     if known is None:
         return _first(a, b, out, out_dtype, config, key)
@@ -159,13 +154,13 @@ def _first(
     if _traced(a, b) or _cast(a):
         return _operator(a, b, out, out_dtype, config)
     remembered = _known
-    _refuse_foreign(a, b, out, config)
+    refuse_foreign(a, b, out, config)
     if a.is_neg() or b.is_neg():
         return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
     check_matrices(a, b, out, out_dtype)
     if out is not None:
         check_memory(out, a, b)
-    _check_device(a.device)
+    check_device(a.device)
     dtype = out.dtype if out is not None else out_dtype or a.dtype
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, n, k):
@@ -193,11 +188,9 @@ def _operator(
     config: GemmConfig | None,
 ) -> torch.Tensor:
     """The product as an operator of torch's, for autograd and for tracing."""
-    from hopper_gemm.serve.ops import mm, mm_out
-
     if not _traced(a, b):
-        _refuse_foreign(a, b, out, config)
-        _check_device(a.device)
+        refuse_foreign(a, b, out, config)
+        check_device(a.device)
     if config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
     if out is None:
@@ -219,19 +212,6 @@ def _cast(matrix: Any) -> bool:
     """Return True if autocast changes the type of a matrix on a GPU."""
     single = isinstance(matrix, torch.Tensor) and matrix.is_cuda and matrix.dtype == torch.float32
     return single and torch.is_autocast_enabled("cuda")
-
-
-def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
-    """Refuse shapes and types that :func:`matmul` refuses on any device; tensors may be fake.
-
-    Raises:
-        TypeError, ValueError: as :func:`matmul`.
-    """
-    _check_pair(a, b)
-    if out_dtype not in (None, a.dtype, torch.float32):
-        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
-    if out is not None:
-        _check_out(out, a, b, out_dtype)
 
 
 def _staged(
@@ -271,71 +251,18 @@ def _problem(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = N
     return GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts)
 
 
-# Checks --------------------------------------------------------------------------------------
+# The operators on a GPU -----------------------------------------------------------------------
 
 
-def _refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
-    """Refuse what is no tensor, tensors whose memory does not hold their values, and what is no config."""
-    for name, one in (("a", a), ("b", b), ("out", out)):
-        if type(one) not in PLAIN and (one is not None or name != "out"):
-            kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
-            fix = "take its plain tensor" if isinstance(one, torch.Tensor) else "convert it with torch.as_tensor"
-            raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {'give one' if one is None else fix}")
-    if not isinstance(config, GemmConfig | None):
-        raise TypeError(
-            f"config must be a hopper_gemm.GemmConfig or None but is a {type(config).__name__}; "
-            "leave it out for the tuned one, or give GemmConfig(tile_m=..., ...)"
-        )
+def _mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    with torch.no_grad():  # autograd has been here
+        return matmul(a, b, out_dtype=out_dtype)
 
 
-def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        fix = "give one of them as .t() or reshape it"
-        if a.dim() > 2:
-            fix = "there is no batch: give a as a.flatten(0, -2), and .unflatten(0, a.shape[:-1]) the product"
-        raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}")
-    if a.dtype != b.dtype or a.dtype not in DTYPES:
-        raise TypeError(
-            f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()"
-        )
-    if a.device != b.device:
-        raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
+def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    with torch.no_grad():
+        matmul(a, b, out=out)
 
 
-def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
-    m, n = a.shape[0], b.shape[1]
-    allowed = (a.dtype, torch.float32) if out_dtype is None else (out_dtype,)
-    if tuple(out.shape) != (m, n) or out.dtype not in allowed or out.device != a.device:
-        raise ValueError(
-            f"out must be ({m}, {n}) {' or '.join(map(str, allowed))} on {a.device} "
-            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
-        )
-
-
-def check_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Refuse an output that shares memory with an operand or with itself.
-
-    Raises:
-        ValueError: it shares memory.
-    """
-    if out.numel() and not owns_its_elements(out):
-        raise ValueError(
-            f"out must have a place in memory for each element but has strides {out.stride()} for {tuple(out.shape)}; "
-            "give it as .contiguous()"
-        )
-    if any(one.numel() and out.numel() and share_memory(out, one) for one in (a, b)):
-        raise ValueError("out must not share memory with a or b, which are read while it is written; give another one")
-
-
-@cache
-def _check_device(device: torch.device) -> None:
-    if device.type != "cuda":
-        raise RuntimeError(
-            f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm"
-        )
-    capability = torch.cuda.get_device_capability(device)
-    if capability != hopper.COMPUTE_CAPABILITY:
-        major, minor = capability
-        raise RuntimeError(
-            f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there"
-        )
+OPERATORS.impl("mm", _mm, "CUDA")
+OPERATORS.impl("mm_out", _mm_out, "CUDA")

@@ -1,11 +1,11 @@
 """The operators ``torch.ops.hopper_gemm``: what compilers, autograd and autocast see of :func:`hopper_gemm.matmul`.
 
-Importing this module registers them; ``hopper_gemm.matmul`` does. ``mm(a, b, out_dtype=None)`` returns a new (m, n)
+``from hopper_gemm import matmul`` registers them. ``mm(a, b, out_dtype=None)`` returns a new (m, n)
 matrix, contiguous along n; ``mm_out(a, b, out)`` writes ``out`` and returns nothing. Both take what ``matmul`` takes.
 
-On a Hopper GPU they run the kernel. On a CPU they run a reference, an fp32 product rounded once, with which a model and
-its gradients can be tested where there is no GPU. Fake tensors, and so torch.compile and torch.export, see shapes and
-types; sizes may be symbolic.
+On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.matmul`). On a CPU they run a reference, an fp32 product
+rounded once, with which a model and its gradients can be tested where there is no GPU. Fake tensors, and so
+torch.compile and torch.export, see shapes and types; sizes may be symbolic.
 
 The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt, dB = At dC.
 They have the operands' type, accumulated in fp32; the gradient of an fp32 output is rounded to that type first. Within
@@ -19,29 +19,19 @@ from typing import Any
 import torch
 from torch.library import Library
 
-from hopper_gemm.serve.matmul import check_matrices, check_memory, matmul
+from hopper_gemm.serve.checks import check_matrices, check_memory
 
 NAMESPACE = "hopper_gemm"
 
-_library = Library(NAMESPACE, "DEF")
-_library.define("mm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor")
-_library.define("mm_out(Tensor a, Tensor b, Tensor(a!) out) -> ()")
+OPERATORS = Library(NAMESPACE, "DEF")
+OPERATORS.define("mm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor")
+OPERATORS.define("mm_out(Tensor a, Tensor b, Tensor(a!) out) -> ()")
 
 mm = torch.ops.hopper_gemm.mm.default
 mm_out = torch.ops.hopper_gemm.mm_out.default
 
 
 # A product ------------------------------------------------------------------------------------
-
-
-def _mm_cuda(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-    with torch.no_grad():  # autograd runs before this
-        return matmul(a, b, out_dtype=out_dtype)
-
-
-def _mm_out_cuda(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    with torch.no_grad():
-        matmul(a, b, out=out)
 
 
 def _mm_cpu(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -64,13 +54,9 @@ def _mm_out_fake(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     check_matrices(a, b, out, None)
 
 
-for _name, _on_gpu, _on_cpu, _fake in (
-    ("mm", _mm_cuda, _mm_cpu, _mm_fake),
-    ("mm_out", _mm_out_cuda, _mm_out_cpu, _mm_out_fake),
-):
-    _library.impl(_name, _on_gpu, "CUDA")
-    _library.impl(_name, _on_cpu, "CPU")
-    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
+for _name, _on_cpu, _fake in (("mm", _mm_cpu, _mm_fake), ("mm_out", _mm_out_cpu, _mm_out_fake)):
+    OPERATORS.impl(_name, _on_cpu, "CPU")
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=OPERATORS)
 
 
 # Its gradients --------------------------------------------------------------------------------
@@ -89,7 +75,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, to
     return None if b is None else mm(gradient, b.t()), None if a is None else mm(a.t(), gradient), None
 
 
-torch.library.register_autograd(f"{NAMESPACE}::mm", _backward, setup_context=_save, lib=_library)
+torch.library.register_autograd(f"{NAMESPACE}::mm", _backward, setup_context=_save, lib=OPERATORS)
 
 
 # Autocast -------------------------------------------------------------------------------------
@@ -103,4 +89,4 @@ def _mm_autocast(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None
 
 
 for _key in ("AutocastCUDA", "AutocastCPU"):
-    _library.impl("mm", _mm_autocast, _key)
+    OPERATORS.impl("mm", _mm_autocast, _key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import hopper_gemm
+from hopper_gemm import matmul
 from hopper_gemm.serve.ops import mm, mm_out
 from tests.serve.test_ops import near, pair, recorded
 
@@ -23,7 +23,7 @@ def operands(*sizes, dtype=torch.bfloat16, layouts="kk"):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_matmul_has_the_gradients_of_the_float64_product(layouts, dtype):
     a, b = recorded(*operands(*SIZES, dtype=dtype, layouts=layouts))
-    out = hopper_gemm.matmul(a, b)
+    out = matmul(a, b)
     gradient = torch.randn_like(out)
     out.backward(gradient)
     exact_a, exact_b, exact_gradient = (one.detach().double() for one in (a, b, gradient))
@@ -40,10 +40,10 @@ def test_the_operators_pass_the_checks_of_torch():
 
 def test_a_compiled_layer_gives_the_bits_of_the_eager_one_for_every_m():
     _, weight = operands(8, 512, 256)
-    layer = torch.compile(lambda x: hopper_gemm.matmul(x, weight).relu(), fullgraph=True, dynamic=True)
+    layer = torch.compile(lambda x: matmul(x, weight).relu(), fullgraph=True, dynamic=True)
     for m in (8, 100, 257):
         x = torch.randn(m, 256, device="cuda", dtype=torch.bfloat16)
-        assert torch.equal(layer(x), hopper_gemm.matmul(x, weight).relu())
+        assert torch.equal(layer(x), matmul(x, weight).relu())
 
 
 def test_a_training_step_is_captured_into_a_graph():

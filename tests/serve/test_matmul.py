@@ -105,7 +105,7 @@ class Launches:
         self.made, self.entered, self.loaded, self.read = [], [], [], []
         self.current = current
         monkeypatch.setattr(room, "_known", {})
-        monkeypatch.setattr(room, "_check_device", lambda device: None)
+        monkeypatch.setattr(room, "check_device", lambda device: None)
         monkeypatch.setattr(kernels, "_loaded", {})
         monkeypatch.setattr(room, "kernel_for", self._kernel)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

@@ -154,3 +154,9 @@ def test_an_output_that_shares_memory_is_refused():
     a = torch.randn(16, 16, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="must not share memory"):
         mm_out(a, a.t(), a)
+
+
+@pytest.mark.parametrize("name", ["hopper_gemm::mm", "hopper_gemm::mm_out"])
+def test_matmul_brings_the_operators_of_a_gpu(name):
+    assert callable(hopper_gemm.matmul)
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")

@@ -1,0 +1,98 @@
+"""What :func:`hopper_gemm.matmul` and its operators refuse, each in one line with the fix."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.serve.operands import owns_its_elements, share_memory
+
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""Types of the operands. The output has the same, or fp32."""
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensor whose memory holds their values."""
+
+
+def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
+    """Refuse shapes and types that :func:`matmul` refuses on any device; tensors may be fake.
+
+    Raises:
+        TypeError, ValueError: as :func:`matmul`.
+    """
+    _check_pair(a, b)
+    if out_dtype not in (None, a.dtype, torch.float32):
+        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+    if out is not None:
+        _check_out(out, a, b, out_dtype)
+
+
+def refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
+    """Refuse what is no tensor, tensors whose memory does not hold their values, and what is no config."""
+    for name, one in (("a", a), ("b", b), ("out", out)):
+        if type(one) not in PLAIN and (one is not None or name != "out"):
+            kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
+            fix = "take its plain tensor" if isinstance(one, torch.Tensor) else "convert it with torch.as_tensor"
+            raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {'give one' if one is None else fix}")
+    if not isinstance(config, GemmConfig | None):
+        raise TypeError(
+            f"config must be a hopper_gemm.GemmConfig or None but is a {type(config).__name__}; "
+            "leave it out for the tuned one, or give GemmConfig(tile_m=..., ...)"
+        )
+
+
+def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        fix = "give one of them as .t() or reshape it"
+        if a.dim() > 2:
+            fix = "there is no batch: give a as a.flatten(0, -2), and .unflatten(0, a.shape[:-1]) the product"
+        raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}")
+    if a.dtype != b.dtype or a.dtype not in DTYPES:
+        raise TypeError(
+            f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()"
+        )
+    if a.device != b.device:
+        raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
+
+
+def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    m, n = a.shape[0], b.shape[1]
+    allowed = (a.dtype, torch.float32) if out_dtype is None else (out_dtype,)
+    if tuple(out.shape) != (m, n) or out.dtype not in allowed or out.device != a.device:
+        raise ValueError(
+            f"out must be ({m}, {n}) {' or '.join(map(str, allowed))} on {a.device} "
+            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
+        )
+
+
+def check_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Refuse an output that shares memory with an operand or with itself.
+
+    Raises:
+        ValueError: it shares memory.
+    """
+    if out.numel() and not owns_its_elements(out):
+        raise ValueError(
+            f"out must have a place in memory for each element but has strides {out.stride()} for {tuple(out.shape)}; "
+            "give it as .contiguous()"
+        )
+    if any(one.numel() and out.numel() and share_memory(out, one) for one in (a, b)):
+        raise ValueError("out must not share memory with a or b, which are read while it is written; give another one")
+
+
+@cache
+def check_device(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise RuntimeError(
+            f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm"
+        )
+    capability = torch.cuda.get_device_capability(device)
+    if capability != hopper.COMPUTE_CAPABILITY:
+        major, minor = capability
+        raise RuntimeError(
+            f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there"
+        )
