@@ -407,4 +407,4 @@ def worker(
         raise ValueError(f"the address must be like tls://HOST:PORT, as sweep --cluster prints it, but got {address!r}")
     indices = options.gpus_of(gpus)
     name_tenants([Rig().find(index) for index in indices], stderr)
-    serve(address, indices, pem)
+    serve(address, indices, pem, stderr)

@@ -141,6 +141,7 @@ def test_coordinator_and_workers_listen_on_the_named_address_alone_and_serve_no_
         assert coordinator.poll() is None, place.errors.read_text()
         assert time.monotonic() < until
         time.sleep(0.1)
+    assert place.errors.read_text().count("errors of this host go to ") == 1, "of the worker command, with two GPUs"
     found = [one for pid in place.alive() for one in psutil.Process(pid).net_connections() if one.status == "LISTEN"]
     assert len(found) >= 4, "a scheduler, a nanny for each of two GPUs, their workers"
     assert {one.laddr.ip for one in found} == {"127.0.0.1"}

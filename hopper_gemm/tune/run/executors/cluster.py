@@ -272,13 +272,14 @@ def _relay(batch: bytes) -> None:
     _desks[job.study].relay(tasks)
 
 
-def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
+def serve(address: str, gpus: Sequence[int], pem: Path, say: Callable[[str], None] = lambda text: None) -> None:
     """Join a coordinator, until it ends: a nanny and a Dask worker for each GPU.
 
     Args:
         address: of the scheduler, ``tls://HOST:PORT``.
         gpus: indices among the visible GPUs of this host.
         pem: file with the certificate and the key that the coordinator made.
+        say: takes a line for the user once the coordinator has answered.
 
     Raises:
         ValueError: there is no such file, it holds no key, or nobody listens there with this key.
@@ -311,6 +312,7 @@ def serve(address: str, gpus: Sequence[int], pem: Path) -> None:
         except OSError:
             told = f"nobody listens at {address}, or not with the key of {pem}; start a sweep, or copy its key"
             raise ValueError(told) from None
+        say(f"joined {address}; the sweep's terminal shows what happens, errors of this host go to {log}")
         with log.open("a") as file:
             os.dup2(file.fileno(), 2)  # what Dask's processes print
         host, own = socket.gethostname(), get_address_host(comm.local_address)
