@@ -211,6 +211,7 @@ CLEAR = (
     "worker died with",
     "its worker is gone",
     "waiting since",
+    "joined tls://",
     "other hosts join by",
     "are gone from",
     "the scheduler is gone",
