@@ -49,7 +49,7 @@ def main(out: Path) -> None:
 
 
 def checked(plant: str) -> dict[str, Any]:
-    """What the guard says of a plant, and its exit code."""
+    """Run the guard on a plant; return its verdicts and its exit code."""
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         package, results = Path(scratch), Path(scratch) / "guarded"
         shutil.copytree(ROOT / "hopper_gemm", package / "hopper_gemm", ignore=shutil.ignore_patterns("__pycache__"))

@@ -291,7 +291,7 @@ def over(name: str, regime: str = "burst") -> dict[str, dict[str, Row]]:
 
 
 def spread() -> str:
-    """How far finals and comparisons of the same machine code lie apart, bursts in both contexts, by class of duration;
+    """Table of the spread of finals and comparisons of equal machine code, in bursts, by class of duration;
     and how often intervals that follow from it were right on a board that they were not estimated from."""
     measured = same_code()
     right = {one.most_us: one for one in coverage(measured)}
@@ -309,7 +309,7 @@ def spread() -> str:
 
 
 def controls() -> dict[float, list[bool]]:
-    """Of each noise floor, torch.mm beside itself: whether the interval of its pairs holds 1; by class of duration."""
+    """By class of duration, whether the intervals of noise floors (torch.mm beside itself) hold 1."""
     found: dict[float, list[bool]] = {}
     for folder in with_boards():
         for row in read_study(folder).stage("control"):

@@ -19,7 +19,7 @@ CONTEXT.set_forkserver_preload(["hopper_gemm.cli", "hopper_gemm.cli.running"])
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> CompletedProcess[str]:
-    """What ``hopper-gemm`` prints and how it exits, in this process's environment."""
+    """Run ``hopper-gemm`` in this process's environment; return its output and exit code."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "stdout", Path(folder) / "stderr"
         process = CONTEXT.Process(target=_command, args=(arguments, cwd, dict(os.environ), out, err))

@@ -195,9 +195,7 @@ def ladder(
 
 @command
 def compare(
-    sizes: Annotated[
-        list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")
-    ] = None,
+    sizes: options.Sizes = None,
     shapes: options.Shapes = None,
     against: Annotated[str, typer.Option(help="cublas, cublaslt, triton, quack, with commas.")] = "cublas,cublaslt",
     regime: options.Regime = "burst",

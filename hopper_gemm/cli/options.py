@@ -38,6 +38,9 @@ Recorded = Annotated[Path | None, typer.Option("--from", help=REPLAYED)]
 TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]
 Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
+Layouts = Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
+Kind = Annotated[str | None, typer.Option("--gpu", help="Kind of GPU, such as h200. Default: the one here.")]
+Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
 Regime = Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
 Context = Annotated[str, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")]
 OnlyRegime = Annotated[str | None, typer.Option(help="Only this regime.")]
@@ -54,7 +57,7 @@ def gpus_of(text: str) -> list[int]:
 
 
 def is_port(text: str) -> bool:
-    """Whether a text is the number of a port."""
+    """Return True if a text is a port number."""
     return text.isdecimal() and len(text) < 6 and int(text) < 65536
 
 

@@ -102,9 +102,9 @@ def explain(
         typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
     ] = None,
     dtype: options.Dtype = "bf16",
-    layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
+    layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
-    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, such as h200. Default: the one here.")] = None,
+    gpu: options.Kind = None,
     as_json: options.Json = False,
 ) -> None:
     """Explain what matmul runs for a problem, and what limits it.
@@ -237,14 +237,12 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
 
 @command
 def prebuild(
-    sizes: Annotated[
-        list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")
-    ] = None,
+    sizes: options.Sizes = None,
     shapes: options.Shapes = None,
     dtype: options.Dtype = "bf16",
-    layouts: Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")] = "kk",
+    layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
-    gpu: Annotated[str | None, typer.Option(help="Kind of GPU, such as h200. Default: the one here.")] = None,
+    gpu: options.Kind = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile ahead what matmul runs on problems.

@@ -42,7 +42,6 @@ SOURCES = (
     "model/config.py",
     "model/kernel.py",
     "model/hopper.py",
-    "model/ledger.py",
     "model/problem.py",
     "compiler/compile.py",
 )

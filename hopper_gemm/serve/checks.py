@@ -1,4 +1,4 @@
-"""What :func:`hopper_gemm.matmul` and its operators refuse, each in one line with the fix."""
+"""Checks of :func:`hopper_gemm.matmul` and its operators; each error is one line with the fix."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from hopper_gemm.compiler.pool import CompilePool
@@ -19,7 +18,7 @@ from hopper_gemm.model.tuned import slug
 
 @dataclass(frozen=True)
 class Prebuilt:
-    """What was compiled ahead.
+    """The kernels compiled ahead.
 
     Args:
         kernels: that serve the problems; one kernel may serve several.
@@ -77,16 +76,11 @@ def prebuild(
     pool = CompilePool(folder, min(len(missing), workers or max(1, len(os.sched_getaffinity(0)) - 1)))
     try:
         pool.submit(missing)
-        left = list(missing)
-        while left:
-            wait(pool.waits, 1.0)
-            pool.pump()
-            for kernel in [one for one in left if pool.built(one) is not None]:
-                left.remove(kernel)
-                built = pool.result(kernel)
-                if built.status != "ok":
-                    failed[str(kernel.config)] = f"{built.status.replace('_', ' ')}: {built.reason}"
-                watch(len(missing) - len(left), len(missing))
+        for done, kernel in enumerate(missing, 1):
+            built = pool.result(kernel)
+            if built.status != "ok":
+                failed[str(kernel.config)] = f"{built.status.replace('_', ' ')}: {built.reason}"
+            watch(done, len(missing))
     finally:
         pool.close()
     return Prebuilt(len(kernels), len(missing) - len(failed), failed)

@@ -14,10 +14,10 @@ from hopper_gemm.tune.measure.arms import Arm
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.choose import REL_ERR_MAX
 from hopper_gemm.tune.measure.baselines.cublaslt_api import CublasLtError
+from hopper_gemm.tune.measure.baselines.naming import UNKNOWN, baseline_kernel
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.device import describe_current
-from hopper_gemm.tune.measure.naming import UNKNOWN, baseline_kernel
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.workload import make_workload
 

@@ -7,7 +7,7 @@ import torch
 
 from hopper_gemm import matmul
 from hopper_gemm.serve.ops import mm, mm_out
-from tests.serve.test_ops import near, pair, recorded
+from tests.serve.test_ops import exact_with_gradients, pair, recorded
 
 pytestmark = pytest.mark.gpu
 
@@ -22,14 +22,7 @@ def operands(*sizes, dtype=torch.bfloat16, layouts="kk"):
 @pytest.mark.parametrize("layouts", ["kk", "kn", "mk", "mn"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_matmul_has_the_gradients_of_the_float64_product(layouts, dtype):
-    a, b = recorded(*operands(*SIZES, dtype=dtype, layouts=layouts))
-    out = matmul(a, b)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    exact_a, exact_b, exact_gradient = (one.detach().double() for one in (a, b, gradient))
-    assert near(out, exact_a @ exact_b, dtype)
-    assert near(a.grad, exact_gradient @ exact_b.t(), dtype)
-    assert near(b.grad, exact_a.t() @ exact_gradient, dtype)
+    assert exact_with_gradients(matmul, *operands(*SIZES, dtype=dtype, layouts=layouts))
 
 
 def test_the_operators_pass_the_checks_of_torch():

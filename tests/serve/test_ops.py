@@ -27,22 +27,25 @@ def recorded(*tensors):
 
 
 def near(found, exact, dtype):
-    """Whether each element is the exact one, rounded once, but for fp32 sums."""
+    """Return True if each element is the exact one, rounded once, but for fp32 sums."""
     return torch.allclose(found.double(), exact, rtol=1.01 * TOLERANCE[dtype], atol=1e-4)
+
+
+def exact_with_gradients(multiply, a, b):
+    """Return True if the product and both gradients are those of float64, in the operands' type."""
+    a, b = recorded(a, b)
+    out = multiply(a, b)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    exact_a, exact_b, exact = (one.detach().double() for one in (a, b, gradient))
+    pairs = ((out, exact_a @ exact_b), (a.grad, exact @ exact_b.t()), (b.grad, exact_a.t() @ exact))
+    return all(near(found, right, a.dtype) and found.dtype == a.dtype for found, right in pairs)
 
 
 @pytest.mark.parametrize("layouts", ["kk", "kn", "mk", "mn"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_gradients_are_products_of_the_float64_ones(layouts, dtype):
-    a, b = recorded(*pair(24, 40, 16, dtype, layouts))
-    out = mm(a, b)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    exact_a, exact_b, exact_gradient = (one.detach().double() for one in (a, b, gradient))
-    assert near(out, exact_a @ exact_b, dtype)
-    assert near(a.grad, exact_gradient @ exact_b.t(), dtype)
-    assert near(b.grad, exact_a.t() @ exact_gradient, dtype)
-    assert (a.grad.dtype, b.grad.dtype) == (dtype, dtype)
+    assert exact_with_gradients(mm, *pair(24, 40, 16, dtype, layouts))
 
 
 def test_a_gradient_is_made_only_of_what_requires_one():

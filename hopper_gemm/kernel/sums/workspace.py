@@ -35,8 +35,8 @@ from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.sums.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.model import hopper
-from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 
 VECTOR = 4
 """Floats that one thread writes or reads at a time."""

@@ -134,7 +134,7 @@ class LadderConfig(GemmConfig):
 
     @property
     def plain(self) -> bool:
-        """Whether the study's own parameters stand at their defaults."""
+        """Return True if the study's own parameters stand at their defaults."""
         return self.schedule != "multistage" and all(getattr(self, name) == DEFAULTS[name] for name in LADDER_FIELDS)
 
     def narrowed(self) -> GemmConfig:
@@ -150,7 +150,7 @@ class LadderKernel(Kernel, LadderConfig):
         return Kernel.like(self) if self.plain else self
 
     def compiled(self) -> Kernel:
-        """What the machine code depends on: the kernel at default launch values."""
+        """The kernel at default launch values, which determines the machine code."""
         return super().compiled().narrowed()
 
 

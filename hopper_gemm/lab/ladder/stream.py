@@ -18,6 +18,7 @@ from cutlass import Boolean, Int32, Int64, cute
 
 from hopper_gemm.kernel.bundle import Bundle
 from hopper_gemm.kernel.pipeline import RingState
+from hopper_gemm.kernel.sums.ledger import ALONE, ARRIVED
 from hopper_gemm.kernel.sums.reduction import Parts, Reduction
 from hopper_gemm.kernel.sums.workspace import (
     LEDGERS,
@@ -36,7 +37,6 @@ from hopper_gemm.kernel.sums.workspace import (
     swap,
 )
 from hopper_gemm.kernel.work import Item, Raster, Static, TileScheduler, Walk
-from hopper_gemm.model.ledger import ALONE, ARRIVED
 
 if TYPE_CHECKING:
     from hopper_gemm.kernel.epilogue import Epilogue, Region

@@ -1,4 +1,4 @@
-"""What the recorded comparisons say beyond their own pages: boards, what is served today, what nobody tuned."""
+"""Findings across the recorded comparisons: differences between boards, entries served today, untuned problems."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def no_longer_served(name: str = "suite") -> list[str]:
 
 
 def served() -> str:
-    """How many configs of the headline `matmul` does not serve any more, in a sentence."""
+    """A sentence with the number of headline configs that `matmul` no longer serves."""
     gone, total = no_longer_served(), len(speedups("suite"))
     return fill(
         f"On {len(gone)} of the {total} problems `matmul` runs another config by now, which a later search found: "
@@ -65,7 +65,7 @@ def served() -> str:
 
 
 def behind() -> str:
-    """Where the suite is behind, by the interval of its run and by the one that holds on other boards."""
+    """Problems on which the suite is behind, by the interval of the run and by the published one."""
     rows = [row for row in recorded("suite").stage("compare") if row.ok]
     named = {"cublas": "`torch.mm`", "cublaslt": "cuBLASLt"}
     by_run, ends = [], {}
@@ -156,7 +156,7 @@ def short_again() -> str:
 
 
 def boards() -> str:
-    """How far comparisons of the same machine code, isolated, lie apart on two boards, by duration."""
+    """Table of the spread between two boards of isolated comparisons of equal machine code, by duration."""
     entries: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     durations: dict[str, list[float]] = defaultdict(list)
     for row in (row for name in ISOLATED for row in recorded(name).stage("compare")):

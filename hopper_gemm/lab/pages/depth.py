@@ -1,4 +1,4 @@
-"""What the recorded rows say of the post "Pipelining" (source C): depth of the ring, stagger, probes, the 320 row."""
+"""Evidence on the post "Pipelining" (source C): depth of the ring, stagger, probes, the 320 row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cells(m: int) -> pd.DataFrame:
 
 
 def best_cell() -> str:
-    """Whether the best cell of the published table is ours too."""
+    """A sentence that compares the best cell of the published table with ours."""
     found = {m: cells(m) for m in CUBES}
     best = {m: table["ours"].idxmax() for m, table in found.items()}
     same = all(cell == published()["speedup"].idxmax() for cell in best.values())
@@ -78,7 +78,7 @@ def stagger_table(m: int) -> str:
 
 
 def few_stages() -> str:
-    """What few stages cost, with a slot held back and without."""
+    """The cost of too few stages, with a slot held back and without."""
     prompt, late = by_stages(0), by_stages(1)
     told = {
         count: f"{prompt[count].median():.3f} at the median, {prompt[count].xs(4, level='k_depth').median():.2f} at "
@@ -95,7 +95,7 @@ def few_stages() -> str:
 
 
 def many_stages() -> str:
-    """What too many stages cost, and whether barriers are the cause."""
+    """The cost of too many stages, with the time at barriers."""
     flat = joint(0)
     best = ran("joint").loc[ran("joint").groupby("problem")["speedup"].idxmax()]
     there = (best["stages"].between(3, 6) & (best["k_depth"] == 4)).sum()
@@ -123,7 +123,7 @@ def many_stages() -> str:
 
 
 def starved() -> str:
-    """What the meter says of 64 x 128 at depth 4 with nine stages at 8192^3."""
+    """Waits of 64 x 128 at depth 4 with nine stages at 8192^3, by the meter."""
     rows = probed().reset_index()
     metered = rows.query("peek == 'True' and tile == '64x128' and k_depth == 4 and m == 8192").iloc[0]
     return (
@@ -135,7 +135,7 @@ def starved() -> str:
 
 
 def shares() -> str:
-    """How much of the variance of a problem each parameter of the joint space explains, in percent (fANOVA)."""
+    """Percentage of a problem's variance that each parameter of the joint space explains (fANOVA)."""
     study = recorded("joint")
     found = importances(checked(study.provenance["spec"], "joint"), study.stage("sweep"))
     table = pd.DataFrame({place: one["parameters"] for place, one in found.items()}).T
@@ -206,7 +206,7 @@ def probed() -> pd.DataFrame:
 
 
 SIDES = {"producer": "producer", "consumer": "consumer", "both": "True"}
-"""What probes, and how the parameter says it."""
+"""Roles that probe, and the parameter's value for each."""
 
 
 def gains() -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
@@ -230,7 +230,7 @@ NEAR = 0.9
 
 
 def peek_table() -> str:
-    """What probes are worth, side by side."""
+    """Gain of probing, by role."""
     found, clear, none = gains()
     near, table = none >= NEAR, {}
     for name in SIDES:
@@ -246,7 +246,7 @@ def peek_table() -> str:
 
 
 def token() -> str:
-    """Whether the rule of success against failure says where a probe pays."""
+    """Comparison of the probes' success rate with their gain."""
     found, clear, none = gains()
     hits = probed().groupby(level=KERNEL)[["producer_hit_pct", "consumer_hit_pct"]].max().reindex(found.index)
     told = []
@@ -269,7 +269,7 @@ def token() -> str:
 
 
 def waits_table() -> str:
-    """What a consumer waits in full rings of 256 x 128 at 8192^3, by depth and stagger."""
+    """A consumer's waits in full rings of 256 x 128 at 8192^3, by depth and stagger."""
     rows = probed().xs("True", level="peek").query(f"problem == '{CUBES[8192]}' and tile == '256x128'").reset_index()
     rows = rows.sort_values(["k_depth", "stagger"])
     table = pd.DataFrame(
@@ -301,7 +301,7 @@ def row_320() -> str:
 
 
 def quarter() -> str:
-    """What four consumers cost beside two, and two gain beside one."""
+    """Cost of four consumers over two, and gain of two over one."""
     split = rows_of(recorded("consumers"), "sweep")
     follow = ("epi_n", "epi_buffers")
     quarters, halves = (pairs_by(split, "consumers", few, many, follow)["ratio"] for few, many in ((2, 4), (1, 2)))
@@ -312,7 +312,7 @@ def quarter() -> str:
 
 
 def spill_table() -> str:
-    """What compiling says of 320 x 128 and of 256 x 128 with one consumer, at depth 4, with their speed at 8192^3."""
+    """Compiled resources of 320 x 128 and of 256 x 128 with one consumer, at depth 4, and their speed at 8192^3."""
     rows = ran("naive-320").query("k_depth == 4 and m == 8192").sort_values(["tile", "consumers", "spills"])
     table = pd.DataFrame(
         {
@@ -337,7 +337,7 @@ def joint_best_table() -> str:
 
 
 def by_stages_table() -> str:
-    """What each number of stages reaches of the best one of its depth, stagger 0."""
+    """Share of the depth's best speed that each number of stages reaches, stagger 0."""
     medians = by_stages(0).groupby(level="k_depth").median()
     table = medians[[1, 2, 3, 4, 5, 6]].map(lambda one: f"{one:.2f}" if one == one else "")
     return page_table(table.rename(columns=str), "K depth \\ stages")

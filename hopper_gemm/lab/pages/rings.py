@@ -1,4 +1,4 @@
-"""What the recorded rows say of the pipeline classes (source A) and of the two tilus pages (sources B and D)."""
+"""Evidence on the pipeline classes (source A) and on the two tilus pages (sources B and D)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rungs(name: str) -> dict[str, Step]:
 
 
 def worth(name: str, study: str = "ring", regime: str = "burst") -> str:
-    """What a rung is worth over the one that it starts from, at each cube."""
+    """Gain of a rung over the rung that it starts from, at each cube."""
     found = (one for one in rungs(study)[name].results if one.group.regime == regime)
     return ", ".join(f"{percent(1 + one.gain, 2)} at {one.group.m}^3" for one in found if one.gain is not None)
 
@@ -58,7 +58,7 @@ def ring_table() -> str:
 
 
 def over_serial() -> str:
-    """What a ring of two to four stages gains over one stage, at equal occupancy and in the ladder."""
+    """Gain of a ring of two to four stages over one stage, at equal occupancy and in the ladder."""
     rates = joint(0).query("k_depth == 4").set_index([*RING, "stages"])["speedup"].unstack("stages")
     ratio = rates[[2, 3, 4]].max(axis=1) / rates[1]
     two = {one.group.place: 1 + one.gain for one in rungs("ladder")["two stages"].results if one.gain is not None}
@@ -72,12 +72,12 @@ def over_serial() -> str:
 
 
 def own_warp() -> str:
-    """What a warp of its own for the loads is worth, and two consumers."""
+    """Gain of a dedicated load warp, and of two consumers."""
     return f"confirmed: `specialised` over `multistage` in bursts {worth('specialised', 'ladder')}"
 
 
 def stage_counts() -> str:
-    """How much of the best number of stages one, two and three of them reach."""
+    """Share of the best speed that one, two and three stages reach."""
     shares = by_stages(0)
     told = ", ".join(f"{name} {shares[count].median():.2f}" for count, name in enumerate(("one", "two", "three"), 1))
     return (
@@ -88,7 +88,7 @@ def stage_counts() -> str:
 
 
 def unroll() -> str:
-    """What unrolling by the stages is worth, with and without a producer warp."""
+    """Gain of unrolling by the stages, with and without a producer warp."""
     grid = pairs_by(ran("tilus-grid"), "unroll", False, True)["ratio"]
     return (
         f"on B's own kind of kernel, without a producer warp, a little: in bursts {worth('unrolled', 'ladder')}, in "
@@ -98,7 +98,7 @@ def unroll() -> str:
 
 
 def swizzled() -> str:
-    """What groups of tiles are worth on the grid that D autotunes."""
+    """Gain of tile groups on the grid that D autotunes."""
     plain = ran("tilus-grid").query("unroll == False")
     eight, four = (pairs_by(plain, "swizzle", 1, width)["ratio"] for width in (8, 4))
     return (
@@ -120,7 +120,7 @@ def grid_best_table() -> str:
 
 
 def types() -> str:
-    """What fp16 changes beside bf16."""
+    """Change from bf16 to fp16."""
     rows = ran("fp16").copy()
     rows["size"] = rows["problem"].str.removesuffix(" fp16")
     table = rows.pivot(index="size", columns="dtype", values=["tflops", "speedup", "sm_mhz"]).astype(float)
@@ -132,7 +132,7 @@ def types() -> str:
 
 
 def abstraction() -> str:
-    """What cutlass.pipeline costs beside barriers written by hand."""
+    """Cost of cutlass.pipeline over hand-written barriers."""
     return (
         "not compared as D does, a class of one's own with the same waits by hand; our own ring is such a class. "
         "Compared is cutlass.pipeline in the same kernel, which is nearly free: beside barriers written by hand, in "
@@ -142,7 +142,7 @@ def abstraction() -> str:
 
 
 def elected() -> str:
-    """Who arrives on a barrier."""
+    """Arrivals on a barrier, by kind."""
     everyone = worth("all consumers' threads")
     return (
         f"hardly: every consumer thread arriving {everyone}, beside one predicated lane of each warp; an elected one "
@@ -152,7 +152,7 @@ def elected() -> str:
 
 
 def packed() -> str:
-    """What a place in the ring costs in one integer instead of two."""
+    """Cost of a ring position in one integer instead of two."""
     return (
         f"one integer gains nothing: in bursts {worth('packed state', 'ladder')}, in steady state "
         f"{worth('packed state', 'ladder', 'steady')}. Any number of stages; with one the two are the same xor"
@@ -160,7 +160,7 @@ def packed() -> str:
 
 
 def mixed() -> str:
-    """What one barrier for TMA bytes and cp.async arrivals costs, and two barriers for two TMA loads."""
+    """Cost of one barrier for TMA bytes and cp.async arrivals, and of two barriers for two TMA loads."""
     return (
         "both work. A and B by TMA on one barrier is what this kernel does; a barrier each "
         f"{worth('two full barriers')}. TMA and cp.async on one barrier is slower, {worth('TMA and cp.async')} beside "
@@ -171,7 +171,7 @@ def mixed() -> str:
 
 
 def relaxed() -> str:
-    """What a relaxed wait is worth."""
+    """Gain of a relaxed wait."""
     return f"it makes no other machine code of a wait; {worth('relaxed waits')}"
 
 
@@ -197,7 +197,7 @@ def working_sets() -> pd.DataFrame:
 
 
 def working_set() -> str:
-    """Whether DRAM reads what the panels of each wave weigh."""
+    """DRAM reads beside the bytes of the panels of each wave."""
     found = working_sets()
     small = found[found["cube"] < 16384]["counted / predicted"]
     return (
@@ -217,7 +217,7 @@ def traced() -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
 
 
 def overlaps(name: str) -> dict[str, float]:
-    """What is under way in stages 16 to 48 of a traced tile, on average over time.
+    """Loads and wgmma under way in stages 16 to 48 of a traced tile, on average over time.
 
     Returns:
         ``clocks`` of a stage, ``wgmma`` clocks that its math takes by itself, ``group``: share of the time in which a
@@ -261,7 +261,7 @@ def best_widths() -> str:
 
 
 def timeline_table() -> str:
-    """Who overlaps what in stages 16 to 48 of a traced tile."""
+    """Overlap of roles in stages 16 to 48 of a traced tile."""
     lines = {}
     for name in traced():
         found = overlaps(name)

@@ -35,7 +35,7 @@ def seed_finals() -> str:
 
 
 def seed_idle() -> str:
-    """How busy the tensor cores are in cells with no load ahead, and in the best cells of two rows."""
+    """Tensor-core activity in cells with no load ahead, and in the best cells of two rows."""
     rows = ran("seed-table").query("regime == 'burst'")
     busy = rows["tensor_active"].astype(float)
     none = busy[rows["stages"] - 1 - rows["stagger"] <= 0]
@@ -48,7 +48,7 @@ def seed_idle() -> str:
 
 
 def clusters_of_four() -> str:
-    """What clusters of four CTAs cost in the ladder."""
+    """Cost of clusters of four CTAs in the ladder."""
     lines = [
         (name, cube(f"{one.group.m}x{one.group.n}x{one.group.k}"), one.group.regime, percent(1 + one.gain))
         for name in ("cluster 2x2", "cluster 4x1")
@@ -68,7 +68,7 @@ def regimes() -> str:
 
 
 def data() -> str:
-    """What other data change: rates of ours and of cuBLAS over those on normal data, and our speedup."""
+    """Effect of other data: rates of ours and of cuBLAS over those on normal data, and our speedup."""
     rows = ran("data").copy()
     rows["cuBLAS"] = rows["baseline_us"].astype(float) ** -1
     lines = []
@@ -83,7 +83,7 @@ def data() -> str:
 
 
 def l2_promotion() -> str:
-    """What another L2 promotion is worth beside 128 B."""
+    """Gain of another L2 promotion over 128 B."""
     rates = ran("l2-promotion").pivot_table(index=["problem", "tile"], columns="l2_promotion", values="speedup")
     table = rates.div(rates[128], axis=0).drop(columns=128).map(percent)
     table.index = [f"{cube(problem)}, {tile}" for problem, tile in table.index]
@@ -102,7 +102,7 @@ def tile_shapes() -> str:
 
 
 def workspace() -> str:
-    """What a faster exchange through the workspace brought, by the number of parts."""
+    """Gain of a faster exchange through the workspace, by the number of parts."""
     keys = [*GROUP, "context", *FIELDS]
     both = ran("split-k-again").merge(ran("split-k")[[*keys, "time_us"]], on=keys, suffixes=("", "_before"))
     gains = (both["time_us_before"] / both["time_us"])[both["reduction"] == "workspace"].groupby(both["split_k"])
@@ -111,7 +111,7 @@ def workspace() -> str:
 
 
 def early() -> str:
-    """What PDL is worth, chained, where one CTA runs on an SM."""
+    """Gain of PDL, chained, with one CTA on an SM."""
     lines = []
     for name in ("early", "early-long"):
         pairs = pairs_by(ran(name).query("ctas_per_sm == 1"), "pdl", False, True)
@@ -122,7 +122,7 @@ def early() -> str:
 
 
 def interleaved() -> str:
-    """What parts of every so many stages are worth beside runs of stages, by problem and cluster."""
+    """Gain of interleaved split-K parts over contiguous ones, by problem and cluster."""
     pairs = pairs_by(ran("deep-k"), "interleave_k", False, True)
     lines = [
         (problem, cluster, reach(part["ratio"]), percent(part["ratio"].median()), str(len(part)))
@@ -145,7 +145,7 @@ def ways_out() -> str:
 
 
 def samplers() -> str:
-    """How often the recorded simulation of the space found the best after 5 % of it."""
+    """Share of recorded simulations that found the best of the space after 5 % of it."""
     runs = json.loads((recorded("space").path / "simulation.json").read_text())
     shown = {"gp": "gp", "gp-blind": "without the model prior", "random": "random search"}
     table = pd.DataFrame(

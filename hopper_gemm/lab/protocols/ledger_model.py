@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hopper_gemm.kernel.sums.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
-from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 
 Fault = Literal["", "early clear", "torn alone", "no turn", "late sums"]
 """A mistake to make: clear the word before all have filed; set ``alone`` by a plain store; do not turn the word over;

@@ -150,7 +150,7 @@ def published(
 
 
 class Coverage(NamedTuple):
-    """How often the intervals of one class of duration were right.
+    """Coverage of the intervals of one class of duration.
 
     Args:
         most_us: upper end of the class.

@@ -1,4 +1,4 @@
-"""What goes to a worker and what comes back: tasks out, rows in; and how a worker's children answer it.
+"""Messages between coordinator and worker: tasks out, rows in; and the replies of a worker's children.
 
 Children alone hold a CUDA context, and may be killed at any moment.
 """
@@ -115,7 +115,7 @@ def measuring(store: Path | None, seed: int) -> Handler:
 
 def naming() -> Handler:
     """The handler of the child that names baselines' kernels: the profiler slows what its process launches later."""
-    from hopper_gemm.tune.measure.naming import baseline_kernel
+    from hopper_gemm.tune.measure.baselines.naming import baseline_kernel
 
     return lambda asked: baseline_kernel(*asked)
 

@@ -311,7 +311,7 @@ class Worker:
 
 
 def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
-    """What the measuring child is asked for a point, and the seconds that it may take."""
+    """The request to the measuring child for a point, and the seconds that it may take."""
     if task.method == "host":
         return ("host_times", {"problem": point.problem}), RUN_SECONDS
     assert not isinstance(task.method, LaunchCounter)
@@ -322,7 +322,7 @@ def request_of(task: Task, point: Point, following: Point | None) -> tuple[Reque
 
 
 def kernels_of(task: Task) -> list[KernelId | None]:
-    """What must be compiled for each point of a task; None for a baseline."""
+    """The kernel to compile for each point of a task; None for a baseline."""
     observer = task.method.observer if isinstance(task.method, LaunchCounter) else ""
     return [None if point.is_baseline else _kernel_of(point, observer) for point in task.points]
 

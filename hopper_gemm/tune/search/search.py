@@ -160,7 +160,7 @@ class Search:
         return place.spent + (0.0 if place.started is None else self._clock() - place.started)
 
     def _over(self, place: _Place) -> bool:
-        """Whether a place has used up its share of what the places that are closed left over."""
+        """Return True if a place has used up its share of the seconds that closed places left."""
         seconds = self._spec.budget.seconds
         if seconds is None or self._owed.get(place.name, 0) > 0:
             return False
@@ -247,7 +247,7 @@ class _Place:
 
     @property
     def open(self) -> bool:
-        """Whether anything is still to be proposed or told."""
+        """Return True if anything is still to be proposed or told."""
         return bool(self.waiting or self.pending or (self.room and not self.closed))
 
     @property

@@ -96,12 +96,12 @@ def lost_rows(folder: Path, about: Mapping[str, Any], rows: Sequence[Row], diges
 
 
 def has_rows(folder: Path) -> bool:
-    """Whether a folder holds rows, packed or not."""
+    """Return True if a folder holds rows, packed or not."""
     return (folder / ROWS).is_file() or packed(folder).is_file()
 
 
 def packed(folder: Path) -> Path:
-    """Where a folder's rows lie once they are packed."""
+    """Path of a folder's packed rows."""
     return folder / f"{ROWS}.xz"
 
 
@@ -119,7 +119,7 @@ def recorded_folders(name: str = "*") -> list[Path]:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Where a study's figures come from.
+    """Origin of a study's figures.
 
     Raises:
         ResultsError: no such file, or a key is missing or of the wrong type.
@@ -205,7 +205,7 @@ def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _agrees(line: str, names: Sequence[str]) -> bool:
-    """Whether a line was written under these column names, and is whole."""
+    """Return True if a line was written under these column names, and is whole."""
     with suppress(ValueError):
         return bool(values_of(line, names))
     return False

@@ -1,4 +1,4 @@
-"""What tuning a problem found: the winner, the next best, and why one is ahead."""
+"""Result of tuning a problem: the winner, the runner-up, and the reasons of its lead."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What tuning found.
+    """Result of tuning a problem.
 
     Args:
         problem, regime, context: what was tuned.

@@ -1,4 +1,4 @@
-"""What a study shows: tables for a person, on a terminal or a page, and the rows behind their cells for a program."""
+"""Views of a study: tables for a person, on a terminal or a page, and the rows behind their cells for a program."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def view(
     cols: str | None = None,
     value: str = "speedup",
 ) -> View:
-    """What a study shows: a comparison its baselines, a ladder its rungs, any other study pivots of its sweep.
+    """The view of a study: baselines of a comparison, rungs of a ladder, pivots of any other sweep.
 
     Args:
         study: that was read.

@@ -1,4 +1,4 @@
-"""What became of the sources' claims follows from the recorded rows."""
+"""Verdicts on the sources' claims follow from the recorded rows."""
 
 from __future__ import annotations
 

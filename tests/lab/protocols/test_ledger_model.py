@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from hopper_gemm.kernel.sums.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.model import hopper
-from hopper_gemm.model.ledger import ALONE, ARRIVED, FILED, FILED_ONE, TURN
 from hopper_gemm.model.rules.shape import CTAS_PER_SM
 from hopper_gemm.model.rules.technique import PARTS_MAX
 from tests.each import each

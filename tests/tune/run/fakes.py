@@ -210,7 +210,7 @@ def naming() -> Any:
 
 
 def measured(log: Path) -> Counter[str]:
-    """How often each config was measured, by label; controls are ``cublas``."""
+    """Number of measurements of each config, by label; controls are ``cublas``."""
     lines = log.read_text().splitlines() if log.is_file() else []
     return Counter(line.split(" ", 6)[6] for line in lines if line.startswith("measure "))
 

@@ -296,7 +296,7 @@ def test_a_torn_last_line_is_packed_with_its_file_and_is_no_row(tmp_path):
 
 
 def test_rows_that_do_not_come_back_are_not_packed_and_stay(tmp_path, monkeypatch):
-    """What was compressed is read before the CSV goes."""
+    """The compressed rows are read back before the CSV goes."""
     write_study(tmp_path, *ENDED)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     compress = lzma.compress

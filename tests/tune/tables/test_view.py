@@ -54,7 +54,7 @@ def test_every_recorded_study_is_numbers_to_pandas_and_fits_80_columns():
 
 
 def test_rows_of_a_table_are_those_of_its_cells(tmp_path):
-    """Of the configs that share a cell the fastest; one that did not run says why and has no figure."""
+    """The fastest of the configs that share a cell; a config that did not run has a reason and no figure."""
     kept = [row(tile_m=64, speedup=0.9), row(tile_m=64, peek=False, speedup=0.8), row("illegal", "a rule", tile_m=128)]
     rows = view(read_study(write_study(tmp_path, *kept))).rows
     assert rows[["problem", "tile_m", "status", "reason"]].to_numpy().tolist() == [

@@ -40,7 +40,7 @@ LIBRARIES = ("torch", "nvidia-cublas")
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """What is compared, and how.
+    """Question of a comparison: problems, baselines and conditions.
 
     Args:
         name, question: of the list of problems.

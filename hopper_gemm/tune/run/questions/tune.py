@@ -69,7 +69,7 @@ FINALS = 8
 
 @dataclass(frozen=True)
 class Options:
-    """How problems are tuned.
+    """Options of a search.
 
     Args:
         regime, context: where it is timed.

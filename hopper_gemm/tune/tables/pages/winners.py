@@ -51,7 +51,7 @@ class Winner:
 
 
 def is_list(about: Mapping[str, Any]) -> bool:
-    """Whether a study, by its provenance, searched several problems, each by itself."""
+    """Return True if a study, by its provenance, searched several problems, each by itself."""
     spec = about["spec"]
     searched = spec.get("sampler", "exhaustive") != "exhaustive" and spec.get("across", "each") == "each"
     return searched and len(spec.get("problems", ())) > 1
