@@ -14,14 +14,16 @@ from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
+    from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.kernels import chained
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.prebuild import prebuild
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul", "prebuild", "use_table"]
+__all__ = ["GemmConfig", "GemmProblem", "chained", "fallback", "matmul", "prebuild", "use_table"]
 
 _SERVED = {
     "chained": "hopper_gemm.serve.kernels",
+    "fallback": "hopper_gemm.serve.fallback",
     "matmul": "hopper_gemm.serve.matmul",
     "prebuild": "hopper_gemm.serve.prebuild",
     "use_table": "hopper_gemm.model.lookup",

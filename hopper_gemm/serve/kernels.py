@@ -15,7 +15,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import CHANGES, slug
+from hopper_gemm.model.tuned import CHANGES, Pick, slug
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int], LoadedKernel] = {}
 """Loaded kernels, never dropped: a captured graph launches its kernel as long as the graph exists."""
@@ -75,17 +75,22 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
 def default_config(problem: GemmProblem, device: int = 0) -> Kernel:
     """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
     :func:`hopper_gemm.use_table`, else the analytic model's choice."""
+    return pick_for(problem, device).config
+
+
+def pick_for(problem: GemmProblem, device: int = 0) -> Pick:
+    """:func:`default_config`, and where it comes from."""
     return _picked(problem, MODE.context, device, CHANGES.count)
 
 
 @lru_cache(maxsize=4096)
-def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Kernel:
-    """The config for a problem; cached until the tables change."""
+def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Pick:
+    """The pick for a problem; cached until the tables change."""
     kind = _kind(device)
     found = find(_tables(kind, changes), problem, context=context)
     if found.entry is not None and kind not in (None, found.entry.kind):
         _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
-    return found.config
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,14 +10,22 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import problem_reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve.checks import DTYPES, check_device, check_matrices, check_memory, refuse_foreign
-from hopper_gemm.serve.kernels import MODE, kernel_for
+from hopper_gemm.serve.checks import (
+    DTYPES,
+    UnsupportedError,
+    check_fit,
+    check_memory,
+    check_supported,
+    refuse_foreign,
+)
+from hopper_gemm.serve.fallback import POLICY, launch_torch, torch_is_faster, torch_mm
+from hopper_gemm.serve.fallback import fallback as falling_back
+from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
 from hopper_gemm.serve.operands import copied_pair, extent, has_rows, reaches
 from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
 
@@ -29,6 +37,7 @@ def matmul(
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     config: GemmConfig | None = None,
+    fallback: str | None = None,
 ) -> torch.Tensor:
     """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`, with gradients.
 
@@ -48,6 +57,8 @@ def matmul(
             :func:`hopper_gemm.use_table`), else the choice of an analytic model: for a launch between other
             kernels, or within :func:`hopper_gemm.chained` for launches back to back. Neither gradients nor
             torch.compile take one.
+        fallback: ``"never"``, ``"unsupported"`` or ``"faster"``: what torch.mm runs instead; by default that of the
+            thread, see :func:`hopper_gemm.fallback`.
 
     Where gradients are recorded or a model is traced, the call is ``torch.ops.hopper_gemm.mm``
     (:mod:`hopper_gemm.serve.ops`): gradients are products of the same kernel, and torch.compile makes no break.
@@ -61,19 +72,22 @@ def matmul(
     it, pad a weight once.
 
     Raises:
-        TypeError: no plain torch tensors, an element type that is not supported, types that differ, or an output of a
-            third type.
+        TypeError: no torch tensors, types that differ, or an output of a third type.
         ValueError: shapes that do not fit, an illegal config, or an ``out`` that shares memory with an operand or with
             itself.
-        RuntimeError: the tensors are not on a Hopper GPU; or ``out`` or ``config`` is given where a gradient is
-            recorded.
+        RuntimeError: ``out`` or ``config`` is given where a gradient is recorded.
+        UnsupportedError: a TypeError or RuntimeError where nothing falls back: the element type is not supported, or
+            the tensors are not plain ones on a Hopper GPU.
 
     Example:
         >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
     if is_dynamo_compiling():
-        return _operator(a, b, out, out_dtype, config)
+        return _operator(a, b, out, out_dtype, config, fallback)
+    if fallback is not None:
+        with falling_back(fallback):
+            return matmul(a, b, out=out, out_dtype=out_dtype, config=config)
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
             return _operator(a, b, out, out_dtype, config)
@@ -81,7 +95,7 @@ def matmul(
             key: Any = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
-                out_dtype, config, MODE.context,
+                out_dtype, config, MODE.context, POLICY.fallback,
             )  # fmt: skip
         else:
             if out.requires_grad and torch.is_grad_enabled():
@@ -90,7 +104,7 @@ def matmul(
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
                 out.shape, out.stride(), out.dtype, out.get_device(), out.is_neg(), type(out),
-                out_dtype, config, MODE.context,
+                out_dtype, config, MODE.context, POLICY.fallback,
             )  # fmt: skip
         known = _known.get(key)
     except (AttributeError, TypeError):
@@ -127,7 +141,7 @@ _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 _KNOWN_MOST = 4096
 """Most launches kept in ``_known``; beyond it all are dropped."""
 
-_known: dict[Any, tuple[LoadedKernel, int | None, int, int, int]] = {}
+_known: dict[Any, tuple[Callable[..., None], int | None, int, int, int]] = {}
 """Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context; not
 addresses. Each: the kernel; the device that must be current, None on a host that has only one; the extents of the
 operands and the output, in bytes."""
@@ -155,12 +169,13 @@ def _first(
         return _operator(a, b, out, out_dtype, config)
     remembered = _known
     refuse_foreign(a, b, out, config)
+    check_fit(a, b, out, out_dtype)
+    if _falls_back(a, b, out, config):
+        return torch_mm(a, b, out, out_dtype)
     if a.is_neg() or b.is_neg():
         return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
-    check_matrices(a, b, out, out_dtype)
     if out is not None:
         check_memory(out, a, b)
-    check_device(a.device)
     dtype = out.dtype if out is not None else out_dtype or a.dtype
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, n, k):
@@ -171,7 +186,8 @@ def _first(
     problem, index = _problem(a, b, dtype), a.get_device()
     product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
     with torch.cuda.device(index), _loading_allowed():
-        kernel = kernel_for(problem, index, config)
+        faster = config is None and POLICY.fallback == "faster" and torch_is_faster(pick_for(problem, index))
+        kernel = launch_torch if faster else kernel_for(problem, index, config)
         kernel(a, b.t(), product)
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
@@ -186,21 +202,45 @@ def _operator(
     out: torch.Tensor | None,
     out_dtype: torch.dtype | None,
     config: GemmConfig | None,
+    fallback: str | None = None,
 ) -> torch.Tensor:
-    """The product as an operator of torch's, for autograd and for tracing."""
-    if not _traced(a, b):
+    """The product as an operator of torch's, for autograd and for tracing. What is traced falls back by its type alone:
+    which device it will run on is not known."""
+    if _traced(a, b):
+        known = a.dtype in DTYPES or (fallback or POLICY.fallback) == "never" or config is not None
+        falls_back = not known and a.dtype == b.dtype and not torch.is_autocast_enabled(a.device.type)
+    else:
         refuse_foreign(a, b, out, config)
-        check_device(a.device)
+        falls_back = not _cast(a) and _falls_back(a, b, out, config)
     if config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
+    if falls_back:
+        check_fit(a, b, out, out_dtype)
     if out is None:
-        return mm(a, b, out_dtype)
+        return torch_mm(a, b, None, out_dtype) if falls_back else mm(a, b, out_dtype)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or out.requires_grad):
         raise RuntimeError("out must be None where a gradient is recorded; use what is returned, or torch.no_grad()")
     if out_dtype not in (None, out.dtype):
         raise ValueError(f"out_dtype must be that of out, {out.dtype}, but got {out_dtype}; leave it out")
+    if falls_back:
+        return torch_mm(a, b, out)
     mm_out(a, b, out)
     return out
+
+
+def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: GemmConfig | None) -> bool:
+    """Return True if torch.mm runs a call that the kernel cannot.
+
+    Raises:
+        UnsupportedError: the kernel cannot, and the policy or a config allows nothing else.
+    """
+    try:
+        check_supported(a, b, out)
+    except UnsupportedError:
+        if POLICY.fallback == "never" or config is not None:
+            raise
+        return True
+    return False
 
 
 def _traced(*tensors: Any) -> bool:
