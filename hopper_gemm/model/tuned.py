@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose
@@ -281,10 +282,10 @@ def served(entry: TunedEntry, regime: str, context: str, table: Path | None = No
     return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """The model's choice, the entries' configs among its candidates."""
+def modelled(entries: Iterable[TunedEntry], problem: GemmProblem, chip: Chip = SXM) -> Pick:
+    """The model's choice for a GPU, the entries' configs among its candidates."""
     configs = dict.fromkeys(without_pdl(entry.config) for entry in entries)
-    return Pick(choose(problem, filter(is_legal, configs)), "model")
+    return Pick(choose(problem, filter(is_legal, configs), chip), "model")
 
 
 def without_pdl(config: Kernel) -> Kernel:

@@ -11,7 +11,9 @@ from functools import lru_cache
 import torch
 
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
+from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import CLUSTER_SIZES, COMPUTE_CAPABILITY, SXM, Chip
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
@@ -87,7 +89,7 @@ def pick_for(problem: GemmProblem, device: int = 0) -> Pick:
 def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Pick:
     """The pick for a problem; cached until the tables change."""
     kind = _kind(device)
-    found = find(_tables(kind, changes), problem, context=context)
+    found = find(_tables(kind, changes), problem, context=context, chip=chip_of(device))
     if found.entry is not None and kind not in (None, found.entry.kind):
         _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
     return found
@@ -103,6 +105,18 @@ def _warn_of_other_gpu(gpu: str, table: str, changes: int) -> None:
     """Warn once in a process for each table and GPU, until the tables change."""
     text = f"{table} was measured on an {gpu}, which is another kind of GPU; tune here, or hopper_gemm.use_table(None)"
     warnings.warn(text, stacklevel=2)
+
+
+@lru_cache(maxsize=64)
+def chip_of(device: int = 0) -> Chip:
+    """What a GPU has, as its driver says; an H200 where torch sees no Hopper GPU."""
+    if not torch.cuda.is_available():
+        return SXM
+    about = torch.cuda.get_device_properties(device)
+    if (about.major, about.minor) != COMPUTE_CAPABILITY:
+        return SXM
+    with torch.cuda.device(device):
+        return Chip(about.multi_processor_count, about.L2_cache_size, tuple(map(resident_clusters, CLUSTER_SIZES)))
 
 
 @lru_cache(maxsize=64)
