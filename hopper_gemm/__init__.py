@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.kernels import chained
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.prebuild import prebuild
+    from hopper_gemm.serve.warmup import warmup
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "fallback", "matmul", "prebuild", "use_table"]
+__all__ = ["GemmConfig", "GemmProblem", "chained", "fallback", "matmul", "prebuild", "use_table", "warmup"]
 
 _SERVED = {
     "chained": "hopper_gemm.serve.kernels",
@@ -27,6 +28,7 @@ _SERVED = {
     "matmul": "hopper_gemm.serve.matmul",
     "prebuild": "hopper_gemm.serve.prebuild",
     "use_table": "hopper_gemm.model.lookup",
+    "warmup": "hopper_gemm.serve.warmup",
 }
 """Imported when first asked for, since some bring torch and the DSL along."""
 

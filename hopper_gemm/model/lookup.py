@@ -13,6 +13,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import (
     CHANGES,
     FILE,
+    WARMUP,
     Pick,
     TunedEntry,
     TunedTableError,
@@ -122,7 +123,8 @@ def find(
 
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
-    kernels, and vice versa. The regime does not: a user's own steady entry is served before a recorded burst entry.
+    kernels, and vice versa; so does an entry of a search, which comes before one of a warm-up. The regime does not: a
+    user's own steady entry is served before a recorded burst entry.
 
     Args:
         among: the tables, in order.
@@ -132,7 +134,7 @@ def find(
         chip: the GPU for which the model chooses.
     """
     found = [(table, best_entry(table.serving, problem, regime, context)) for table in among]
-    ranked = [(entry.context != context, entry, table) for table, entry in found if entry is not None]
+    ranked = [((entry.context != context, entry.study == WARMUP), entry, table) for table, entry in found if entry]
     if not ranked:
         return modelled((entry for table in among for entry in table.entries), problem, chip)
     _, entry, table = min(ranked, key=lambda one: one[0])

@@ -75,19 +75,33 @@ def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip 
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
+    return choices(problem, 1, more, chip)[0]
+
+
+def choices(
+    problem: GemmProblem, count: int, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM
+) -> list[Kernel]:
+    """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
+    arguments that it expects to be best; arguments as for :func:`choose`."""
     able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
-    able = [config for config in able if parts_meet(config, problem, chip)]
+    able = [config for config in able if parts_meet(config, problem, chip)] or [resolve(GemmConfig())]
 
     def seconds(config: Kernel) -> float:
         return predict(config, problem, chip).seconds
 
-    best = min(able, key=seconds, default=resolve(GemmConfig()))
-    if seconds(best) < ROUNDS:
-        return best
-    able = [_with(config, scheduler="dynamic") for config in able]
-    if seconds(best) >= LONG:
-        able = [_with(config, pace=config.pace or PACE) for config in able]
-    return min(able, key=seconds, default=best)
+    ranked = sorted(able, key=seconds)
+    least = seconds(ranked[0])
+    if least >= ROUNDS:
+        able = [_with(config, scheduler="dynamic") for config in able]
+        if least >= LONG:
+            able = [_with(config, pace=config.pace or PACE) for config in able]
+        ranked = sorted(able, key=seconds)
+    binaries: dict[Kernel, Kernel] = {}
+    for config in ranked:
+        binaries.setdefault(config.compiled(), config)
+        if len(binaries) == count:
+            break
+    return list(binaries.values())
 
 
 def _with(config: Kernel, **changes: Any) -> Kernel:

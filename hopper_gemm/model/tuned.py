@@ -23,6 +23,10 @@ from hopper_gemm.model.problem import GemmProblem
 
 FILE = "best_configs.json"
 
+WARMUP = "warmup"
+"""Study of an entry that no search found: the best of a few picks, each timed for some launches. An entry of a search
+comes before it and replaces it; it replaces none."""
+
 STALE_SECONDS = 3600.0
 """Age from which a half-written file counts as left by a killed writer: no write takes an hour."""
 
@@ -43,7 +47,7 @@ class TunedEntry:
         noise: noise floor of that run.
         registers, wgmma, instructions: of the compiled kernel.
         code: digest of its machine code.
-        study: where it was found.
+        study: where it was found; :data:`WARMUP` for an entry of a warm-up.
         gpu: name of the GPU.
         context: isolated or chained; entries older than the distinction are chained.
         board: UUID of the board on which the final ran, where it is known.
@@ -131,7 +135,8 @@ def _entry(raw: Any) -> TunedEntry:
 def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[GemmConfig | None] = ()) -> None:
     """Merge entries into a tuned table: one per problem, regime, context and kind of GPU. A new entry of the same study
     or of the same config replaces the old entry, since the better of two measurements of one config is only the
-    luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster.
+    luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster. An
+    entry of a search replaces one of a warm-up, never the other way round.
     Several processes may write one table: each waits for the lock.
 
     Args:
@@ -147,8 +152,7 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
             known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
             for entry in entries:
                 old = known.get(_key(entry))
-                same = old is not None and (old.study == entry.study or old.config in (entry.config, *beside))
-                if old is None or same or entry.speedup > old.speedup:
+                if old is None or _replaces(entry, old, beside):
                     known[_key(entry)] = entry
             merged = [asdict(known[key]) for key in sorted(known)]
             replace_file(path, (json.dumps(merged, indent=1, allow_nan=False) + "\n").encode())
@@ -157,6 +161,13 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
             f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
         ) from None
     CHANGES.happened()
+
+
+def _replaces(entry: TunedEntry, old: TunedEntry, beside: Collection[GemmConfig | None]) -> bool:
+    if (entry.study == WARMUP) != (old.study == WARMUP):
+        return old.study == WARMUP
+    same = old.study == entry.study or old.config in (entry.config, *beside)
+    return same or entry.speedup > old.speedup
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -233,13 +244,14 @@ class Pick:
     Args:
         config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
-            very problem in another one; ``"model"``: untuned, the analytic model chose.
+            very problem in another one; ``"warmup"``: the best of a few timed picks; ``"model"``: untuned, the
+            analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, if there is one.
     """
 
     config: Kernel
-    how: Literal["tuned", "other regime", "other context", "model"]
+    how: Literal["tuned", "other regime", "other context", "warmup", "model"]
     entry: TunedEntry | None = None
     table: Path | None = None
 
@@ -265,10 +277,10 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
 
 def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
     """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
-    is preferred to one of the same regime."""
+    is preferred to one of a search, and that to one of the same regime."""
     return min(
         (entry for entry in entries if entry.problem == problem and is_legal(entry.config, problem)),
-        key=lambda entry: (entry.context != context, entry.regime != regime, -entry.speedup),
+        key=lambda entry: (entry.context != context, entry.study == WARMUP, entry.regime != regime, -entry.speedup),
         default=None,
     )
 
@@ -279,6 +291,8 @@ def served(entry: TunedEntry, regime: str, context: str, table: Path | None = No
     if entry.context != context:
         config = without_pdl(entry.config) if context == "isolated" else entry.config
         return Pick(config, "other context", entry, table)
+    if entry.study == WARMUP:
+        return Pick(entry.config, "warmup", entry, table)
     return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 

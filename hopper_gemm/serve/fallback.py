@@ -74,7 +74,8 @@ def checked(policy: str) -> str:
 def torch_is_faster(picked: Pick) -> bool:
     """Return True if torch.mm was faster by :data:`GAIN` than a picked kernel, where that was measured in the context
     of the pick."""
-    return picked.how in ("tuned", "other regime") and picked.entry is not None and picked.entry.speedup * GAIN < 1.0
+    measured = picked.how in ("tuned", "other regime", "warmup")
+    return measured and picked.entry is not None and picked.entry.speedup * GAIN < 1.0
 
 
 def torch_mm(

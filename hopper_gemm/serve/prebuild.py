@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,6 +69,16 @@ def prebuild(
     asked = [filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)) for one in problems]
     configs = {one: find(among, one, context=context, chip=chip).config for one in dict.fromkeys(asked)}
     kernels = list(dict.fromkeys(KernelId.of(config, one) for one, config in configs.items()))
+    return build(kernels, store, workers, watch)
+
+
+def build(
+    kernels: Sequence[KernelId],
+    store: Path | None = None,
+    workers: int | None = None,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Prebuilt:
+    """Compile kernels, each given once, into a store that lacks them; arguments as for :func:`prebuild`."""
     folder = store or default_store()
     known = KernelStore(folder)
     missing = [kernel for kernel in kernels if known.report(kernel) is None]
