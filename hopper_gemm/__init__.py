@@ -14,13 +14,14 @@ from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
-    from hopper_gemm.serve.kernels import chained
+    from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.prebuild import prebuild
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul", "prebuild", "use_table"]
+__all__ = ["GemmConfig", "GemmProblem", "batch_invariant", "chained", "matmul", "prebuild", "use_table"]
 
 _SERVED = {
+    "batch_invariant": "hopper_gemm.serve.kernels",
     "chained": "hopper_gemm.serve.kernels",
     "matmul": "hopper_gemm.serve.matmul",
     "prebuild": "hopper_gemm.serve.prebuild",

@@ -132,4 +132,4 @@ def find(among: Sequence[Table], problem: GemmProblem, regime: str = "burst", co
     if not ranked:
         return modelled((entry for table in among for entry in table.entries), problem)
     _, entry, table = min(ranked, key=lambda one: one[0])
-    return served(entry, regime, context, table.path)
+    return served(entry, problem, regime, context, table.path)

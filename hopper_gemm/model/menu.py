@@ -15,6 +15,7 @@ from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle
+from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 WIDE = {
@@ -63,6 +64,14 @@ def menu() -> tuple[Kernel, ...]:
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
 
 
+def able_on(problem: GemmProblem, more: Iterable[Kernel] = ()) -> list[Kernel]:
+    """The kernels of the menu, and more, that can run a problem; of a batch-invariant one as they read k forward."""
+    among: Iterable[Kernel] = (*menu(), *more)
+    if problem.batch_invariant:
+        among = dict.fromkeys(map(forward, among))
+    return [config for config in among if not pair_reasons(config, problem)]
+
+
 def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
@@ -75,7 +84,7 @@ def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
+    able = able_on(problem, more)
 
     def seconds(config: Kernel) -> float:
         return predict(config, problem, sms).seconds

@@ -34,6 +34,7 @@ class GemmProblem:
         k: columns of A, rows of B.
         dtype: ``"bf16"`` or ``"fp16"``; ``"bf16_fp32"`` or ``"fp16_fp32"`` with an output of fp32. See :data:`DTYPES`.
         layouts: the contiguous axis of A, then of B; see :data:`LAYOUTS`.
+        batch_invariant: True if a row's bits may not depend on m; see :mod:`hopper_gemm.model.rules.invariance`.
 
     Raises:
         ValueError: a size is not a positive integer, or dtype or layouts is none of the known.
@@ -48,6 +49,7 @@ class GemmProblem:
     k: int
     dtype: str = "bf16"
     layouts: str = "kk"
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
