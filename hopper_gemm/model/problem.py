@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 DTYPES = ("bf16", "fp16", "bf16_fp32", "fp16_fp32")
 """Element types: of the operands and the output alike, or of the operands and then of the output. Accumulation is
@@ -78,6 +79,10 @@ class GemmProblem:
     def bytes(self) -> int:
         """The fewest bytes through device memory: A and B read once, C written once."""
         return ELEMENT_BYTES * (self.m * self.k + self.k * self.n) + self.out_bytes * self.m * self.n
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field by its name, ready for JSON; ``batch_invariant`` only where it is true."""
+        return {name: value for name, value in asdict(self).items() if name != "batch_invariant" or value}
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"

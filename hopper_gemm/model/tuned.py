@@ -150,7 +150,7 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
                 same = old is not None and (old.study == entry.study or old.config in (entry.config, *beside))
                 if old is None or same or entry.speedup > old.speedup:
                     known[_key(entry)] = entry
-            merged = [asdict(known[key]) for key in sorted(known)]
+            merged = [{**asdict(known[key]), "problem": known[key].problem.as_dict()} for key in sorted(known)]
             replace_file(path, (json.dumps(merged, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise TunedTableError(
