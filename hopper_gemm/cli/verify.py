@@ -178,4 +178,4 @@ def _count_torch(table: Path, board: GpuId, seed: int) -> None:
 
     table.parent.mkdir(parents=True, exist_ok=True)
     counts = torch_counts(board.uuid, seed)
-    write_whole(table, torch_table(counts, board=board.uuid, gpu=board.name, torch=versions()["torch"]))
+    write_whole(table, torch_table(counts, board=board.uuid, gpu=board.name, torch=str(versions()["torch"])))

@@ -142,8 +142,15 @@ def _techniques() -> Iterator[GemmConfig]:
     ]
     for change in changes:
         yield replace(tile, **change)  # type: ignore[arg-type]
+    apart: list[dict[str, object]] = [
+        {},
+        {"scheduler": "dynamic"},
+        {"cluster_m": 2},
+        {"part_order": "part"},
+        {"k_depth": 8},
+    ]
     for parts in (4, 8):
-        for change in ({}, {"scheduler": "dynamic"}, {"cluster_m": 2}, {"part_order": "part"}, {"k_depth": 8}):
+        for change in apart:
             yield replace(tile, split_k=parts, reduction="workspace", **change)  # type: ignore[arg-type]
         for narrow in (16, 64, 192):
             yield replace(tile, tile_n=narrow, split_k=parts)
