@@ -138,4 +138,4 @@ def find(
     if not ranked:
         return modelled((entry for table in among for entry in table.entries), problem, chip)
     _, entry, table = min(ranked, key=lambda one: one[0])
-    return served(entry, regime, context, table.path)
+    return served(entry, problem, regime, context, table.path)

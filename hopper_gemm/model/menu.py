@@ -15,6 +15,7 @@ from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, parts_meet
+from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 WIDE = {
@@ -63,6 +64,15 @@ def menu() -> tuple[Kernel, ...]:
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
 
 
+def able_on(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM) -> list[Kernel]:
+    """The kernels of the menu, and more, that can run a problem without waits for a later wave; of a batch-invariant
+    one as they read k forward."""
+    among: Iterable[Kernel] = (*menu(), *more)
+    if problem.batch_invariant:
+        among = dict.fromkeys(map(forward, among))
+    return [config for config in among if not pair_reasons(config, problem) and parts_meet(config, problem, chip)]
+
+
 def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
@@ -83,8 +93,7 @@ def choices(
 ) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
     arguments that it expects to be best; arguments as for :func:`choose`."""
-    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
-    able = [config for config in able if parts_meet(config, problem, chip)] or [resolve(GemmConfig())]
+    able = able_on(problem, more, chip) or [resolve(GemmConfig())]
 
     def seconds(config: Kernel) -> float:
         return predict(config, problem, chip).seconds

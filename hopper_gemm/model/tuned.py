@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.invariance import forward
 
 FILE = "best_configs.json"
 
@@ -40,7 +41,7 @@ class TunedEntry:
     """One tuned problem.
 
     Args:
-        problem: sizes, type, layouts.
+        problem: sizes, type, layouts; batch-invariant if it was tuned so.
         regime: burst or steady.
         config: the kernel.
         speedup, speedup_low, speedup_high: of the final, over cuBLAS.
@@ -154,7 +155,7 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
                 old = known.get(_key(entry))
                 if old is None or _replaces(entry, old, beside):
                     known[_key(entry)] = entry
-            merged = [asdict(known[key]) for key in sorted(known)]
+            merged = [{**asdict(known[key]), "problem": known[key].problem.as_dict()} for key in sorted(known)]
             replace_file(path, (json.dumps(merged, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise TunedTableError(
@@ -214,7 +215,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _key(entry: TunedEntry) -> tuple[Any, ...]:
     problem = entry.problem
     about = entry.regime, entry.context, entry.kind
-    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, *about)
+    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, problem.batch_invariant, *about)
 
 
 class Changes:
@@ -244,14 +245,14 @@ class Pick:
     Args:
         config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
-            very problem in another one; ``"warmup"``: the best of a few timed picks; ``"model"``: untuned, the
-            analytic model chose.
+            very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
+            ``reverse_k``; ``"warmup"``: the best of a few timed picks; ``"model"``: untuned, the analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, if there is one.
     """
 
     config: Kernel
-    how: Literal["tuned", "other regime", "other context", "warmup", "model"]
+    how: Literal["tuned", "other regime", "other context", "k forward", "warmup", "model"]
     entry: TunedEntry | None = None
     table: Path | None = None
 
@@ -272,28 +273,37 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
     """
     entries = list(entries)
     entry = best_entry(entries, problem, regime, context)
-    return modelled(entries, problem) if entry is None else served(entry, regime, context)
+    return modelled(entries, problem) if entry is None else served(entry, problem, regime, context)
 
 
 def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
     """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
-    is preferred to one of a search, and that to one of the same regime."""
+    is preferred to one of a search, and that to one of the same regime. A batch-invariant problem also takes an entry
+    of the same problem tuned without that condition, if the entry's config meets it once it reads k forward."""
+    same = (problem, replace(problem, batch_invariant=False))
     return min(
-        (entry for entry in entries if entry.problem == problem and is_legal(entry.config, problem)),
+        (entry for entry in entries if entry.problem in same and is_legal(_as_run(entry, problem), problem)),
         key=lambda entry: (entry.context != context, entry.study == WARMUP, entry.regime != regime, -entry.speedup),
         default=None,
     )
 
 
-def served(entry: TunedEntry, regime: str, context: str, table: Path | None = None) -> Pick:
-    """The pick of an entry in a regime and context. A chained entry serves isolated launches without PDL, whose gain
-    was the overlap of a launch with its own predecessor."""
+def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
+    """The kernel of an entry as it runs a problem."""
+    return forward(entry.config) if problem.batch_invariant else entry.config
+
+
+def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
+    """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
+    whose gain was the overlap of a launch with its own predecessor."""
+    config = _as_run(entry, problem)
     if entry.context != context:
-        config = without_pdl(entry.config) if context == "isolated" else entry.config
-        return Pick(config, "other context", entry, table)
+        return Pick(without_pdl(config) if context == "isolated" else config, "other context", entry, table)
+    if config != entry.config:
+        return Pick(config, "k forward", entry, table)
     if entry.study == WARMUP:
-        return Pick(entry.config, "warmup", entry, table)
-    return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry, table)
+        return Pick(config, "warmup", entry, table)
+    return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
 def modelled(entries: Iterable[TunedEntry], problem: GemmProblem, chip: Chip = SXM) -> Pick:
@@ -312,7 +322,8 @@ def without_pdl(config: Kernel) -> Kernel:
 
 def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
     """The pick as if the problem were untuned."""
-    return modelled((entry for entry in entries if entry.problem != problem), problem)
+    known = (problem, replace(problem, batch_invariant=False))
+    return modelled((entry for entry in entries if entry.problem not in known), problem)
 
 
 def results_root() -> Path:

@@ -27,7 +27,8 @@ class Policy(threading.local):
         fallback: of :data:`POLICIES`.
     """
 
-    fallback = "unsupported"
+    def __init__(self) -> None:
+        self.fallback = "unsupported"
 
 
 POLICY = Policy()
@@ -37,8 +38,9 @@ POLICY = Policy()
 def fallback(policy: str) -> Iterator[None]:
     """Context in which calls of this thread fall back to torch.mm by a policy. Outside of any it is ``"unsupported"``.
 
-    A product of torch.mm has the shape, type and gradients of ours, and accumulates as torch does. A call with a config
-    never falls back. Wrong arguments, such as shapes that do not fit, are errors under every policy.
+    A product of torch.mm has the shape, type and gradients of ours, and accumulates as torch does. A call that names a
+    config or batch invariance never falls back. Wrong arguments, such as shapes that do not fit, are errors under every
+    policy.
 
     Args:
         policy: ``"never"``: what the kernel cannot run is an error. ``"unsupported"``: torch.mm runs it: tensors that

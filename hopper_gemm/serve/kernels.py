@@ -28,9 +28,11 @@ class Mode(threading.local):
 
     Args:
         context: of :data:`hopper_gemm.model.point.CONTEXTS`.
+        batch_invariant: True if a row's bits may not depend on the other rows.
     """
 
-    context = "isolated"
+    def __init__(self) -> None:
+        self.context, self.batch_invariant = "isolated", False  # torch.compile guards what stands in the instance
 
 
 MODE = Mode()
@@ -52,6 +54,23 @@ def chained() -> Iterator[None]:
         yield
     finally:
         MODE.context = before
+
+
+@contextmanager
+def batch_invariant() -> Iterator[None]:
+    """Context in which calls of this thread are batch-invariant, as ``matmul(..., batch_invariant=True)`` is.
+
+    The setting is read when an operator is called, and kept for its backward pass, which may run in another thread.
+
+    Example:
+        >>> with hopper_gemm.batch_invariant():                           # doctest: +SKIP
+        ...     y = hopper_gemm.matmul(x, weight.t())
+    """
+    before, MODE.batch_invariant = MODE.batch_invariant, True
+    try:
+        yield
+    finally:
+        MODE.batch_invariant = before
 
 
 def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = None) -> LoadedKernel:

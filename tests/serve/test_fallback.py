@@ -53,6 +53,7 @@ def test_never_makes_it_an_error_of_one_line(pair):
     for call in (
         lambda: hopper_gemm.matmul(*pair, fallback="never"),
         lambda: hopper_gemm.matmul(*pair, config=GemmConfig(), fallback="faster"),
+        lambda: hopper_gemm.matmul(*pair, batch_invariant=True),
     ):
         with pytest.raises(UnsupportedError) as caught:
             call()

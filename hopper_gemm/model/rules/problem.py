@@ -10,6 +10,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import WIDE_CHUNK, Kernel, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, parts_meet
+from hopper_gemm.model.rules.invariance import INVARIANCE_RULE
 from hopper_gemm.model.rules.rule import Rule
 
 LEAST_SPAN = 16
@@ -120,6 +121,7 @@ PAIR_RULES = (
     Rule("staging", "C is staged in slots that the tile itself has filled", _held),
     Rule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
     Rule("output", "the bytes of a chunk are fixed, and wgmma leaves its columns in groups of eight", _output),
+    INVARIANCE_RULE,
 )
 """The rules on a config and a problem together."""
 
