@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.matmul import matmul
+    from hopper_gemm.serve.patch import patch
     from hopper_gemm.serve.prebuild import prebuild
     from hopper_gemm.serve.warmup import warmup
 
@@ -27,6 +28,7 @@ __all__ = [
     "chained",
     "fallback",
     "matmul",
+    "patch",
     "prebuild",
     "use_table",
     "warmup",
@@ -37,6 +39,7 @@ _SERVED = {
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
     "matmul": "hopper_gemm.serve.matmul",
+    "patch": "hopper_gemm.serve.patch",
     "prebuild": "hopper_gemm.serve.prebuild",
     "use_table": "hopper_gemm.model.lookup",
     "warmup": "hopper_gemm.serve.warmup",

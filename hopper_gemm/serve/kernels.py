@@ -104,6 +104,11 @@ def pick_for(problem: GemmProblem, device: int = 0) -> Pick:
     return _picked(problem, MODE.context, device, CHANGES.count)
 
 
+def tables_for(device: int = 0) -> tuple[Table, ...]:
+    """The tuned tables that serve a device, in order."""
+    return _tables(_kind(device), CHANGES.count)
+
+
 @lru_cache(maxsize=4096)
 def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Pick:
     """The pick for a problem; cached until the tables change."""
