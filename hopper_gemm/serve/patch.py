@@ -112,7 +112,7 @@ def patch(model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterabl
         ValueError: with ``batch_invariant``, layers that cannot be, by name.
 
     Example:
-        >>> done = hopper_gemm.patch(torch.nn.Sequential(torch.nn.Linear(64, 64, dtype=torch.bfloat16)))
+        >>> done = patch(torch.nn.Sequential(torch.nn.Linear(64, 64, dtype=torch.bfloat16)))
         >>> done.layers[0].replaced
         True
         >>> done.undo()
