@@ -4,11 +4,11 @@ Ours is taken where it is faster by more than 2 %; its name in Inductor's log (`
 ``hopper_gemm_mm``, with a bias ``hopper_gemm_addmm``. Both stand on interfaces that torch does not document:
 
 * ``mm`` (torch 2.9 on): ``torch._inductor.config.external_matmul``, beside ATen and Inductor's templates.
-* ``addmm``, a linear layer with a bias (torch 2.12 on): ``register_custom_op_autotuning``, beside ATen and Inductor's own
-  lowering. The bias is added in a kernel of Inductor's, which may fuse what follows.
+* ``addmm``, a linear layer with a bias (torch 2.12 on): ``register_custom_op_autotuning``, beside ATen and Inductor's
+  own lowering. The bias is added in a kernel of Inductor's, which may fuse what follows.
 
-Products of batches (``bmm``) are not offered: there is no batched kernel. Shapes may be static or dynamic; Inductor times
-a dynamic size at its hint, once. Tested on a CPU, with torch 2.13; on a GPU neither way was measured.
+Products of batches (``bmm``) are not offered: there is no batched kernel. Shapes may be static or dynamic; Inductor
+times a dynamic size at its hint, once. Tested on a CPU, with torch 2.13; on a GPU neither way was measured.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _handicapped: list[bool] = []
 """Not empty once Inductor calls :func:`_handicap`; it concerns our choice alone, and stays."""
 
 
-def hopper_gemm_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+def hopper_gemm_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """A product as Inductor calls an external one; Inductor keeps functions by name."""
-    return matmul(a, b, out=out)
+    matmul(a, b, out=out)
 
 
 def hopper_gemm_addmm(
@@ -62,9 +62,8 @@ def enable() -> None:
 
         external = config.external_matmul
     except (ImportError, AttributeError):
-        raise RuntimeError(
-            f"torch {torch.__version__} takes no external product in Inductor; use 2.9 or later"
-        ) from None
+        lacks = f"Inductor of torch {torch.__version__} takes no external product"
+        raise RuntimeError(f"{lacks}; use torch 2.9 or later") from None
     if hopper_gemm_mm not in external:
         config.external_matmul = [*external, hopper_gemm_mm]  # a new list: the old one is the default
     if not _handicapped:

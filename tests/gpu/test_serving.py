@@ -157,6 +157,30 @@ def test_a_patched_model_compiles_and_multiplies_in_the_type_of_autocast():
                 assert torch.equal(model(x), eager)
 
 
+def test_inductor_times_our_product_beside_its_own(monkeypatch):
+    """And multiplies by whichever it takes."""
+    from torch._inductor import config
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    timed, benchmark = {}, AlgorithmSelectorCache.benchmark.__func__
+
+    def noting(cls, choices, *rest, **options):
+        timings = benchmark(cls, choices, *rest, **options)
+        timed.update({choice.name: seconds for choice, seconds in timings.items()})
+        return timings
+
+    monkeypatch.setattr(AlgorithmSelectorCache, "benchmark", classmethod(noting))
+    a, b = pair(384, *LAYER)
+    hopper_gemm.inductor.enable()
+    try:
+        with config.patch(force_disable_caches=True, max_autotune_gemm_backends="ATEN"), torch.no_grad():
+            compiled = torch.compile(lambda a, b: (a @ b).relu(), fullgraph=True, mode="max-autotune-no-cudagraphs")
+            assert torch.allclose(compiled(a, b), torch.mm(a, b).relu(), atol=0.5, rtol=0.02)
+    finally:
+        hopper_gemm.inductor.disable()
+    assert 0 < timed["hopper_gemm_mm"] < float("inf")
+
+
 def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded_workspace():
     """The workspace of a capture is given back to the pool when the next one begins; apart, sixty would not fit."""
     n, k = DEEP
