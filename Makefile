@@ -55,6 +55,10 @@ reports: $(VENV)/.ready
 	    $(BIN)/hopper-gemm report results/h200/$$name --out build/reports/$$name.html || exit 1; \
 	done
 
+# The documentation as a site, strictly: build/site/index.html. A link that leads nowhere ends it.
+docs: $(VENV)/.ready
+	$(BIN)/mkdocs build --quiet
+
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready
 	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/*.py
