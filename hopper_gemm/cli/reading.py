@@ -82,6 +82,26 @@ def table(
         show(found, form)
 
 
+@command
+def report(
+    results: options.StudyFolder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Default: STUDY.html in the current folder.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write a study as one interactive page.
+
+    The file needs no network: a table to sort and filter, charts to hover over, the origin of every figure.
+    """
+    from hopper_gemm.lab.html.document import write
+
+    study = read_told(results)
+    path = out or Path(f"{study.provenance['study']}.html")
+    write(study, path)
+    print(json.dumps({"file": str(path), "bytes": path.stat().st_size}) if as_json else f"Written to {shown(path)}")
+
+
 def show(found: View, form: str | None = None, page: str = "") -> None:
     """Print a view: without a form as tables on a terminal; elsewhere its page if there is one, else Markdown."""
     from rich.console import Console
