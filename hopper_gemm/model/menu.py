@@ -85,10 +85,10 @@ def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip 
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    return choices(problem, 1, more, chip)[0]
+    return ranked(problem, 1, more, chip)[0]
 
 
-def choices(
+def ranked(
     problem: GemmProblem, count: int, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM
 ) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
@@ -98,15 +98,15 @@ def choices(
     def seconds(config: Kernel) -> float:
         return predict(config, problem, chip).seconds
 
-    ranked = sorted(able, key=seconds)
-    least = seconds(ranked[0])
+    order = sorted(able, key=seconds)
+    least = seconds(order[0])
     if least >= ROUNDS:
         able = [_with(config, scheduler="dynamic") for config in able]
         if least >= LONG:
             able = [_with(config, pace=config.pace or PACE) for config in able]
-        ranked = sorted(able, key=seconds)
+        order = sorted(able, key=seconds)
     binaries: dict[Kernel, Kernel] = {}
-    for config in ranked:
+    for config in order:
         binaries.setdefault(config.compiled(), config)
         if len(binaries) == count:
             break
