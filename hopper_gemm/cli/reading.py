@@ -104,6 +104,7 @@ def explain(
     dtype: options.Dtype = "bf16",
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
+    batch_invariant: options.BatchInvariant = False,
     gpu: options.Kind = None,
     as_json: options.Json = False,
 ) -> None:
@@ -124,7 +125,7 @@ def explain(
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
-    asked = GemmProblem(m, n, k, dtype, layouts)
+    asked = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
     problem = filled_up(asked)
     kind = kind_here() if gpu is None else slug(gpu)
     served = find(tables(kind, stderr), problem, context=context)
@@ -242,6 +243,7 @@ def prebuild(
     dtype: options.Dtype = "bf16",
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
+    batch_invariant: options.BatchInvariant = False,
     gpu: options.Kind = None,
     as_json: options.Json = False,
 ) -> None:
@@ -257,6 +259,7 @@ def prebuild(
     _, _, problems = problems_of(shapes, sizes or (), "burst")
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
+    problems = options.with_rule(problems, batch_invariant)
     kind = gpu or kind_here()
     done = compile_ahead(
         problems, context=context, gpu=kind, watch=lambda at, total: stderr(f"{at} of {total} compiled")
