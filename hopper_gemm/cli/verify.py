@@ -148,9 +148,10 @@ def _verify_invariance(
         raise typer.Exit(CHECK_FAILED if compile_all(kernels, kept, say) else 0)
     table = out / "torch-mm.csv"
     with ThreadPoolExecutor(1) as beside:
-        if not table.exists():
-            beside.submit(_count_torch, table, boards[0], seed)
+        counting = None if table.exists() else beside.submit(_count_torch, table, boards[0], seed)
         Harness(out, kept, boards, answering, say).run(todo, seconds)
+    if counting is not None and (error := counting.exception()):
+        say(f"torch.mm was not counted: {error}")
     rows, wanted = read_rows(out), [job.row() for job in todo]
     told = list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
     write_whole(report or out / "report.md", page(rows, wanted, told))

@@ -75,6 +75,7 @@ class InvarianceJob(VerifyJob):
     """A kernel compared with the reference. The problem's m is that of the batch."""
 
     judges: ClassVar[tuple[str, ...]] = (*JUDGES, "hopper_gemm.lab.verify.invariance")
+    shrinks: ClassVar[bool] = False
 
 
 # What is compared -----------------------------------------------------------------------------
@@ -470,11 +471,14 @@ def counting(workspace: str) -> Handler:
 
 
 def torch_counts(board: str, seed: int) -> list[TorchCount]:
-    """Counts of torch.mm on a board, with each workspace in a process of its own; of NaNs only the place counts.
+    """Count rows of torch.mm on a board, with each workspace in a process of its own; of a NaN only the place counts.
 
     Args:
         board: UUID of the GPU.
         seed: of the draws.
+
+    Raises:
+        ChildProcessError: a product could not be counted.
     """
     found: list[TorchCount] = []
     rng = random.Random(seed)
@@ -485,7 +489,9 @@ def torch_counts(board: str, seed: int) -> list[TorchCount]:
         try:
             for request in asked:
                 reply = child.ask(request, ANSWER_SECONDS)
-                found += reply.value if reply.kind == "answer" else []
+                if reply.kind != "answer":
+                    raise ChildProcessError(f"{request}: {reply.error}")
+                found += reply.value
         finally:
             child.close()
     return found
