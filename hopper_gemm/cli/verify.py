@@ -133,10 +133,10 @@ def _verify_invariance(
     """Compare kernels of batch-invariant products with the reference, torch.mm with itself beside it."""
     from hopper_gemm.cli.doctor import kind_here
     from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.lab.verify.batches import answering, jobs
     from hopper_gemm.lab.verify.harness import Harness, compile_all
-    from hopper_gemm.lab.verify.invariance import answering, jobs
-    from hopper_gemm.lab.verify.invariance_page import counted, failures, page
     from hopper_gemm.lab.verify.rows import read_rows
+    from hopper_gemm.lab.verify.tally import counted, failures, page
     from hopper_gemm.model.lookup import tables
     from hopper_gemm.tune.measure.device import find_hopper
 
@@ -173,8 +173,8 @@ def _verify_invariance(
 
 def _count_torch(table: Path, board: GpuId, seed: int) -> None:
     """Write the table of torch.mm."""
-    from hopper_gemm.lab.verify.invariance import torch_counts
-    from hopper_gemm.lab.verify.invariance_page import torch_table
+    from hopper_gemm.lab.verify.batches import torch_counts
+    from hopper_gemm.lab.verify.tally import torch_table
     from hopper_gemm.tune.study.provenance import versions
 
     table.parent.mkdir(parents=True, exist_ok=True)

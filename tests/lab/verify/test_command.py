@@ -10,7 +10,7 @@ import typer
 
 from hopper_gemm.cli import app
 from hopper_gemm.lab.protocols.ledger_model import LedgerModel
-from hopper_gemm.lab.verify import invariance, protocols
+from hopper_gemm.lab.verify import batches, protocols
 from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.harness import Harness
 from hopper_gemm.model.config import GemmConfig
@@ -99,8 +99,8 @@ def test_a_failed_protocol_fails_the_same_command_again(capsys, monkeypatch, tmp
 
 
 def test_batch_invariance_is_compared_and_a_kernel_with_other_bits_fails_the_command(capsys, monkeypatch, tmp_path):
-    pair = Pair(GemmConfig(tile_m=64), GemmProblem(invariance.BATCH, 64, 64, batch_invariant=True), 1)
-    jobs = [invariance.InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu") for seed in (1, 2)]
+    pair = Pair(GemmConfig(tile_m=64), GemmProblem(batches.BATCH, 64, 64, batch_invariant=True), 1)
+    jobs = [batches.InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu") for seed in (1, 2)]
     status = {"status": "ok"}
 
     def fake(self, jobs, seconds):
@@ -110,13 +110,13 @@ def test_batch_invariance_is_compared_and_a_kernel_with_other_bits_fails_the_com
 
     monkeypatch.setattr(device, "find_hopper", lambda index=0: device.GpuId(index, "H", f"GPU-{index}"))
     monkeypatch.setattr(Harness, "run", fake)
-    monkeypatch.setattr(invariance, "jobs", lambda seed, tables: jobs)
-    counts = [invariance.TorchCount("", 64, 64, "bf16", "kk", 7, rows) for rows in (0, 3)]
-    monkeypatch.setattr(invariance, "torch_counts", lambda board, seed: counts)
+    monkeypatch.setattr(batches, "jobs", lambda seed, tables: jobs)
+    counts = [batches.TorchCount("", 64, 64, "bf16", "kk", 7, rows) for rows in (0, 3)]
+    monkeypatch.setattr(batches, "torch_counts", lambda board, seed: counts)
     asked = ("--batch-invariant", "--out", tmp_path, "--seconds", 7, "--json")
     assert run(*asked) == 0
     told = json.loads(capsys.readouterr().out)
-    equal = sum(invariance.comparisons(job.pair) for job in jobs)
+    equal = sum(batches.comparisons(job.pair) for job in jobs)
     assert told == {"equal": equal, "failed": 0, "torch_outputs": 2, "torch_changed": 1}
     assert "| its own | 2 | 1 | 14 | 3 |" in (tmp_path / "report.md").read_text()
     status["status"] = "wrong_result"

@@ -74,7 +74,7 @@ MENU, INSTRUCTION, TECHNIQUE = "of the menu", "by instruction", "by technique"
 class InvarianceJob(VerifyJob):
     """A kernel compared with the reference. The problem's m is that of the batch."""
 
-    judges: ClassVar[tuple[str, ...]] = (*JUDGES, "hopper_gemm.lab.verify.invariance")
+    judges: ClassVar[tuple[str, ...]] = (*JUDGES, "hopper_gemm.lab.verify.batches")
     shrinks: ClassVar[bool] = False
 
 
@@ -373,15 +373,15 @@ def answering(store: Path) -> Handler:
     from hopper_gemm.compiler.loader import load
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    batches: dict[Pair, Batch] = {}
+    known: dict[Pair, Batch] = {}
 
     def batch_of(pair: Pair) -> Batch:
         wanted = reference_pair(pair)
         key = Pair(wanted.config, replace(pair.problem, layouts="kk"), SEED)
-        if key not in batches:
-            batches.clear()
-            batches[key] = Batch.of(load(wanted.config, wanted.problem, store), key.problem, key.seed, "cuda")
-        return batches[key]
+        if key not in known:
+            known.clear()
+            known[key] = Batch.of(load(wanted.config, wanted.problem, store), key.problem, key.seed, "cuda")
+        return known[key]
 
     def handle(request: tuple[str, Pair, int] | None) -> Finding:
         if request is None:

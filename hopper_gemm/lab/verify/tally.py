@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 
+from hopper_gemm.lab.verify.batches import TorchCount, comparisons
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.invariance import TorchCount, comparisons
 from hopper_gemm.lab.verify.rows import FAILED, Judgement, VerifyRow, judged
 
 COLUMNS = (*(one.name for one in fields(TorchCount)), "board", "gpu", "torch")
