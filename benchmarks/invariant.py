@@ -39,6 +39,7 @@ from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, make_workload
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.shapes import read_shapes
 
 ROWS = tuple(
@@ -114,6 +115,7 @@ def timed(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str], rou
         "how": {name: pick.how for name, pick in chosen.items()},
         "us": in_turns(timer, protocol, ready, alone, rounds),
         "wrong": wrong,
+        "kernel": kernel_digest(),
         "board": device.uuid,
         "gpu": device.name,
         "driver": device.driver,
