@@ -45,6 +45,7 @@ BatchInvariant = Annotated[
     bool, typer.Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")
 ]
 Kind = Annotated[str | None, typer.Option("--gpu", help="Kind of GPU, such as h200. Default: the one here.")]
+Sms = Annotated[int | None, typer.Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
 Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
 Regime = Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
 Context = Annotated[str, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")]

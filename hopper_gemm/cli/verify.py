@@ -131,7 +131,7 @@ def _verify_invariance(
     as_json: bool,
 ) -> None:
     """Compare kernels of batch-invariant products with the reference, torch.mm with itself beside it."""
-    from hopper_gemm.cli.doctor import kind_here
+    from hopper_gemm.cli.doctor import chip_here, kind_here
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.lab.verify.batches import answering, jobs
     from hopper_gemm.lab.verify.harness import Harness, compile_all
@@ -142,7 +142,7 @@ def _verify_invariance(
 
     say, kept = saying(as_json), store or default_store()
     boards = [] if compile_only else [find_hopper(index) for index in options.gpus_of(gpus)]
-    todo = jobs(seed, tables(kind_here(), say))
+    todo = jobs(seed, tables(kind := kind_here(), say), chip_here(kind))
     if compile_only:
         kernels = (kernel for job in todo for kernel in job.kernels)
         raise typer.Exit(CHECK_FAILED if compile_all(kernels, kept, say) else 0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose
@@ -22,6 +23,10 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.invariance import forward
 
 FILE = "best_configs.json"
+
+WARMUP = "warmup"
+"""Study of an entry that no search found: the best of a few picks, each timed for some launches. An entry of a search
+comes before it and replaces it; it replaces none."""
 
 STALE_SECONDS = 3600.0
 """Age from which a half-written file counts as left by a killed writer: no write takes an hour."""
@@ -43,7 +48,7 @@ class TunedEntry:
         noise: noise floor of that run.
         registers, wgmma, instructions: of the compiled kernel.
         code: digest of its machine code.
-        study: where it was found.
+        study: where it was found; :data:`WARMUP` for an entry of a warm-up.
         gpu: name of the GPU.
         context: isolated or chained; entries older than the distinction are chained.
         board: UUID of the board on which the final ran, where it is known.
@@ -131,7 +136,8 @@ def _entry(raw: Any) -> TunedEntry:
 def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[GemmConfig | None] = ()) -> None:
     """Merge entries into a tuned table: one per problem, regime, context and kind of GPU. A new entry of the same study
     or of the same config replaces the old entry, since the better of two measurements of one config is only the
-    luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster.
+    luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster. An
+    entry of a search replaces one of a warm-up, never the other way round.
     Several processes may write one table: each waits for the lock.
 
     Args:
@@ -147,8 +153,7 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
             known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
             for entry in entries:
                 old = known.get(_key(entry))
-                same = old is not None and (old.study == entry.study or old.config in (entry.config, *beside))
-                if old is None or same or entry.speedup > old.speedup:
+                if old is None or _replaces(entry, old, beside):
                     known[_key(entry)] = entry
             merged = [{**asdict(known[key]), "problem": known[key].problem.as_dict()} for key in sorted(known)]
             replace_file(path, (json.dumps(merged, indent=1, allow_nan=False) + "\n").encode())
@@ -157,6 +162,13 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
             f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
         ) from None
     CHANGES.happened()
+
+
+def _replaces(entry: TunedEntry, old: TunedEntry, beside: Collection[GemmConfig | None]) -> bool:
+    if (entry.study == WARMUP) != (old.study == WARMUP):
+        return old.study == WARMUP
+    same = old.study == entry.study or old.config in (entry.config, *beside)
+    return same or entry.speedup > old.speedup
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -234,13 +246,13 @@ class Pick:
         config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
             very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
-            ``reverse_k``; ``"model"``: untuned, the analytic model chose.
+            ``reverse_k``; ``"warmup"``: the best of a few timed picks; ``"model"``: untuned, the analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, if there is one.
     """
 
     config: Kernel
-    how: Literal["tuned", "other regime", "other context", "k forward", "model"]
+    how: Literal["tuned", "other regime", "other context", "k forward", "warmup", "model"]
     entry: TunedEntry | None = None
     table: Path | None = None
 
@@ -266,12 +278,12 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
 
 def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
     """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
-    is preferred to one of the same regime. A batch-invariant problem also takes an entry of the same problem tuned
-    without that condition, if the entry's config meets it once it reads k forward."""
+    is preferred to one of a search, and that to one of the same regime. A batch-invariant problem also takes an entry
+    of the same problem tuned without that condition, if the entry's config meets it once it reads k forward."""
     same = (problem, replace(problem, batch_invariant=False))
     return min(
         (entry for entry in entries if entry.problem in same and is_legal(_as_run(entry, problem), problem)),
-        key=lambda entry: (entry.context != context, entry.regime != regime, -entry.speedup),
+        key=lambda entry: (entry.context != context, entry.study == WARMUP, entry.regime != regime, -entry.speedup),
         default=None,
     )
 
@@ -289,13 +301,15 @@ def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, t
         return Pick(without_pdl(config) if context == "isolated" else config, "other context", entry, table)
     if config != entry.config:
         return Pick(config, "k forward", entry, table)
+    if entry.study == WARMUP:
+        return Pick(config, "warmup", entry, table)
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """The model's choice, the entries' configs among its candidates."""
+def modelled(entries: Iterable[TunedEntry], problem: GemmProblem, chip: Chip = SXM) -> Pick:
+    """The model's choice for a GPU, the entries' configs among its candidates."""
     configs = dict.fromkeys(without_pdl(entry.config) for entry in entries)
-    return Pick(choose(problem, filter(is_legal, configs)), "model")
+    return Pick(choose(problem, filter(is_legal, configs), chip), "model")
 
 
 def without_pdl(config: Kernel) -> Kernel:

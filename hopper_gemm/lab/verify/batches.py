@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import ClassVar
@@ -25,6 +25,7 @@ from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, JUDGES, VerifyJob
 from hopper_gemm.lab.verify.judge import HUGE, SUBNORMAL, Launch, digest, ordinary
 from hopper_gemm.lab.verify.rows import Finding
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.lookup import Table, find
@@ -32,6 +33,7 @@ from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
 from hopper_gemm.model.rules.invariance import forward, parts_of
 from hopper_gemm.model.rules.problem import filled_up, reachable
+from hopper_gemm.model.tuned import Pick
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES
 
@@ -158,15 +160,19 @@ def _techniques() -> Iterator[GemmConfig]:
             yield replace(tile, tile_n=narrow, tile_m=64, split_k=parts, swap_ab=True)
 
 
-def jobs(seed: int, tables: Sequence[Table]) -> list[InvarianceJob]:
+def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[InvarianceJob]:
     """Everything to compare: ``matmul`` first, then instructions and techniques, then the menu in a drawn order.
 
     Args:
         seed: of the draws.
         tables: from which ``matmul`` picks on the GPU at hand.
+        chip: that GPU.
     """
     rng = random.Random(seed)
-    found = [_of_matmul(rng, n, k, dtype, tables) for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)]
+    found = [
+        _of_matmul(rng, n, k, dtype, partial(find, tables, chip=chip))
+        for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)
+    ]
     for of, configs in ((INSTRUCTION, _instructions()), (TECHNIQUE, _techniques())):
         found += filter(None, (_placed(rng, resolve(config), of, SIDES, DTYPES) for config in configs))
     kernels: dict[int, list[Kernel]] = {1: [], 4: [], 8: []}
@@ -185,12 +191,12 @@ def jobs(seed: int, tables: Sequence[Table]) -> list[InvarianceJob]:
     return found
 
 
-def _of_matmul(rng: random.Random, n: int, k: int, dtype: str, tables: Sequence[Table]) -> InvarianceJob:
+def _of_matmul(rng: random.Random, n: int, k: int, dtype: str, pick: Callable[..., Pick]) -> InvarianceJob:
     problem = GemmProblem(BATCH, n, k, dtype, rng.choice(LAYOUTS), batch_invariant=True)
     pair = Pair(reference_config(problem), problem, rng.randrange(2**31))
     run = [filled_up(replace(problem, m=m)) for m in _sizes_of_matmul(pair)]
     return InvarianceJob(
-        pair, MATMUL, "any size", (reference_pair(pair), *(Pair(find(tables, one).config, one) for one in run))
+        pair, MATMUL, "any size", (reference_pair(pair), *(Pair(pick(one).config, one) for one in run))
     )
 
 

@@ -110,7 +110,7 @@ def test_batch_invariance_is_compared_and_a_kernel_with_other_bits_fails_the_com
 
     monkeypatch.setattr(device, "find_hopper", lambda index=0: device.GpuId(index, "H", f"GPU-{index}"))
     monkeypatch.setattr(Harness, "run", fake)
-    monkeypatch.setattr(batches, "jobs", lambda seed, tables: jobs)
+    monkeypatch.setattr(batches, "jobs", lambda seed, tables, chip: jobs)
     counts = [batches.TorchCount("", 64, 64, "bf16", "kk", 7, rows) for rows in (0, 3)]
     monkeypatch.setattr(batches, "torch_counts", lambda board, seed: counts)
     asked = ("--batch-invariant", "--out", tmp_path, "--seconds", 7, "--json")
