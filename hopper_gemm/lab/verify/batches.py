@@ -348,15 +348,19 @@ class Comparer:
     def disturbed(self, one: int, other: int, number: int) -> Iterator[str]:
         """A graph, two streams, and, if the pair wants it, SMs that another kernel holds."""
         (a, rows), (b, others) = self.given(one), self.given(other)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = self.launch(a)
+        graph, streams = torch.cuda.CUDAGraph(), (torch.cuda.Stream(), torch.cuda.Stream())
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[0]):  # torch.cuda.graph would first give back all memory, each time
+            graph.capture_begin()
+            try:
+                out = self.launch(a)
+            finally:
+                graph.capture_end()
         for _ in range(2):
             out.fill_(float("nan"))
             graph.replay()
             yield from self.differs(out, rows, "replay")
         torch.cuda.synchronize()
-        streams = torch.cuda.Stream(), torch.cuda.Stream()
         outputs = []
         for _ in range(3):
             for stream, operand, numbers in ((streams[0], a, rows), (streams[1], b, others)):
