@@ -681,6 +681,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "invariant-torch": prices.torch_changes,
     "invariant-prices": prices.prices,
     "invariant-rows": prices.by_rows,
+    "invariant-deep": prices.deep,
 }
 """Generated parts by name."""
 

@@ -55,12 +55,19 @@ def prices(path: Path | None = None) -> str:
     rows = _measured(path)
     arms = [("", MM, "ours"), (":16:8", MM, "ours"), ("", "plain", "ours")]
     head = ["problem", "over `torch.mm`", "over it with `:16:8`", "over ours without the condition"]
-    return _table([row for row in rows if TRITON not in row["us"]], arms, head)
+    return _table([row for row in rows if row["list"] == "suite"], arms, head)
+
+
+def deep(path: Path | None = None) -> str:
+    """The same of few columns and a long k."""
+    rows, arms = _measured(path), [("", MM, "ours"), ("", "plain", "ours")]
+    head = ["problem", "over `torch.mm`", "over ours without the condition"]
+    return _table([row for row in rows if row["list"] == "deep"], arms, head)
 
 
 def by_rows(path: Path | None = None) -> str:
     """Our batch-invariant kernels and torch.mm over the Triton kernel, on layers at 256 to 8192 rows."""
-    rows = [row for row in _measured(path) if TRITON in row["us"]]
+    rows = [row for row in _measured(path) if row["list"] == "rows"]
     arms = [("", TRITON, "ours"), ("", MM, "ours"), ("", "plain", "ours")]
     return _table(rows, arms, ["problem", "over Triton", "over `torch.mm`", "over ours without the condition"])
 
