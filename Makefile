@@ -27,6 +27,7 @@ test-gpu: $(VENV)/.ready
 # Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
 verify: $(VENV)/.ready
 	$(BIN)/hopper-gemm verify --report docs/verification.md
+	$(BIN)/hopper-gemm verify --batch-invariant
 
 # The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready

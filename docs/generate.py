@@ -20,7 +20,7 @@ import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import comparisons, depth, rings, studies
+from hopper_gemm.lab.pages import comparisons, depth, prices, rings, studies
 from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
@@ -677,6 +677,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "ideas": ideas,
     "stream-k": stream_k,
     "split": split,
+    "invariant-bits": prices.bits,
+    "invariant-torch": prices.torch_changes,
+    "invariant-prices": prices.prices,
+    "invariant-rows": prices.by_rows,
+    "invariant-deep": prices.deep,
 }
 """Generated parts by name."""
 

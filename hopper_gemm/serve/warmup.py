@@ -78,7 +78,8 @@ def warmup(
 
     Args:
         what: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; or a model: its
-            ``torch.nn.Linear`` layers of bf16 or fp16.
+            ``torch.nn.Linear`` layers of bf16 or fp16. Sizes and layers are batch-invariant problems within
+            :func:`hopper_gemm.batch_invariant`.
         candidates: picks to time, the model's first choice among them; 1 only loads that.
         tokens: rows of the activations, with a model: one problem for each count and kind of layer.
         say: called with a line of progress for every problem; by default they go to stderr.
@@ -137,13 +138,14 @@ def _ready(candidates: int) -> int:
 
 
 def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[GemmProblem]:
+    rule = MODE.batch_invariant
     if not isinstance(what, torch.nn.Module):
-        return [one if isinstance(one, GemmProblem) else GemmProblem(*one) for one in what]
+        return [one if isinstance(one, GemmProblem) else GemmProblem(*one, batch_invariant=rule) for one in what]
     if not tokens:
         raise ValueError("tokens must be given with a model, such as (1, 128): the rows of its activations")
     weights = [layer.weight for layer in what.modules() if isinstance(layer, torch.nn.Linear)]
     return [
-        GemmProblem(rows, weight.shape[0], weight.shape[1], DTYPES[weight.dtype])
+        GemmProblem(rows, weight.shape[0], weight.shape[1], DTYPES[weight.dtype], batch_invariant=rule)
         for weight in weights
         if weight.dtype in DTYPES
         for rows in tokens
@@ -226,4 +228,4 @@ def _keep(entries: Sequence[TunedEntry], device: int) -> None:
 
 
 def _about(problem: GemmProblem) -> str:
-    return f"{problem} {problem.dtype} {problem.layouts}"
+    return f"{problem} {problem.dtype} {problem.layouts}{' batch-invariant' * problem.batch_invariant}"

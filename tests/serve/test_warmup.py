@@ -18,6 +18,7 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import SXM
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table, find, own_paths
 from hopper_gemm.model.menu import choose, ranked
 from hopper_gemm.model.problem import GemmProblem
@@ -148,6 +149,15 @@ def test_the_linear_layers_of_a_model_are_warmed_up_for_each_count_of_tokens(gpu
     )
     done = hopper_gemm.warmup(model, tokens=(16, 128), say=lambda line: None)
     assert [entry.problem for entry in done.timed] == [GemmProblem(rows, 520, 264) for rows in (16, 128)]
+
+
+def test_within_batch_invariance_the_kernels_of_its_rule_are_timed_and_serve_it_alone(gpu):
+    with hopper_gemm.batch_invariant():
+        done = hopper_gemm.warmup([(OTHER.m, OTHER.n, OTHER.k)], say=lambda line: None)
+    (entry,) = done.timed
+    assert entry.problem == replace(OTHER, batch_invariant=True)
+    assert is_legal(entry.config, entry.problem)
+    assert (kernels.pick_for(entry.problem).how, kernels.pick_for(OTHER).how) == ("warmup", "model")
 
 
 @pytest.mark.parametrize(

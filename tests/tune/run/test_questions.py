@@ -11,6 +11,7 @@ import pytest
 from hopper_gemm.lab.counters.question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
@@ -350,6 +351,19 @@ def test_the_space_of_tune_holds_what_a_search_needs():
     assert own == {"usual": False, "chained": [False, True], "asked": [False, True]}
     assert spec.budget.seconds == 10
     assert question([small], Options(trials=5)).budget.seconds is None
+
+
+@pytest.mark.parametrize("sizes", [(2048, 2048, 2048), (512, 512, 65536)])
+def test_a_batch_invariant_problem_is_searched_among_the_kernels_of_its_rule(sizes):
+    problem = GemmProblem(*sizes, batch_invariant=True)
+    (spec,) = question([problem], Options(trials=10)).each()
+    known, some = begun_with(spec), spec.model_copy(update={"grids": spec.grids[-2:], "keep": 20})
+    assert any(is_legal(config, problem) for config in known)
+    assert not any(config.reverse_k for config in known)
+    legal = [point.config for point in space_of(some).legal]
+    assert legal
+    assert all(is_legal(config, problem) for config in legal)
+    assert spec.name == f"tune-{problem}-burst-batch-invariant"
 
 
 @pytest.mark.parametrize("context", ["isolated", "chained"])
