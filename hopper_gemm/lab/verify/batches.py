@@ -161,7 +161,7 @@ def _techniques() -> Iterator[GemmConfig]:
 
 
 def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[InvarianceJob]:
-    """Everything to compare: ``matmul`` first, then instructions and techniques, then the menu in a drawn order.
+    """Everything to compare: instructions and techniques first, then ``matmul``, then the menu in a drawn order.
 
     Args:
         seed: of the draws.
@@ -169,12 +169,11 @@ def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[Invarianc
         chip: that GPU.
     """
     rng = random.Random(seed)
-    found = [
-        _of_matmul(rng, n, k, dtype, partial(find, tables, chip=chip))
-        for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)
-    ]
+    found: list[InvarianceJob] = []
     for of, configs in ((INSTRUCTION, _instructions()), (TECHNIQUE, _techniques())):
         found += filter(None, (_placed(rng, resolve(config), of, SIDES, DTYPES) for config in configs))
+    pick = partial(find, tables, chip=chip)
+    found += [_of_matmul(rng, n, k, dtype, pick) for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)]
     kernels: dict[int, list[Kernel]] = {1: [], 4: [], 8: []}
     for kernel in dict.fromkeys(forward(kernel).compiled() for kernel in menu()):
         kernels.get(kernel.split_k, []).append(kernel)
