@@ -1,43 +1,28 @@
-"""Kernels for untuned problems: some hundred configs that cover all shapes, and the model's choice among them."""
+"""Kernels for untuned problems: a list of configs that cover all shapes, and the model's choice among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
-WIDE = {
-    64: (64, 96, 128, 192, 256),
-    128: (64, 96, 128, 160, 176, 192, 208, 224, 256),
-    192: (96, 128, 160, 192),
-    256: (96, 112, 128, 144, 160, 168, 176, 192, 200, 208),
-    384: (96, 112, 128),
-}
-"""tile_n for each tile_m where the output fills the GPU."""
-
-IN_TURN = {128: (64, 128, 160, 176)}
-"""The same for pingpong, where k is short."""
-
-NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
-"""The same where the output does not fill the GPU: split-K in a cluster, or memory-bound."""
-
-APART = {128: (64, 128, 192, 256), 256: (64, 128)}
-"""The same for split-K through a workspace."""
-
 LONG, PACE = 1e-3, 8
 """Least seconds of a launch that is paced, and the stages between its meetings. Around 8192^3 pacing saved 0.3 to 0.6
 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
+
+PACED = 0.998
+"""Time of a paced launch relative to one that is not, where pace is considered at all."""
 
 ROUNDS = 150e-6
 """Launches of this many seconds or more use the dynamic scheduler, so that a late or busy SM does not delay the launch.
@@ -48,19 +33,30 @@ ABREAST = 4
 """Swizzle where the tiles of a split-K part follow one another: sixteen neighbours share a GPC, and a patch of 4 x 4
 reads the fewest panels. At 1024x1024x16384 it was 1 % faster than a swizzle of eight (docs/neighbours.md)."""
 
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
-PARTS = (2, 4, 8)
-PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
 @cache
+def binaries() -> tuple[Kernel, ...]:
+    """The kernels as they are compiled, each legal by itself; a kernel serves every element type and layout whose rules
+    it meets. They were chosen from recorded rows by benchmarks/menu.py."""
+    listed = json.loads(Path(__file__).with_name("menu.json").read_text(encoding="utf-8"))
+    return tuple(resolve(GemmConfig.of(values)) for values in listed)
+
+
+@cache
 def menu() -> tuple[Kernel, ...]:
-    """The kernels, each legal by itself, with the swizzle that reads least in theory, and with reverse_k where
-    legal."""
-    walking = (replace(config, reverse_k=True) for config in _offered())
-    offered = (config if is_legal(config) else replace(config, reverse_k=False) for config in walking)
-    return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
+    """The kernels with all their ways to launch."""
+    return tuple(way for kernel in binaries() for way in launches(kernel))
+
+
+def launches(kernel: Kernel) -> tuple[Kernel, ...]:
+    """A binary's ways to launch: along either axis, each with the swizzle that reads least in theory."""
+    ways = (kernel.but(raster=raster) for raster in RASTERS)
+    by_part = kernel.part_order == "part"
+    return tuple(
+        way.but(swizzle=min(SWIZZLE_MAX, max(1, round(ABREAST if by_part else best_swizzle(way))))) for way in ways
+    )
 
 
 def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> Kernel:
@@ -68,31 +64,36 @@ def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.
 
     Args:
         problem: what is multiplied.
-        more: kernels to choose from as well, such as tuned ones.
+        more: kernels to choose from as well.
         sms: SMs of the GPU.
 
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
-
-    def seconds(config: Kernel) -> float:
-        return predict(config, problem, sms).seconds
-
-    best = min(able, key=seconds, default=resolve(GemmConfig()))
-    if seconds(best) < ROUNDS:
-        return best
-    able = [_with(config, scheduler="dynamic") for config in able]
-    if seconds(best) >= LONG:
-        able = [_with(config, pace=config.pace or PACE) for config in able]
-    return min(able, key=seconds, default=best)
+    return next(iter(ranked(problem, 1, more, sms)), resolve(GemmConfig()))
 
 
-def _with(config: Kernel, **changes: Any) -> Kernel:
-    """Return the kernel with other values if that is legal, else unchanged."""
-    changed = config.but(**changes)
-    return changed if is_legal(changed) else config
+def ranked(problem: GemmProblem, count: int, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> list[Kernel]:
+    """The kernels of the most promising binaries, the one that the model expects to be the fastest first, each as it is
+    best launched. Kernels with the dynamic scheduler are considered from :data:`ROUNDS` on, paced ones from
+    :data:`LONG` on.
+
+    Args:
+        problem: what is multiplied.
+        count: binaries at most.
+        more: kernels to choose from as well.
+        sms: SMs of the GPU.
+    """
+    able = [kernel for kernel in (*menu(), *more) if not pair_reasons(kernel, problem)]
+    seconds = {kernel: predict(kernel, problem, sms).seconds for kernel in able}
+    shortest = min((value for kernel, value in seconds.items() if kernel.scheduler == "static"), default=ROUNDS)
+    least = {("static", False): 0.0, ("dynamic", False): ROUNDS, ("dynamic", True): LONG}
+    suited = (kernel for kernel in able if least.get((kernel.scheduler, kernel.pace > 0), LONG) <= shortest)
+    found: dict[Kernel, Kernel] = {}
+    for kernel in sorted(suited, key=lambda kernel: seconds[kernel] * (PACED if kernel.pace else 1)):
+        found.setdefault(kernel.compiled(), kernel)
+    return list(found.values())[:count]
 
 
 def promising(
@@ -136,33 +137,3 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
         config.cluster_size > 2,
         config.pdl,
     )
-
-
-def _offered() -> Iterator[GemmConfig]:
-    wide, in_turn = GemmConfig(epi_n="wide"), GemmConfig(schedule="pingpong")
-    apart, deep = GemmConfig(reduction="workspace", stagger=0), GemmConfig(k_depth=8)
-    yield from _tiles(wide, WIDE, CLUSTERS)
-    yield from _tiles(GemmConfig(), NARROW, CLUSTERS)
-    yield from _tiles(GemmConfig(), NARROW, CLUSTERS[:1], PARTS)
-    yield from _tiles(deep, {64: NARROW[64]}, CLUSTERS)
-    yield from _tiles(in_turn, IN_TURN, CLUSTERS)
-    yield from _tiles(apart, APART, CLUSTERS, PARTS_APART, staggers=(0,), rasters=RASTERS[:1])
-    yield from _tiles(replace(apart, part_order="part"), APART, CLUSTERS[:1], PARTS_APART, staggers=(0,))
-
-
-def _tiles(
-    like: GemmConfig,
-    tiles: Mapping[int, Iterable[int]],
-    clusters: Iterable[tuple[int, int]],
-    parts: Iterable[int] = (1,),
-    staggers: Iterable[int] = (1, 0),
-    rasters: Iterable[Literal["m", "n"]] = RASTERS,
-) -> Iterator[GemmConfig]:
-    """Variants of a config in these parameters, each with the swizzle that reads least."""
-    for tile_m, widths in tiles.items():
-        for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
-            sides: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "cluster_m": cluster_m, "cluster_n": cluster_n}
-            for stagger, raster, swap_ab in product(staggers, rasters, (False, True)):
-                config = replace(like, **sides, split_k=split_k, stagger=stagger, raster=raster, swap_ab=swap_ab)
-                abreast = ABREAST if like.part_order == "part" else best_swizzle(config)
-                yield replace(config, swizzle=min(SWIZZLE_MAX, max(1, round(abreast))))

@@ -257,9 +257,8 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
         regime: burst or steady.
         context: isolated or chained.
     """
-    entries = list(entries)
     entry = best_entry(entries, problem, regime, context)
-    return modelled(entries, problem) if entry is None else served(entry, regime, context)
+    return modelled(problem) if entry is None else served(entry, regime, context)
 
 
 def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
@@ -281,10 +280,9 @@ def served(entry: TunedEntry, regime: str, context: str, table: Path | None = No
     return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """The model's choice, the entries' configs among its candidates."""
-    configs = dict.fromkeys(without_pdl(entry.config) for entry in entries)
-    return Pick(choose(problem, filter(is_legal, configs)), "model")
+def modelled(problem: GemmProblem) -> Pick:
+    """The model's choice from the menu, as if the problem were untuned."""
+    return Pick(choose(problem), "model")
 
 
 def without_pdl(config: Kernel) -> Kernel:
@@ -293,11 +291,6 @@ def without_pdl(config: Kernel) -> Kernel:
         return config
     other = config.but(pdl=False)
     return other if is_legal(other) else config
-
-
-def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """The pick as if the problem were untuned."""
-    return modelled((entry for entry in entries if entry.problem != problem), problem)
 
 
 def results_root() -> Path:

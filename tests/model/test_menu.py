@@ -7,13 +7,15 @@ from itertools import product
 
 import pytest
 
+from benchmarks.menu import SIZE, menu_of, text_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import choose, menu, promising, technique
+from hopper_gemm.model.menu import binaries, choose, menu, promising, ranked, technique
 from hopper_gemm.model.predict import predict
-from hopper_gemm.model.problem import LAYOUTS, GemmProblem
+from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, waves
+from tests.conftest import ROOT
 from tests.each import each
 
 SHAPES = [
@@ -28,16 +30,40 @@ SHAPES = [
 ]
 
 
-def test_every_config_of_the_menu_is_legal_and_resolved():
-    assert 300 < len(menu()) == len(set(menu()))
+def test_every_kernel_of_the_menu_is_legal_resolved_and_there_once():
+    assert len(binaries()) == len({one.compiled() for one in menu()}) <= 128
+    assert len(menu()) == len(set(menu()))
     assert all(is_legal(config) and config == resolve(config) for config in menu())
 
 
-@each("sizes, layouts", product(SHAPES, LAYOUTS))
-def test_every_problem_finds_a_config_that_runs_it(sizes, layouts):
+def test_most_of_the_menu_sums_a_row_of_the_product_in_the_same_order_whatever_the_other_rows():
+    plain = [one for one in binaries() if not one.reverse_k and not one.stream_k and one.split_k == 1]
+    assert len(plain) >= 64
+    assert {one.scheduler for one in plain} == {"static", "dynamic"}
+
+
+@each("sizes, dtype, layouts", product(SHAPES, DTYPES, LAYOUTS))
+def test_every_problem_finds_a_config_of_the_menu_that_runs_it(sizes, dtype, layouts):
     m, n, k = sizes
-    problem = GemmProblem(m if layouts[0] == "k" else -(-m // 8) * 8, n, k, layouts=layouts)
-    assert is_legal(choose(problem), problem)
+    problem = GemmProblem(m if layouts[0] == "k" else -(-m // 8) * 8, n, k, dtype, layouts)
+    found = choose(problem)
+    assert is_legal(found, problem)
+    assert found in menu()
+
+
+def test_the_ranked_kernels_are_different_binaries_and_begin_with_the_choice():
+    problem = GemmProblem(777, 4096, 4096)
+    found = ranked(problem, 8)
+    assert len({one.compiled() for one in found}) == 8
+    assert found[0] == choose(problem)
+    times = [predict(one, problem).seconds for one in found]
+    assert times == sorted(times)
+
+
+@pytest.mark.results
+@pytest.mark.timeout(900)
+def test_the_menu_is_what_the_recorded_rows_give():
+    assert (ROOT / "hopper_gemm/model/menu.json").read_text() == text_of(menu_of(SIZE))
 
 
 def test_the_choice_fits_the_shape():
