@@ -264,7 +264,7 @@ def curve() -> list[dict[str, float]]:
     """Loss against size, mean and worst: of the half that chose, of the half that judges, of the map's problems by
     prediction alone; and of the map's held-out problems, on which nothing was chosen. The last row is of all binaries
     but those that only the judging half's searches found."""
-    kernels, tuned, fitted, table = data()
+    kernels, tuned, _, table = data()
     order = random.Random(SEED).sample(range(len(tuned)), len(tuned))
     one, other = sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
     mapped = range(len(tuned), len(table))
@@ -273,9 +273,8 @@ def curve() -> list[dict[str, float]]:
     unseen = list(dict.fromkeys(filled_up(one.problem()) for one in listed if one.held_out))
     apart = shares(kernels, unseen)
     alien = {found for index in other for found in searched()[tuned[index]].shares}
-    known = {found for index in one for found in searched()[tuned[index]].shares} | {
-        plain(resolve(config)) for config in _space() if is_legal(config)
-    }
+    known = {found for index in one for found in searched()[tuned[index]].shares}
+    known |= {plain(resolve(config)) for config in _space() if is_legal(config)}
     every = [index for index, kernel in enumerate(kernels) if kernel in known or kernel not in alien]
     found = []
     for columns in (*(chosen[:size] for size in SIZES), every):
@@ -295,9 +294,8 @@ def curve() -> list[dict[str, float]]:
 
 def text_of(kernels: Sequence[Kernel]) -> str:
     """The file of a menu: of each binary what differs from the defaults, one a line."""
-    plain = {name: value for name, value in DEFAULTS.items()}
     lines = [
-        json.dumps({name: value for name, value in one.as_dict().items() if value != plain[name]}) for one in kernels
+        json.dumps({name: value for name, value in one.as_dict().items() if value != DEFAULTS[name]}) for one in kernels
     ]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 

@@ -241,30 +241,40 @@ def prebuild(
     shapes: options.Shapes = None,
     dtype: options.Dtype = "bf16",
     layouts: options.Layouts = "kk",
+    menu: Annotated[
+        bool, typer.Option("--menu", help="Instead of problems, every kernel that is picked for untuned ones.")
+    ] = False,
     context: options.Context = "isolated",
     gpu: options.Kind = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compile ahead what matmul runs on problems.
+    """Compile ahead what matmul runs on problems, or the whole menu of a type and layouts.
 
-    Their first calls then load a kernel instead of compiling it. No GPU is needed.
+    First calls then load a kernel instead of compiling it. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import kind_here
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.serve.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.run.questions.compare import problems_of
 
-    _, _, problems = problems_of(shapes, sizes or (), "burst")
+    if menu and (sizes or shapes):
+        raise ValueError("--menu stands for all problems of its --dtype and --layouts; leave out sizes and --shapes")
+    _, _, problems = ("", "", ()) if menu else problems_of(shapes, sizes or (), "burst")
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
     kind = gpu or kind_here()
     done = compile_ahead(
-        problems, context=context, gpu=kind, watch=lambda at, total: stderr(f"{at} of {total} compiled")
+        problems,
+        menu=[(dtype, layouts)] if menu else (),
+        context=context,
+        gpu=kind,
+        watch=lambda at, total: stderr(f"{at} of {total} compiled"),
     )
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
-        print(f"{done.kernels} kernels serve {len(problems)} problems, {done.compiled} compiled now: {default_store()}")
+        what = f"of the menu for {dtype} {layouts}" if menu else f"serve {len(problems)} problems"
+        print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
     if done.failed:
         config, reason = next(iter(done.failed.items()))
         fail(f"{len(done.failed)} kernels could not be compiled, the first is {config}: {reason}", CHECK_FAILED)

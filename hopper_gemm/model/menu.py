@@ -44,6 +44,18 @@ def binaries() -> tuple[Kernel, ...]:
     return tuple(resolve(GemmConfig.of(values)) for values in listed)
 
 
+def suited(dtype: str, layouts: str) -> list[Kernel]:
+    """The binaries that can run some problem of an element type and layouts."""
+
+    def smallest(kernel: Kernel) -> GemmProblem:
+        """A problem of one cluster tile."""
+        sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+        k = kernel.tile_k * kernel.split_k * kernel.stages
+        return GemmProblem(*(sides[::-1] if kernel.swap_ab else sides), k, dtype, layouts)
+
+    return [kernel for kernel in binaries() if not pair_reasons(kernel, smallest(kernel))]
+
+
 @cache
 def menu() -> tuple[Kernel, ...]:
     """The kernels with all their ways to launch."""
