@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import pair_reasons
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
@@ -97,15 +97,57 @@ def ranked(problem: GemmProblem, count: int, more: Iterable[Kernel] = (), sms: i
         more: kernels to choose from as well.
         sms: SMs of the GPU.
     """
-    able = [kernel for kernel in (*menu(), *more) if not pair_reasons(kernel, problem)]
-    seconds = {kernel: predict(kernel, problem, sms).seconds for kernel in able}
-    shortest = min((value for kernel, value in seconds.items() if kernel.scheduler == "static"), default=ROUNDS)
-    least = {("static", False): 0.0, ("dynamic", False): ROUNDS, ("dynamic", True): LONG}
-    suited = (kernel for kernel in able if least.get((kernel.scheduler, kernel.pace > 0), LONG) <= shortest)
-    found: dict[Kernel, Kernel] = {}
-    for kernel in sorted(suited, key=lambda kernel: seconds[kernel] * (PACED if kernel.pace else 1)):
-        found.setdefault(kernel.compiled(), kernel)
-    return list(found.values())[:count]
+    groups = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
+    found: list[tuple[float, int, Kernel]] = []
+    shortest = float("inf")
+    for (dynamic, paced), least in groups.items():
+        if least <= shortest or not found:
+            offered = (*_bounds(sms)[dynamic, paced], *_with_bounds(more, dynamic, paced, sms))
+            found = _best(offered, problem, count, sms, found)
+            shortest = min(shortest, found[0][0]) if found else shortest
+    return [kernel for _, _, kernel in found]
+
+
+Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
+"""Lower bounds of binaries, each with its ways to launch."""
+
+
+@cache
+def _bounds(sms: int) -> dict[tuple[bool, bool], Bounds]:
+    """Those of the menu: with or without the dynamic scheduler, and with or without pace."""
+    kinds = ((False, False), (True, False), (True, True), (False, True))
+    return {kind: list(_with_bounds(menu(), *kind, sms)) for kind in kinds}
+
+
+def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, sms: int) -> Bounds:
+    """Those of the kernels of one kind."""
+    ways: dict[Kernel, list[Kernel]] = {}
+    for kernel in kernels:
+        if (kernel.scheduler == "dynamic", kernel.pace > 0) == (dynamic, paced):
+            ways.setdefault(kernel.compiled(), []).append(kernel)
+    return [(lower_bound(binary, sms), tuple(of)) for binary, of in ways.items()]
+
+
+def _best(
+    offered: Iterable[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]],
+    problem: GemmProblem,
+    count: int,
+    sms: int,
+    found: list[tuple[float, int, Kernel]],
+) -> list[tuple[float, int, Kernel]]:
+    """The best binaries of those offered and those found before, as (seconds, number, kernel). Kernels whose lower
+    bound is above the last of them are not predicted."""
+    first = len(found)
+    order = sorted((bound(problem), number, ways) for number, (bound, ways) in enumerate(offered, first))
+    for least, number, ways in order:
+        if len(found) == count and least * PACED > found[-1][0]:
+            break
+        able = [kernel for kernel in ways if not pair_reasons(kernel, problem)]
+        if able:
+            seconds, place = min((predict(kernel, problem, sms).seconds, at) for at, kernel in enumerate(able))
+            kernel = able[place]
+            found = sorted([*found, (seconds * (PACED if kernel.pace else 1.0), number, kernel)])[:count]
+    return found
 
 
 def promising(

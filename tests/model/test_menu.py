@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import product
 
@@ -10,9 +11,9 @@ import pytest
 from benchmarks.menu import SIZE, menu_of, text_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import binaries, choose, menu, promising, ranked, technique
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.menu import LONG, PACED, ROUNDS, binaries, choose, menu, promising, ranked, technique
+from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, waves
 from tests.conftest import ROOT
@@ -58,6 +59,34 @@ def test_the_ranked_kernels_are_different_binaries_and_begin_with_the_choice():
     assert found[0] == choose(problem)
     times = [predict(one, problem).seconds for one in found]
     assert times == sorted(times)
+
+
+def drawn(count):
+    """Problems with sides from 1 to 65536."""
+    rng = random.Random(3)
+    for _ in range(count):
+        m, n, k = (8 * max(1, round(2 ** (13 * rng.random()))) for _ in range(3))
+        yield GemmProblem(m - rng.randrange(8), n, k, layouts=rng.choice(("kk", "kn")))
+
+
+def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
+    for problem in drawn(40):
+        for kernel in random.Random(str(problem)).sample(menu(), 24):
+            assert lower_bound(kernel)(problem) <= predict(kernel, problem).seconds * (1 + 1e-12)
+
+
+def test_the_ranking_is_that_of_all_predictions():
+    """Static kernels below 150 us; from there on also those with the dynamic scheduler, and from 1 ms on paced ones."""
+    for problem in drawn(25):
+        seconds = {one: predict(one, problem).seconds for one in menu() if not pair_reasons(one, problem)}
+        shortest = min(value for one, value in seconds.items() if one.scheduler == "static")
+        least = {("static", False): 0.0, ("dynamic", False): ROUNDS, ("dynamic", True): LONG}
+        suited = [one for one in seconds if least[one.scheduler, one.pace > 0] <= shortest]
+        found = {}
+        for one in sorted(suited, key=lambda one: seconds[one] * (PACED if one.pace else 1)):
+            found.setdefault(one.compiled(), one)
+        assert ranked(problem, 8) == list(found.values())[:8]
+        assert choose(problem) == next(iter(found.values()))
 
 
 @pytest.mark.results
