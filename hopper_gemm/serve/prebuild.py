@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
@@ -75,7 +76,8 @@ def prebuild(
     kernels = list(dict.fromkeys([*served, *whole]))
     folder = store or default_store()
     known = KernelStore(folder)
-    missing = [kernel for kernel in kernels if known.report(kernel) is None]
+    brought = store is None
+    missing = [one for one in kernels if known.report(one) is None and not (brought and shipped(one) is not None)]
     if not missing:
         return Prebuilt(len(kernels), 0)
     failed: dict[str, str] = {}
