@@ -1,6 +1,6 @@
 """Choose the menu of :mod:`hopper_gemm.model.menu` from recorded rows, and print what a smaller or larger one loses.
 
-    python -m benchmarks.menu curve > results/measurements/menu.csv      loss against size, and picture beside it
+    python -m benchmarks.menu curve      loss against size: results/measurements/menu.csv and menu.svg
     python -m benchmarks.menu choose > hopper_gemm/model/menu.json
 
 Problems: the tuned table's isolated bursts that are not held out, divided by a seed: one half chooses, the other
@@ -27,9 +27,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
@@ -43,6 +45,7 @@ from hopper_gemm.model.tuned import recorded_entries, without_pdl
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.shapes import read_held_out, read_shapes
+from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, save
 
 SEED = 27
 SIZES = (16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
@@ -300,15 +303,40 @@ def text_of(kernels: Sequence[Kernel]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
+@plt.rc_context(STYLE)
+def draw(rows: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Draw the mean losses against the size of the menu; the last row is a line."""
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    *sized, whole = rows
+    for name, words, colour in (
+        ("judging", "searched problems, the half that judges", OURS),
+        ("map", "the map's problems, by prediction alone", THEIRS),
+        ("held_out", "its held-out problems, likewise", SERIES[2]),
+    ):
+        losses = [100 * row[f"{name}_mean"] for row in sized]
+        axes.plot([row["size"] for row in sized], losses, marker="o", markersize=3, color=colour, label=words)
+        axes.axhline(100 * whole[f"{name}_mean"], color=colour, linewidth=0.6, linestyle=":")
+    axes.axvline(SIZE, color=EVEN, linewidth=0.8)
+    axes.set(xlabel="kernels of the menu", ylabel="mean loss to the best known, %", ylim=(0, None))
+    axes.legend()
+    save(figure, path, f"Loss of a menu to the best of each problem; dotted: all {whole['size']:.0f} kernels")
+
+
+def read_curve(path: Path) -> list[dict[str, float]]:
+    """The rows of a written curve."""
+    names, *lines = path.read_text().splitlines()
+    return [dict(zip(names.split(","), map(float, line.split(",")), strict=True)) for line in lines]
+
+
 def main(what: Literal["curve", "choose"]) -> None:
-    """Print what was asked for."""
+    """Print the menu; or write the curve, and its picture."""
     if what == "choose":
         print(text_of(menu_of(SIZE)), end="")
         return
-    rows = curve()
-    print(",".join(rows[0]))
-    for row in rows:
-        print(",".join(f"{value:.5g}" for value in row.values()))
+    rows, path = curve(), suite_file().parents[2] / "results/measurements/menu.csv"
+    lines = [",".join(rows[0]), *(",".join(f"{value:.5g}" for value in row.values()) for row in rows)]
+    path.write_text("\n".join([*lines, ""]))
+    draw(rows, path.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def map(
     shared: options.Shared = False,
     as_json: options.Json = False,
 ) -> None:
-    """Map a list of problems: what the pick is worth, and what else would be.
+    """Measure what picks for untuned problems are worth.
 
     Of each problem the pick's eight best kernels, 24 drawn from the menu, torch.mm and cuBLASLt's heuristic list are
     measured. Problems come in a shuffled order, so that a part of a map is a sample; the same command goes on.

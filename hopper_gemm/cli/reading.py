@@ -33,6 +33,10 @@ def read_told(folder: Path) -> Study:
     return study
 
 
+CONSIDERED = 4
+"""Kernels of the menu that ``explain`` shows where the model chooses, the chosen one first."""
+
+
 @command
 def table(
     results: options.StudyFolder,
@@ -114,6 +118,7 @@ def explain(
     """
     from hopper_gemm.cli.doctor import kind_here
     from hopper_gemm.model.lookup import find, tables
+    from hopper_gemm.model.menu import ranked
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.rules.problem import filled_up
@@ -130,9 +135,14 @@ def explain(
     served = find(tables(kind, stderr), problem, context=context)
     config = config_of(options.config_values(settings)) if settings else served.config
     found = explained(config, problem)
+    considered = [] if served.entry else [(one, predict(one, problem)) for one in ranked(problem, CONSIDERED)]
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         serves = {"config": served.config.as_dict(), "how": served.how, "gpu": kind, "entry": entry}
+        serves["considered"] = [
+            {"config": one.as_dict(), "predicted_us": said.seconds * 1e6, "paced_by": said.limit}
+            for one, said in considered
+        ]
         print(json.dumps({"asked": asdict(asked), "copied": problem != asked, **found, "matmul": serves}))
         return
     if problem != asked:
@@ -147,6 +157,8 @@ def explain(
         f"{served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; " if settings else "this; "
     )
     print(f"  matmul      {other}{how}")
+    for one, said in considered:
+        print(f"  considered  {said.seconds * 1e6:.1f} us, paced by {said.limit}: {one}")
 
 
 @command
@@ -248,9 +260,10 @@ def prebuild(
     gpu: options.Kind = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compile ahead what matmul runs on problems, or the whole menu of a type and layouts.
+    """Compile ahead what matmul runs on problems.
 
-    First calls then load a kernel instead of compiling it. No GPU is needed.
+    With --menu every kernel that it picks for untuned problems of a type and layouts. First calls then load a kernel
+    instead of compiling it. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import kind_here
     from hopper_gemm.compiler.store import default_store
