@@ -138,11 +138,12 @@ def explain(
     considered = [] if served.entry else [(one, predict(one, problem)) for one in ranked(problem, CONSIDERED)]
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
-        serves = {"config": served.config.as_dict(), "how": served.how, "gpu": kind, "entry": entry}
-        serves["considered"] = [
+        others = [
             {"config": one.as_dict(), "predicted_us": said.seconds * 1e6, "paced_by": said.limit}
             for one, said in considered
         ]
+        about = {"how": served.how, "gpu": kind, "entry": entry, "considered": others}
+        serves = {"config": served.config.as_dict(), **about}
         print(json.dumps({"asked": asdict(asked), "copied": problem != asked, **found, "matmul": serves}))
         return
     if problem != asked:
