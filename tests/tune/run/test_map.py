@@ -10,7 +10,7 @@ from hopper_gemm.model.menu import menu, ranked
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.questions.map import DRAWN, LIBRARY, PICKS, Map, MapSpec
+from hopper_gemm.tune.run.questions.map import BRIEF, DRAWN, LIBRARY, PICKS, PROTOCOL, Map, MapSpec
 from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
@@ -78,6 +78,13 @@ def test_drawn_kernels_are_raced_with_the_best_pick_and_picks_are_not(tmp_path):
     raced = {task.race.leader is not None for _, task in executor.tasks if len(task.points) > PICKS + 1}
     assert raced == {True}
     assert all(task.race.leader is None for _, task in executor.tasks if task.points[-1].against == LIBRARY)
+
+
+def test_long_launches_are_timed_longer_than_short_ones(tmp_path):
+    long = GemmProblem(8192, 8192, 4096)
+    _, executor = run_map(tmp_path / "m", spec=MapSpec("list", "", (PROBLEMS[0], long)))
+    timed = {(task.points[0].problem, task.method.timed) for _, task in executor.tasks}
+    assert timed == {(PROBLEMS[0], BRIEF.timed), (long, PROTOCOL.timed)}
 
 
 def test_after_the_time_no_further_problem_is_begun_and_the_same_command_goes_on(tmp_path):

@@ -12,7 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import Row, RowKey
+from hopper_gemm.tune.study.shapes import STRATA, expected_seconds
 
 STAGE = "map"
 
@@ -40,6 +41,12 @@ DRAWN, PICKS = 24, 8
 """Kernels of a problem that are drawn, and that the pick likes best."""
 
 PROTOCOL = Burst(rest=0.01, pairs=5)
+BRIEF = Burst(rest=0.005, warm=0.001, timed=0.005, pairs=5)
+"""How a point is timed: briefly where torch.mm is expected to take less than :data:`HEAVY`, so that the power cap does
+not act."""
+
+HEAVY = STRATA[-2]
+"""Seconds."""
 
 LOOKS, NOISE = (Look(1, 0.03),), 0.005
 """A drawn kernel that is behind the best so far by more than this after one pair gets no further pair."""
@@ -90,7 +97,8 @@ class MapSpec:
     @property
     def digest(self) -> str:
         """Tells this question from another: problems, seed, numbers, menu and protocol."""
-        asked = [self.seed, self.drawn, self.picks, protocol_dict(PROTOCOL), _menu_digest()]
+        protocols = [protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)]
+        asked = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
         text = json.dumps([*asked, [asdict(problem) for problem in self.problems]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -132,7 +140,9 @@ class Map(Recording):
         self._seconds, self._clock = seconds, clock
         noted = {"name": spec.name, "seed": spec.seed, "drawn": spec.drawn, "picks": spec.picks, "data": "normal"}
         about = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
-        self._asked = fresh(spec.name, spec.question, "measured", protocols=[protocol_dict(PROTOCOL)], **about)
+        self._asked = fresh(
+            spec.name, spec.question, "measured", protocols=[protocol_dict(one) for one in (BRIEF, PROTOCOL)], **about
+        )
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._until = float("inf")
         self._open = deque(spec.order)
@@ -163,8 +173,9 @@ class Map(Recording):
         if (later := self._later.pop(member.name, None)) is not None:
             return self.renewed(later, member)
         while self._open and self._clock() < self._until:
-            picked, drawn = self._left(self._open.popleft())
-            tasks = [Task(points, PROTOCOL, STAGE, board=member.board) for points in (picked, drawn) if points]
+            problem = self._open.popleft()
+            method = PROTOCOL if expected_seconds(problem) >= HEAVY else BRIEF
+            tasks = [Task(points, method, STAGE, board=member.board) for points in self._left(problem) if points]
             if tasks:
                 if tasks[1:]:
                     self._later[member.name] = tasks[1]
@@ -176,7 +187,7 @@ class Map(Recording):
         best = self._best.get(task.points[0].problem)
         if best is None or best.board != member.board or self._how[task.points[-1]] != "drawn":
             return task
-        return Task(task.points, PROTOCOL, STAGE, race=Race(LOOKS, ratio_of(best.figures), NOISE), board=task.board)
+        return replace(task, race=Race(LOOKS, ratio_of(best.figures), NOISE))
 
     def dropped(self, task: Task) -> None:
         """Its board is gone for good: another may go on with the problem."""
