@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+REPORTS := seed-table ladder suite suite-chained short drawn
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test lint types notebooks pages clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test lint types notebooks pages reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -51,6 +52,17 @@ types: $(VENV)/.ready
 # Write pages and pictures of results, their index and the generated parts of the docs anew.
 pages: $(VENV)/.ready
 	$(BIN)/python docs/generate.py
+
+# One interactive HTML file each for each of the main studies: build/reports/NAME.html.
+reports: $(VENV)/.ready
+	mkdir -p build/reports
+	for name in $(REPORTS); do \
+	    $(BIN)/hopper-gemm report results/h200/$$name --out build/reports/$$name.html || exit 1; \
+	done
+
+# The documentation as a site, strictly: build/site/index.html. A link that leads nowhere ends it.
+docs: $(VENV)/.ready
+	$(BIN)/mkdocs build --quiet
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready

@@ -14,7 +14,7 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle
+from hopper_gemm.model.roofline import best_swizzle, parts_meet
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8
@@ -71,80 +71,80 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     )
 
 
-def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> Kernel:
+def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
     Args:
         problem: what is multiplied.
         more: kernels to choose from as well.
-        sms: SMs of the GPU.
+        chip: the GPU.
 
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    return next(iter(ranked(problem, 1, more, sms)), resolve(GemmConfig()))
+    return next(iter(choices(problem, 1, more, chip)), resolve(GemmConfig()))
 
 
-def ranked(problem: GemmProblem, count: int, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> list[Kernel]:
-    """The kernels of the most promising binaries, the one that the model expects to be the fastest first, each as it is
-    best launched. Kernels with the dynamic scheduler are considered from :data:`ROUNDS` on, paced ones from
-    :data:`LONG` on.
-
-    Args:
-        problem: what is multiplied.
-        count: binaries at most.
-        more: kernels to choose from as well.
-        sms: SMs of the GPU.
+def choices(
+    problem: GemmProblem, count: int, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM
+) -> list[Kernel]:
+    """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
+    arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
+    considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
     groups = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
-    found: list[tuple[float, int, Kernel]] = []
-    shortest = float("inf")
+    found: list[Ranked] = []
+    shortest, more = float("inf"), tuple(more)
     for (dynamic, paced), least in groups.items():
         if least <= shortest or not found:
-            offered = (*_bounds(sms)[dynamic, paced], *_with_bounds(more, dynamic, paced, sms))
-            found = _best(offered, problem, count, sms, found)
+            kind = dynamic, paced
+            offered = _with_bounds((*menu(), *more), *kind, chip) if more else _bounds(chip)[kind]
+            found = _best(offered, problem, count, chip, found)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
 
+
+Ranked = tuple[float, int, Kernel]
+"""Seconds, a number that tells kernels of equal times apart, and the kernel."""
 
 Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
 """Lower bounds of binaries, each with its ways to launch."""
 
 
 @cache
-def _bounds(sms: int) -> dict[tuple[bool, bool], Bounds]:
+def _bounds(chip: hopper.Chip) -> dict[tuple[bool, bool], Bounds]:
     """Those of the menu: with or without the dynamic scheduler, and with or without pace."""
     kinds = ((False, False), (True, False), (True, True), (False, True))
-    return {kind: list(_with_bounds(menu(), *kind, sms)) for kind in kinds}
+    return {kind: list(_with_bounds(menu(), *kind, chip)) for kind in kinds}
 
 
-def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, sms: int) -> Bounds:
+def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: hopper.Chip) -> Bounds:
     """Those of the kernels of one kind."""
     ways: dict[Kernel, list[Kernel]] = {}
     for kernel in kernels:
         if (kernel.scheduler == "dynamic", kernel.pace > 0) == (dynamic, paced):
             ways.setdefault(kernel.compiled(), []).append(kernel)
-    return [(lower_bound(binary, sms), tuple(of)) for binary, of in ways.items()]
+    return [(lower_bound(binary, chip), tuple(of)) for binary, of in ways.items()]
 
 
 def _best(
     offered: Iterable[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]],
     problem: GemmProblem,
     count: int,
-    sms: int,
-    found: list[tuple[float, int, Kernel]],
-) -> list[tuple[float, int, Kernel]]:
-    """The best binaries of those offered and those found before, as (seconds, number, kernel). Kernels whose lower
-    bound is above the last of them are not predicted."""
+    chip: hopper.Chip,
+    found: list[Ranked],
+) -> list[Ranked]:
+    """The best binaries of those offered and those found before. Kernels whose lower bound is above the last of these
+    are not predicted."""
     first = len(found)
     order = sorted((bound(problem), number, ways) for number, (bound, ways) in enumerate(offered, first))
     for least, number, ways in order:
         if len(found) == count and least * PACED > found[-1][0]:
             break
-        able = [kernel for kernel in ways if not pair_reasons(kernel, problem)]
+        able = [way for way in ways if not pair_reasons(way, problem) and parts_meet(way, problem, chip)]
         if able:
-            seconds, place = min((predict(kernel, problem, sms).seconds, at) for at, kernel in enumerate(able))
+            seconds, place = min((predict(kernel, problem, chip).seconds, at) for at, kernel in enumerate(able))
             kernel = able[place]
             found = sorted([*found, (seconds * (PACED if kernel.pace else 1.0), number, kernel)])[:count]
     return found
@@ -155,7 +155,7 @@ def promising(
     problem: GemmProblem,
     keep: int,
     known: Iterable[Kernel] = (),
-    sms: int = hopper.SM_COUNT,
+    chip: hopper.Chip = hopper.SXM,
 ) -> set[Kernel]:
     """The kernels of the ``keep`` binaries that the model predicts to be fastest. A quarter of the binaries is spread
     evenly over the techniques, since the model may be wrong about a whole technique.
@@ -165,10 +165,10 @@ def promising(
         problem: what is multiplied.
         keep: binaries; every config that launches one of these stays.
         known: configs whose binaries stay as well, whatever the model predicts.
-        sms: SMs of the GPU.
+        chip: the GPU.
     """
     ranked: dict[Kernel, tuple[Any, ...]] = {}
-    for config in sorted(configs, key=lambda config: predict(config, problem, sms).seconds):
+    for config in sorted(configs, key=lambda config: predict(config, problem, chip).seconds):
         ranked.setdefault(config.compiled(), technique(config))
     by_technique: dict[tuple[Any, ...], list[Kernel]] = {}
     for key, kind in ranked.items():

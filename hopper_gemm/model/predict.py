@@ -229,14 +229,14 @@ class Prediction:
 
 
 def predict(
-    config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, constants: ModelConstants = FITTED
+    config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM, constants: ModelConstants = FITTED
 ) -> Prediction:
     """Predict the launch time of a legal config.
 
     Args:
         config: any legal config.
         problem: what is multiplied.
-        sms: SMs of the GPU.
+        chip: the GPU: its SMs, and the clusters that run at once. Its rates are those of an H200.
         constants: constants.
 
     Example:
@@ -246,7 +246,7 @@ def predict(
     """
     kernel = resolve(config)
     size, sides = kernel.cluster_size, tile_sides(kernel, problem.m, problem.n)
-    fits, clusters = clusters_at_once(size, sms), prod(sides) * kernel.work_items
+    fits, clusters = clusters_at_once(size, chip), prod(sides) * kernel.work_items
     ctas = _ctas_per_sm(kernel)
     slots = fits * ctas
     resident = slots if kernel.stream_k else min(slots, clusters)
@@ -278,7 +278,7 @@ def predict(
         total = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
     total += _entry(kernel, constants) + load
 
-    stages = clusters * size * steps / (sms * total)
+    stages = clusters * size * steps / (chip.sms * total)
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
     least = problem.bytes / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock
@@ -289,7 +289,7 @@ def predict(
 
 
 def lower_bound(
-    kernel: Kernel, sms: int = hopper.SM_COUNT, constants: ModelConstants = FITTED
+    kernel: Kernel, chip: hopper.Chip = hopper.SXM, constants: ModelConstants = FITTED
 ) -> Callable[[GemmProblem], float]:
     """Return a function of the problem that is never above the seconds of :func:`predict`, for any raster and swizzle,
     and takes a fifth of its time. A load counts as if all CTAs of a GPC shared it and nothing were read from DRAM. The
@@ -297,12 +297,12 @@ def lower_bound(
 
     Args:
         kernel: without stream-K.
-        sms: SMs of the GPU.
+        chip: the GPU.
         constants: constants.
     """
     product, math = _math(kernel, constants)
-    product *= kernel.cluster_size / sms
-    fits = clusters_at_once(kernel.cluster_size, sms)
+    product *= kernel.cluster_size / chip.sms
+    fits = clusters_at_once(kernel.cluster_size, chip)
     most_ctas, parts = _ctas_per_sm(kernel), kernel.work_items
     rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
     row = ELEMENT_BYTES * kernel.tile_k * (1.0 - _spared(kernel, constants)) / _load_rate(kernel, constants)

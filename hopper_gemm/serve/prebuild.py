@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
@@ -39,6 +40,7 @@ def prebuild(
     menu: Iterable[tuple[str, str]] = (),
     context: str = "isolated",
     gpu: str | None = None,
+    chip: Chip = SXM,
     store: Path | None = None,
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
@@ -55,6 +57,7 @@ def prebuild(
             most.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
+        chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
         store: folder of compiled kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
         watch: told after each kernel how many are done, and of how many.
@@ -71,9 +74,19 @@ def prebuild(
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     among = tables(None if gpu is None else slug(gpu))
     asked = [filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)) for one in problems]
-    served = [KernelId.of(find(among, one, context=context).config, one) for one in dict.fromkeys(asked)]
+    configs = {one: find(among, one, context=context, chip=chip).config for one in dict.fromkeys(asked)}
+    served = [KernelId.of(config, one) for one, config in configs.items()]
     whole = [KernelId.of(one, GemmProblem(8, 8, 8, *types)) for types in menu for one in suited(*types)]
-    kernels = list(dict.fromkeys([*served, *whole]))
+    return build(list(dict.fromkeys([*served, *whole])), store, workers, watch)
+
+
+def build(
+    kernels: Sequence[KernelId],
+    store: Path | None = None,
+    workers: int | None = None,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Prebuilt:
+    """Compile kernels, each given once, into a store that lacks them; arguments as for :func:`prebuild`."""
     folder = store or default_store()
     known = KernelStore(folder)
     brought = store is None

@@ -12,7 +12,7 @@ from benchmarks.menu import SIZE, menu_of, text_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import LONG, PACED, ROUNDS, binaries, choose, menu, promising, ranked, technique
+from hopper_gemm.model.menu import LONG, PACED, ROUNDS, binaries, choices, choose, menu, promising, technique
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, waves
@@ -54,7 +54,7 @@ def test_every_problem_finds_a_config_of_the_menu_that_runs_it(sizes, dtype, lay
 
 def test_the_ranked_kernels_are_different_binaries_and_begin_with_the_choice():
     problem = GemmProblem(777, 4096, 4096)
-    found = ranked(problem, 8)
+    found = choices(problem, 8)
     assert len({one.compiled() for one in found}) == 8
     assert found[0] == choose(problem)
     times = [predict(one, problem).seconds for one in found]
@@ -85,7 +85,7 @@ def test_the_ranking_is_that_of_all_predictions():
         found = {}
         for one in sorted(suited, key=lambda one: seconds[one] * (PACED if one.pace else 1)):
             found.setdefault(one.compiled(), one)
-        assert ranked(problem, 8) == list(found.values())[:8]
+        assert choices(problem, 8) == list(found.values())[:8]
         assert choose(problem) == next(iter(found.values()))
 
 
@@ -119,6 +119,13 @@ def test_a_config_that_is_faster_by_the_model_is_taken_from_those_given():
     best = choose(problem)
     odd = resolve(replace(GemmConfig(tile_m=256, tile_n=136, cluster_n=2)))
     assert choose(problem, [odd]) == min((best, odd), key=lambda config: predict(config, problem).seconds)
+
+
+def test_a_kernel_given_beside_the_menu_is_no_second_choice_of_the_same_binary():
+    problem = GemmProblem(777, 4096, 4096)
+    best = choose(problem)
+    found = choices(problem, 4, [best.but(swizzle=best.swizzle + 1)])
+    assert len({one.compiled() for one in found}) == 4
 
 
 def test_the_promising_keep_all_their_ways_to_launch():

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from hopper_gemm.model.menu import menu, ranked
+from hopper_gemm.model.menu import choices, menu
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
@@ -50,7 +50,7 @@ def test_every_problem_gets_the_eight_best_picks_and_24_kernels_drawn_from_the_m
         hows = [(row.point, str(row.figures["how"]).split(", ")) for row in own if row.point.against == "cublas"]
         assert sum("drawn" in how for _, how in hows) == DRAWN
         picks = {how[0]: point.config for point, how in hows if how[0] != "drawn"}
-        assert picks == {f"pick {place}": one for place, one in enumerate(ranked(problem, PICKS), 1)}
+        assert picks == {f"pick {place}": one for place, one in enumerate(choices(problem, PICKS), 1)}
         assert all(point.config in menu() for point, _ in hows)
         (library,) = [row for row in own if row.point.against == LIBRARY]
         assert library.point.config == picks["pick 1"]
@@ -144,7 +144,7 @@ def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
     def outcome(ask):
         if ask.point.against == LIBRARY:
             return fakes.timed(ask, 0.8)
-        return fakes.timed(ask, 0.9 if ask.point.config == ranked(ask.point.problem, 1)[0] else 1.1)
+        return fakes.timed(ask, 0.9 if ask.point.config == choices(ask.point.problem, 1)[0] else 1.1)
 
     def told(ask):
         return Outcome("wrong_result", "off") if ask.point.problem == PROBLEMS[0] else outcome(ask)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import menu, ranked
+from hopper_gemm.model.menu import choices, menu
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
@@ -83,7 +83,7 @@ class MapSpec:
         drawn depends on seed and problem alone. A problem that TMA cannot reach is run on copies, as ``matmul`` does.
         """
         filled = filled_up(problem)
-        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(ranked(filled, self.picks), 1)}
+        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(choices(filled, self.picks), 1)}
         first = next(iter(found), None)
         able = [kernel for kernel in menu() if is_legal(kernel, filled)]
         rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
