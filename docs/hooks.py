@@ -85,7 +85,8 @@ def origin_of(uri: str) -> str | None:
     if not uri.startswith(f"{COPIES}/"):
         return f"{DOCS}/{uri}"
     path = uri.removeprefix(f"{COPIES}/")
-    return path if (ROOT / path).is_file() else None
+    found = (one for one in (path, path.removesuffix(".md")) if (ROOT / one).is_file())
+    return next((one for one in found if one.endswith((".md", ".ipynb"))), None)
 
 
 def linked(page: str) -> list[str]:
