@@ -12,9 +12,9 @@ sweep: $(VENV)/.ready
 
 # Everything: the style, the types, and all tests; those on a GPU skip themselves where there is none.
 test: lint types $(VENV)/.ready
-	$(BIN)/pytest -n auto -m "not gpu and not results"
-	$(MAKE) test-results
 	$(MAKE) test-gpu
+	$(MAKE) test-results
+	$(BIN)/pytest -n auto -m "not gpu and not results"
 
 # Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
 test-results: $(VENV)/.ready

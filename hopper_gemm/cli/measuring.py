@@ -217,6 +217,7 @@ def compare(
     host: Annotated[bool, typer.Option("--host", help="Only the host time of a launch.")] = False,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where the seconds of each row went.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Compare the kernel with cuBLAS and other libraries.
@@ -263,7 +264,8 @@ def compare(
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:
-        run_question(comparison, source, title, stderr, comparison, shared=shared, against=names)
+        job = {"against": names, "fresh": min(processes - 1, 1), "verbose": verbose}
+        run_question(comparison, source, title, stderr, comparison, shared=shared, **job)
     for one, reason in comparison.missing.items():
         stderr(f"without {one}: {reason}")
     publish(folder)
