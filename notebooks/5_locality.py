@@ -28,7 +28,7 @@
 # timing here is chained (launches of one kernel back to back); rows do not name their board.
 #
 # **Answer.** CTAs that share panels drift apart and read them again. Reversing k on alternate tiles and letting
-# producers keep in step bring the readings back, on long launches; PDL pays on short ones alone.
+# producers keep in step bring that down to about one reading, on long launches; PDL pays on short ones alone.
 
 # %%
 from math import ceil
