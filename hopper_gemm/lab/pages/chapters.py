@@ -84,10 +84,11 @@ def rates(number: int) -> str:
             ring = one.stages * one.stage_bytes if isinstance(one.stages, int) else 0
             lines[rung] = {
                 "chapter": str(at),
-                "burst": f"{burst.tflops:.0f}",
+                "TFLOP/s, burst": f"{burst.tflops:.0f}",
                 "steady": f"{steady.tflops:.0f}",
                 "over cuBLAS": f"{burst.speedup:.3f}x",
                 "tensor cores busy": f"{row['tensor_active']:.0f} %",
+                "MHz": f"{row['sm_mhz']:.0f}",
                 "ring": f"{ring / 1024:.0f} KiB",
                 "registers": f"{row['registers']:.0f}",
             }
