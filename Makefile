@@ -63,7 +63,7 @@ reports: $(VENV)/.ready
 
 # The documentation as a site, strictly: build/site/index.html. A link that leads nowhere ends it.
 docs: $(VENV)/.ready
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready
