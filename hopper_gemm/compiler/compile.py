@@ -12,13 +12,11 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
+from hopper_gemm.compiler.store import FUNCTION
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
-
-FUNCTION = "hopper_gemm"
-"""Name of the launcher in the object file."""
 
 ALIGN_ELEMENTS = 8
 TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}
