@@ -183,7 +183,8 @@ def words(found: dict[str, str]) -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, from the command line's own help."""
+    """Every command with its arguments and options, from the command line's own help. ``typer utils docs`` would print
+    twice as many lines, summaries cut off among them, and no tables."""
     import typer
 
     from hopper_gemm.cli import app
