@@ -1,4 +1,4 @@
-"""What a kernel of ours is compared with: one interface for every library that multiplies matrices."""
+"""Baselines: one interface for every library that multiplies matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BaselineError(RuntimeError):
 
 
 def written(operands: MatrixSet) -> torch.Tensor:
-    """Where a baseline writes unless it says otherwise."""
+    """The matrix that a baseline writes unless it says otherwise."""
     return operands.theirs
 
 
@@ -56,7 +56,7 @@ class Baseline:
     """Allowance for making the candidates of a problem and choosing among them."""
 
     def missing(self) -> str | None:
-        """Why it cannot be asked here, with the fix; None where it can."""
+        """The reason for which it cannot be asked here, with the fix; None where it can."""
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
