@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel-test lint types notebooks pages reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test lint types notebooks pages reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -33,6 +33,11 @@ verify: $(VENV)/.ready
 verify-cpu: $(VENV)/.ready
 	$(BIN)/python -m tests.tune.run.verify
 	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
+
+# Build the wheel with the machine code of the menu's kernels, into dist.
+wheel: $(VENV)/.ready
+	$(BIN)/python .ci/machine-code
+	$(BIN)/python -m pip wheel --quiet --no-deps -w dist .
 
 # Build the wheel and use it in clean environments, with pip and with uv, on each Python that starts here.
 wheel-test:
