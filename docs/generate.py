@@ -601,7 +601,23 @@ def split() -> str:
     return table(("kernels of", "compiled", "same machine code"), [*rows, total])
 
 
+def menu_curve() -> str:
+    """Mean and worst loss against the size of the menu, and of all kernels that were offered."""
+    frame = pd.read_csv(ROOT / "results/measurements/menu.csv")
+    groups = {
+        "judging": "searched problems that judge",
+        "map": "the map's problems, by prediction",
+        "held_out": "its held-out ones, by prediction",
+    }
+    rows = [
+        [str(int(row["size"])), *(f"{row[f'{name}_mean']:.1%} ({row[f'{name}_worst']:.0%})" for name in groups)]
+        for _, row in frame.iterrows()
+    ]
+    return table(("kernels", *groups.values()), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "menu": menu_curve,
     "parameters": lambda: parameters(PLAIN),
     "study-parameters": lambda: parameters(LADDER_FIELDS),
     "rules": rules,
