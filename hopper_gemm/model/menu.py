@@ -15,6 +15,7 @@ from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, parts_meet
+from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8
@@ -57,9 +58,10 @@ def suited(dtype: str, layouts: str) -> list[Kernel]:
 
 
 @cache
-def menu() -> tuple[Kernel, ...]:
-    """The kernels with all their ways to launch."""
-    return tuple(way for kernel in binaries() for way in launches(kernel))
+def menu(invariant: bool = False) -> tuple[Kernel, ...]:
+    """The kernels with all their ways to launch; for batch-invariant problems as they read k forward."""
+    ways = [way for kernel in binaries() for way in launches(kernel)]
+    return tuple(dict.fromkeys(map(forward, ways)) if invariant else ways)
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -95,11 +97,12 @@ def choices(
     """
     groups = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
     found: list[Ranked] = []
-    shortest, more = float("inf"), tuple(more)
+    shortest, invariant = float("inf"), problem.batch_invariant
+    more = tuple(map(forward, more) if invariant else more)
     for (dynamic, paced), least in groups.items():
         if least <= shortest or not found:
             kind = dynamic, paced
-            offered = _with_bounds((*menu(), *more), *kind, chip) if more else _bounds(chip)[kind]
+            offered = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(chip, invariant)[kind]
             found = _best(offered, problem, count, chip, found)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
@@ -113,10 +116,10 @@ Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
 
 
 @cache
-def _bounds(chip: hopper.Chip) -> dict[tuple[bool, bool], Bounds]:
+def _bounds(chip: hopper.Chip, invariant: bool) -> dict[tuple[bool, bool], Bounds]:
     """Those of the menu: with or without the dynamic scheduler, and with or without pace."""
     kinds = ((False, False), (True, False), (True, True), (False, True))
-    return {kind: list(_with_bounds(menu(), *kind, chip)) for kind in kinds}
+    return {kind: list(_with_bounds(menu(invariant), *kind, chip)) for kind in kinds}
 
 
 def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: hopper.Chip) -> Bounds:

@@ -52,7 +52,8 @@ def prebuild(
     compile; a script calls it below ``if __name__ == "__main__":``, as Python asks of whoever starts processes.
 
     Args:
-        problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k.
+        problems: :class:`hopper_gemm.GemmProblem`, batch-invariant ones included, or (m, n, k) of bf16 operands, both
+            contiguous along k.
         menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
             most.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.

@@ -233,3 +233,33 @@ def test_beside_a_wheel_own_results_go_to_the_users_data_folder(monkeypatch, nam
 
 def test_in_a_checkout_own_results_lie_beside_the_recorded_ones():
     assert local_root() == ROOT / "results" / "local"
+
+
+INVARIANT = replace(PROBLEM, batch_invariant=True)
+
+
+def test_a_batch_invariant_problem_takes_the_plain_entry_that_reads_k_forward_or_can():
+    forward, reverse = entry(96), entry(96, config=replace(entry(96).config, reverse_k=True))
+    assert (pick([forward], INVARIANT).how, pick([forward], INVARIANT).config) == ("tuned", forward.config)
+    found = pick([reverse], INVARIANT)
+    assert (found.how, found.config, found.entry) == ("k forward", forward.config, reverse)
+    cut = entry(config=resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2)))
+    assert pick([cut], INVARIANT).how == "model"
+
+
+def test_an_entry_tuned_with_the_condition_serves_where_it_is_the_best_and_never_without(places):
+    own = entry(64, problem=INVARIANT, speedup=1.3)
+    write_tuned(places["own"], [own, entry(192, speedup=1.2)])
+    assert len(read_tuned(places["own"])) == 2
+    assert served() == 192
+    assert find(tables("h200"), INVARIANT).entry == own
+
+
+def test_a_table_of_before_the_condition_is_read_and_its_entries_stay_as_they_were(places):
+    path = places["own"]
+    write_tuned(path, [entry(96)])
+    before = path.read_text()
+    assert "batch_invariant" not in before
+    write_tuned(path, [entry(64, problem=INVARIANT)])
+    assert '"batch_invariant": true' in path.read_text()
+    assert json.loads(before)[0] in json.loads(path.read_text())
