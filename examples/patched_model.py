@@ -1,5 +1,5 @@
-"""A public architecture from its config.json with random weights, patched: what is replaced, how far the logits are from
-those of fp32, by torch and patched, and the time of prefill and decode.
+"""A public architecture from its config.json with random weights, patched: what is replaced, how far the logits are
+from those of fp32, by torch and patched, and the time of prefill and decode.
 
     python examples/patched_model.py                        # Qwen2.5-1.5B's sizes, on a Hopper GPU
     python examples/patched_model.py --config config.json   # another model of the Llama family
