@@ -17,7 +17,7 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.hopper import Chip
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
-from hopper_gemm.model.menu import ranked
+from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
@@ -153,7 +153,7 @@ def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[G
 
 def _contenders(problem: GemmProblem, first: Kernel, count: int, chip: Chip) -> list[Kernel]:
     """The pick, then other binaries that the model expects to be fast."""
-    others = [one for one in ranked(problem, count, (first,), chip) if one.compiled() != first.compiled()]
+    others = [one for one in choices(problem, count, (first,), chip) if one.compiled() != first.compiled()]
     return [first, *others][:count]
 
 

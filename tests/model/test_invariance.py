@@ -13,7 +13,7 @@ from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons, reasons
-from hopper_gemm.model.menu import able_on, choose, menu
+from hopper_gemm.model.menu import choose, menu
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.rules.invariance import CUT, cuts, forward, parts_of
@@ -50,6 +50,11 @@ def orders(tile_k: int, split_k: int, reverse_k: bool, k: int) -> frozenset[tupl
     ways = [parts, [part[::-1] for part in parts]] if reverse_k else [parts]
     steps = [[[at for stage in part for at in range(stage, stage + tile_k, STEP)] for part in way] for way in ways]
     return frozenset(tuple(tuple(at for at in part if at < k) for part in way) for way in steps)
+
+
+def able_on(problem: GemmProblem) -> list[Kernel]:
+    """The kernels of the menu that can run a problem."""
+    return [kernel for kernel in menu(problem.batch_invariant) if not pair_reasons(kernel, problem)]
 
 
 def orders_of(kernel: Kernel, problem: GemmProblem):

@@ -20,7 +20,7 @@ from hopper_gemm.model.hopper import SXM
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table, find, own_paths
-from hopper_gemm.model.menu import choose, ranked
+from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, read_tuned, write_tuned
 from hopper_gemm.serve import kernels, prebuild
@@ -106,7 +106,7 @@ def test_what_is_tuned_is_only_loaded_and_the_rest_is_timed_and_kept(gpu):
     told = []
     done = hopper_gemm.warmup([(4096, 4096, 4096), OTHER, OTHER], say=told.append)
     assert done.loaded == [TUNED]
-    configs = ranked(OTHER, 4)
+    configs = choices(OTHER, 4)
     best = min(configs, key=lambda config: config.tile_n)
     (entry,) = done.timed
     assert (entry.problem, entry.config, entry.study, entry.gpu) == (OTHER, best, WARMUP, "NVIDIA H200")
@@ -134,12 +134,12 @@ def test_one_candidate_is_loaded_and_not_timed(gpu):
 
 
 def test_a_candidate_that_does_not_compile_is_left_out_and_a_problem_without_one_named(gpu):
-    names = [str(KernelId.of(config, OTHER).config) for config in ranked(OTHER, 4)]
+    names = [str(KernelId.of(config, OTHER).config) for config in choices(OTHER, 4)]
     gpu.failing = set(names[:3])
     (entry,) = hopper_gemm.warmup([OTHER], say=lambda line: None).timed
-    assert entry.config == ranked(OTHER, 4)[3]
+    assert entry.config == choices(OTHER, 4)[3]
     third = GemmProblem(520, 1048, 4096)
-    gpu.failing = {str(KernelId.of(config, third).config) for config in ranked(third, 4)}
+    gpu.failing = {str(KernelId.of(config, third).config) for config in choices(third, 4)}
     assert hopper_gemm.warmup([third], say=lambda line: None).failed == {third: "spilled"}
 
 
@@ -306,7 +306,7 @@ def test_a_search_in_a_later_table_or_another_regime_serves_before_a_warm_up():
 
 def test_choices_are_different_binaries_the_pick_first():
     for problem in (OTHER, TUNED, GemmProblem(16384, 16384, 16384)):
-        found = ranked(problem, 6)
+        found = choices(problem, 6)
         assert found[0] == choose(problem)
         assert len({KernelId.of(config, problem) for config in found}) == 6
 

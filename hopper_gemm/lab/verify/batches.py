@@ -27,7 +27,7 @@ from hopper_gemm.lab.verify.rows import Finding
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
@@ -155,13 +155,13 @@ def _techniques() -> Iterator[GemmConfig]:
     for parts in (4, 8):
         for change in apart:
             yield replace(tile, split_k=parts, reduction="workspace", **change)  # type: ignore[arg-type]
-        for narrow in (16, 64, 192):
-            yield replace(tile, tile_n=narrow, split_k=parts)
-            yield replace(tile, tile_n=narrow, tile_m=64, split_k=parts, swap_ab=True)
+        for tile_n in (64, 192):
+            yield replace(tile, tile_n=tile_n, split_k=parts)
+            yield replace(tile, tile_n=tile_n, tile_m=64, split_k=parts, swap_ab=True)
 
 
 def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[InvarianceJob]:
-    """Everything to compare: ``matmul`` first, then instructions and techniques, then the menu in a drawn order.
+    """Everything to compare: instructions and techniques first, then ``matmul``, then the menu in a drawn order.
 
     Args:
         seed: of the draws.
@@ -169,12 +169,13 @@ def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[Invarianc
         chip: that GPU.
     """
     rng = random.Random(seed)
-    found = [
-        _of_matmul(rng, n, k, dtype, partial(find, tables, chip=chip))
-        for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)
-    ]
+    found: list[InvarianceJob] = []
     for of, configs in ((INSTRUCTION, _instructions()), (TECHNIQUE, _techniques())):
-        found += filter(None, (_placed(rng, resolve(config), of, SIDES, DTYPES) for config in configs))
+        for config in configs:
+            sides, dtypes = rng.sample(SIDES, len(SIDES)), rng.sample(DTYPES, len(DTYPES))
+            found += _placed(rng, resolve(config), of, sides, dtypes)
+    pick = partial(find, tables, chip=chip)
+    found += [_of_matmul(rng, n, k, dtype, pick) for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)]
     kernels: dict[int, list[Kernel]] = {1: [], 4: [], 8: []}
     for kernel in dict.fromkeys(forward(kernel).compiled() for kernel in menu()):
         kernels.get(kernel.split_k, []).append(kernel)
@@ -182,11 +183,11 @@ def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[Invarianc
         rng.shuffle(some)
     while any(kernels.values()):
         for parts in (1, 1, 4, 8):
-            sides = [side for side in SIDES if parts_of(*side) == parts]
-            side, dtype = rng.choice(sides), rng.choice(DTYPES)
+            sides, dtype = [side for side in SIDES if parts_of(*side) == parts], rng.choice(DTYPES)
+            side = rng.choice(sides)
             for kernel in kernels[parts][:TOGETHER]:
                 walks: dict[str, object] = {"raster": rng.choice("mn"), "swizzle": rng.choice((1, 2, 4, 8, 16))}
-                found += filter(None, [_placed(rng, kernel.but(**walks), MENU, [side, *sides], [dtype])])
+                found += _placed(rng, kernel.but(**walks), MENU, [side, *sides], [dtype, *DTYPES])
             del kernels[parts][:TOGETHER]
     return found
 
@@ -206,17 +207,15 @@ def _sizes_of_matmul(pair: Pair) -> list[int]:
 
 def _placed(
     rng: random.Random, kernel: Kernel, of: str, sides: Sequence[tuple[int, int]], dtypes: Sequence[str]
-) -> InvarianceJob | None:
-    """A kernel on the first problem of drawn type and layouts that the rules let it run; None without one."""
-    seed = rng.randrange(2**31)
-    order = list(sides) if of == MENU else rng.sample(sides, len(sides))
-    kinds = [(dtype, layouts) for dtype in rng.sample(dtypes, len(dtypes)) for layouts in rng.sample(LAYOUTS, 4)]
-    for (n, k), (dtype, layouts) in product(order, kinds) if is_legal(kernel) else ():
-        pair = Pair(kernel, GemmProblem(BATCH, n, k, dtype, layouts, batch_invariant=True), seed)
+) -> Iterator[InvarianceJob]:
+    """A kernel on the first of some sides and types, with drawn layouts, on which the rules let it run."""
+    seed, layouts = rng.randrange(2**31), rng.sample(LAYOUTS, len(LAYOUTS))
+    for (n, k), dtype, axes in product(sides, dtypes, layouts):
+        pair = Pair(kernel, GemmProblem(BATCH, n, k, dtype, axes, batch_invariant=True), seed)
         fewest = replace(pair.problem, m=reachable(1))
         if not pair_reasons(kernel, fewest) and len(drawn_sizes(pair)) == DRAWS:
-            return InvarianceJob(pair, KERNEL, of, (reference_pair(pair),))
-    return None
+            yield InvarianceJob(pair, KERNEL, of, (reference_pair(pair),))
+            return
 
 
 # Matrices -------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.invariance import STEEP, forward
 from hopper_gemm.model.rules.problem import filled_up
 
 PROBLEM = GemmProblem(BATCH, 24, 40, batch_invariant=True)
@@ -55,6 +56,14 @@ def test_every_job_can_run_each_of_its_eight_sizes_by_the_rule(few):
             assert all(is_legal(pair.config, replace(pair.problem, m=m)) for m in sizes)
         assert all(is_legal(other.config, other.problem) for other in job.also)
         assert Pair.of(job.row().subject).as_dict() == job.pair.as_dict()
+
+
+def test_no_kernel_that_the_rule_allows_is_left_out(few):
+    ran = [job.pair.config.compiled() for job in few if job.of == batches.MENU]
+    offered = {forward(kernel).compiled() for kernel in menu()[::29]}
+    assert set(ran) == {kernel for kernel in offered if kernel.split_k in (1, *STEEP)}
+    assert len(set(ran)) == len(ran)
+    assert sum(job.of == batches.TECHNIQUE for job in few) == len(list(batches._techniques()))
 
 
 def test_every_width_and_both_orders_of_the_instruction_are_compared(few):

@@ -422,6 +422,17 @@ def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_pat
     assert found.winner.config != found.runner_up.config
 
 
+def test_a_batch_invariant_search_writes_an_entry_of_its_own_from_rows_that_say_so(tmp_path):
+    problem = GemmProblem(1024, 1024, 1024, batch_invariant=True)
+    out = tmp_path / "h200" / "tune"
+    run_sweep(question([problem], Options(trials=6, finals=2)), out)
+    (entry,) = read_tuned(out.parent / FILE)
+    assert entry.problem == problem
+    assert is_legal(entry.config, problem)
+    assert {row.point.problem for row in read_study(out).rows} == {problem}
+    assert pick([entry], problem).how == "tuned"
+
+
 def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
     from tests.command import run as command
 
