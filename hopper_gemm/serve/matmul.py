@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,6 @@ from hopper_gemm.serve.checks import (
     refuse_foreign,
 )
 from hopper_gemm.serve.fallback import POLICY, checked, is_plain, launch_torch, torch_is_faster, torch_mm
-from hopper_gemm.serve.fallback import fallback as falling_back
 from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
 from hopper_gemm.serve.operands import copied_pair, extent, has_rows, reaches
 from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
@@ -92,36 +91,41 @@ def matmul(
         batch_invariant = MODE.batch_invariant
     if is_dynamo_compiling():
         return _operator(a, b, out, out_dtype, config, batch_invariant, fallback)
-    policy = POLICY.fallback if fallback is None else fallback
+    if fallback is not None:
+        before, POLICY.fallback = POLICY.fallback, checked(fallback)  # the context manager takes longer
+        try:
+            return matmul(a, b, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
+        finally:
+            POLICY.fallback = before
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-            return _operator(a, b, out, out_dtype, config, batch_invariant, policy)
+            return _operator(a, b, out, out_dtype, config, batch_invariant)
         if out is None:
             key: Any = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
-                out_dtype, config, MODE.context, batch_invariant, policy,
+                out_dtype, config, MODE.context, batch_invariant, POLICY.fallback,
             )  # fmt: skip
         else:
             if out.requires_grad and torch.is_grad_enabled():
-                return _operator(a, b, out, out_dtype, config, batch_invariant, policy)
+                return _operator(a, b, out, out_dtype, config, batch_invariant)
             key = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
                 out.shape, out.stride(), out.dtype, out.get_device(), out.is_neg(), type(out),
-                out_dtype, config, MODE.context, batch_invariant, policy,
+                out_dtype, config, MODE.context, batch_invariant, POLICY.fallback,
             )  # fmt: skip
         known = _known.get(key)
     except (AttributeError, TypeError):
         refuse_foreign(a, b, out, config)
         raise
     if known is None:
-        return _first(a, b, out, out_dtype, config, batch_invariant, policy, key)
+        return _first(a, b, out, out_dtype, config, batch_invariant, key)
     kernel, device, span_a, span_b, span_out = known
     at_a, at_b = a.data_ptr(), b.data_ptr()
     if out is None:
         if (at_a | at_b) & _MISALIGNED:
-            return _first(a, b, out, out_dtype, config, batch_invariant, policy, key)
+            return _first(a, b, out, out_dtype, config, batch_invariant, key)
         size = a.shape[0], b.shape[1]
         out = a.new_empty(size) if out_dtype is None else a.new_empty(size, dtype=out_dtype)
     else:
@@ -131,7 +135,7 @@ def matmul(
             or at_a - span_out < at < at_a + span_a
             or at_b - span_out < at < at_b + span_b
         ):
-            return _first(a, b, out, out_dtype, config, batch_invariant, policy, key)
+            return _first(a, b, out, out_dtype, config, batch_invariant, key)
     if device is None or device == torch.cuda.current_device():
         kernel(a, b.mT, out)
     else:
@@ -168,24 +172,22 @@ def _first(
     out_dtype: torch.dtype | None,
     config: GemmConfig | None,
     batch_invariant: bool,
-    policy: str,
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
     if _traced(a, b) or _cast(a, b):
-        return _operator(a, b, out, out_dtype, config, batch_invariant, policy)
+        return _operator(a, b, out, out_dtype, config, batch_invariant)
     remembered = _known
     refuse_foreign(a, b, out, config)
     check_fit(a, b, out, out_dtype)
-    if _falls_back(a, b, out, config is not None or batch_invariant, policy):
+    if _falls_back(a, b, out, config is not None or batch_invariant):
         product = torch_mm(a, b, out, out_dtype)
-        if is_plain(a, b, product) and product.dtype == a.dtype:
-            _remember(remembered, key, launch_torch, (a, b, product))
+        if product.dtype == a.dtype and is_plain(a, b, product) and len(remembered) < _KNOWN_MOST:
+            remembered[key] = (launch_torch, a.get_device(), extent(a), extent(b), extent(product))
         return product
     if a.is_neg() or b.is_neg():
         plain = a.resolve_neg(), b.resolve_neg()
-        how: Any = {"config": config, "batch_invariant": batch_invariant, "fallback": policy}
-        return matmul(*plain, out=out, out_dtype=out_dtype, **how)
+        return matmul(*plain, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
     if out is not None:
         check_memory(out, a, b)
     dtype = out.dtype if out is not None else out_dtype or a.dtype
@@ -198,21 +200,15 @@ def _first(
     problem, index = _problem(a, b, dtype, batch_invariant), a.get_device()
     product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
     with torch.cuda.device(index), _loading_allowed():
-        may = policy == "faster" and config is None and not batch_invariant
+        may = POLICY.fallback == "faster" and config is None and not batch_invariant
         faster = may and torch_is_faster(pick_for(problem, index))
         kernel = launch_torch if faster else kernel_for(problem, index, config)
         kernel(a, b.t(), product)
-    _remember(remembered, key, kernel, (a, b, product))
+    if len(remembered) >= _KNOWN_MOST:
+        remembered.clear()
+    device = index if torch.cuda.device_count() > 1 else None
+    remembered[key] = (kernel, device, extent(a), extent(b), extent(product))
     return product
-
-
-def _remember(known: dict[Any, Any], key: Any, kernel: Callable[..., None], matrices: Iterable[torch.Tensor]) -> None:
-    """Record a launch of operands and output."""
-    if len(known) >= _KNOWN_MOST:
-        known.clear()
-    a, b, product = matrices
-    device = a.get_device() if torch.cuda.device_count() > 1 else None
-    known[key] = (kernel, device, extent(a), extent(b), extent(product))
 
 
 def _operator(
@@ -231,18 +227,13 @@ def _operator(
         falls_back = not known and a.dtype == b.dtype and not _cast(a, b)
     else:
         refuse_foreign(a, b, out, config)
-        falls_back = _falls_back(a, b, out, config is not None or batch_invariant, fallback or POLICY.fallback)
+        falls_back = _falls_back(a, b, out, config is not None or batch_invariant)
     if config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
     if falls_back and not _cast(a, b):
         check_fit(a, b, out, out_dtype)
     if out is None:
-        if falls_back:
-            return torch_mm(a, b, None, out_dtype)
-        if fallback in (None, POLICY.fallback) or is_dynamo_compiling():
-            return mm(a, b, out_dtype, batch_invariant)
-        with falling_back(fallback):
-            return mm(a, b, out_dtype, batch_invariant)
+        return torch_mm(a, b, None, out_dtype) if falls_back else mm(a, b, out_dtype, batch_invariant)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or out.requires_grad):
         raise RuntimeError("out must be None where a gradient is recorded; use what is returned, or torch.no_grad()")
     if out_dtype not in (None, out.dtype):
@@ -253,25 +244,23 @@ def _operator(
     return out
 
 
-def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, ours: bool, policy: str) -> bool:
+def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, ours: bool) -> bool:
     """Return True if torch.mm runs a call that the kernel cannot.
 
     Args:
         a, b, out: of the call.
         ours: True if torch.mm could not give what is asked.
-        policy: of :data:`hopper_gemm.serve.fallback.POLICIES`.
 
     Raises:
         UnsupportedError: the kernel cannot, and torch.mm may not.
     """
-    ours |= checked(policy) == "never"
     try:
         if _cast(a, b):
             check_device(a.device)
         else:
             check_supported(a, b, out)
     except UnsupportedError:
-        if ours:
+        if ours or POLICY.fallback == "never":
             raise
         return True
     return False
