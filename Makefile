@@ -18,7 +18,7 @@ test: lint types $(VENV)/.ready
 
 # Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
 test-results: $(VENV)/.ready
-	$(BIN)/pytest -n auto -m results --nbmake notebooks tests
+	$(BIN)/pytest -n auto -m results tests
 
 # Tests on Hopper GPUs, a worker for each GPU; their kernels are compiled first, on all cores.
 test-gpu: $(VENV)/.ready

@@ -15,6 +15,7 @@ from math import ceil
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -185,7 +186,8 @@ def words(found: dict[str, str]) -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, from the command line's own help."""
+    """Every command with its arguments and options, from the command line's own help. ``typer utils docs`` would print
+    twice as many lines, summaries cut off among them, and no tables."""
     import typer
 
     from hopper_gemm.cli import app
@@ -641,7 +643,8 @@ def api() -> str:
     import hopper_gemm
 
     found = (getattr(hopper_gemm, name) for name in hopper_gemm.__all__)
-    return "\n\n".join(f"::: {one.__module__}.{one.__qualname__}" for one in found)
+    names = (one.__name__ if isinstance(one, ModuleType) else f"{one.__module__}.{one.__qualname__}" for one in found)
+    return "\n\n".join(f"::: {name}" for name in names)
 
 
 def against_own() -> str:

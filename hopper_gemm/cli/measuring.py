@@ -343,8 +343,8 @@ def counters(
     stage ready and how long they wait. Rows go to the study's folder if it takes rows.
     """
     from hopper_gemm.cli.running import local_source, run_question
+    from hopper_gemm.lab.counters.counting_question import Counting, folder_of
     from hopper_gemm.lab.counters.profiler import find_profiler
-    from hopper_gemm.lab.counters.question import Counting, folder_of
     from hopper_gemm.lab.counters.table import counters_table
     from hopper_gemm.tune.study.pooling import pooled
 

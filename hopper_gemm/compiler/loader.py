@@ -14,7 +14,7 @@ from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
 from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import FUNCTION, KernelId, KernelStore, default_store
-from hopper_gemm.compiler.workspace import WORKSPACES
+from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons

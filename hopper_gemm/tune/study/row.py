@@ -68,12 +68,12 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether it has figures."""
+        """Return True if the row has figures."""
         return self.status == "ok"
 
     @property
     def key(self) -> RowKey:
-        """What tells it from the other rows of its study. The noise floor is one row for each board."""
+        """Key of the row among those of its study. The noise floor is one row for each board."""
         return RowKey(self.stage, self.point, self.process, self.board if self.stage == "control" else "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Row:
 
 
 class RowKey(NamedTuple):
-    """What tells a row from the others of its study; ``board`` only where it does."""
+    """Key of a row among those of its study; ``board`` only where rows differ by it."""
 
     stage: str
     point: Point
@@ -111,7 +111,7 @@ class RowKey(NamedTuple):
 
 
 def figures_of(status: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row of a status may carry: timings and counts only where it is ok."""
+    """The figures that a row of a status may carry: timings and counts only where it is ok."""
     allowed = CARRIED if status == "ok" else [name for name in CARRIED if name not in FIGURES]
     return {name: figures[name] for name in allowed if as_text(figures.get(name))}
 

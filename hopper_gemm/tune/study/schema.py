@@ -110,7 +110,7 @@ TIMED = (
     Column("rel_err", "number", "relative Frobenius error of our product against fp32"),
     Column("baseline_rel_err", "number", "of the baseline's"),
 )
-"""What a timing gives."""
+"""Figures of a timing."""
 
 COUNTED = (
     Column("tensor_active_hw", "number", "percent of cycles with the tensor cores at work, as the profiler counts it"),
@@ -130,7 +130,7 @@ COUNTED = (
     Column("producer_wait_pct", "number", "cycles that the producer waited for a slot, percent of its cycles"),
     Column("consumer_wait_pct", "number", "cycles that the consumers waited for a slot, percent of their cycles"),
 )
-"""What the profiler and the kernel's own meter give."""
+"""Figures of the profiler and of the kernel's own meter."""
 
 ABOUT = (
     Column("baseline_kernel", "text", "kernel that the baseline ran"),
@@ -163,7 +163,7 @@ CARRIED = (
     *FIGURES,
     *(name for name in NAMES[NAMES.index("baseline_kernel") : NAMES.index("source")]),
 )
-"""What a row says of a measurement, beside its status."""
+"""Columns of a measurement, beside its status."""
 
 REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED, "batch_invariant"))
 """Columns that every file has."""

@@ -80,7 +80,7 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 
 
 def count(spec: SweepSpec) -> int:
-    """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
+    """The number of choices of a spec, enumerating none: of its grids, times what each is measured on."""
     configs = 0
     for alone in spec.each():
         choices = [map(len, _axes(grid).values()) for grid in (alone.space, *alone.grids, *alone.known)]
@@ -113,7 +113,7 @@ def points(spec: SweepSpec) -> dict[Point, str]:
 
 @dataclass(frozen=True)
 class Space:
-    """What a study may measure.
+    """The points that a study may measure.
 
     Args:
         points: that get a row, with the reasons why they cannot run; none where they can.

@@ -1,4 +1,4 @@
-"""What a kernel of ours is compared with: one interface for every library that multiplies matrices."""
+"""Baselines: one interface for every library that multiplies matrices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Care:
 
 
 def written(operands: MatrixSet) -> torch.Tensor:
-    """Where a baseline writes unless it says otherwise."""
+    """The matrix that a baseline writes unless it says otherwise."""
     return operands.theirs
 
 
@@ -78,7 +78,7 @@ class Baseline:
     """How the fastest is found."""
 
     def missing(self) -> str | None:
-        """Why it cannot be asked here, with the fix; None where it can."""
+        """The reason for which it cannot be asked here, with the fix; None where it can."""
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:

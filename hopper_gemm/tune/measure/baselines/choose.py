@@ -1,4 +1,4 @@
-"""Which of a baseline's candidates it is timed with: the fastest by our own clock.
+"""Choice among a baseline's candidates: the fastest by our own clock.
 
 All are run once, and so are variants of the fastest; those near the fastest are timed in a short burst; the best of
 these in several; the best few of them again, longer, in alternation, in the regime and the context that are asked
@@ -36,13 +36,13 @@ GLANCED = 16
 """Sets of matrices, at most, that a first look takes."""
 
 REL_ERR_MAX = 1e-2
-"""What a baseline may be off by: several times the rounding of its output, since a library may round partial sums too;
-a wrong product is off by about 1."""
+"""Relative error that a baseline may have: several times the rounding of its output, since a library may round partial
+sums too; a wrong product is off by about 1."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a baseline is timed with.
+    """The choice among a baseline's candidates.
 
     Args:
         candidate: the fastest.
@@ -58,7 +58,7 @@ class Chosen:
 
 
 class Stopwatch:
-    """What tells candidates apart, on the GPU. Times are seconds or microseconds: only their order counts.
+    """Timings that tell candidates apart, on the GPU. Times are seconds or microseconds: only their order counts.
 
     Args:
         workload: the problem's matrices.

@@ -78,7 +78,7 @@ class CublasLt(Baseline):
         self._find = find
 
     def missing(self) -> str | None:
-        """Whether the library can be loaded."""
+        """Say why the library cannot be loaded; None where it can."""
         try:
             self._find()
         except (OSError, AttributeError) as error:
@@ -197,7 +197,7 @@ class Heuristics(CublasLt):
 
 
 def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:
-    """What the library offers, workspace by workspace."""
+    """The algorithms that the library offers, workspace by workspace."""
     for size in WORKSPACE_BYTES:
         try:
             yield from (result.algo for result in plan.heuristics(size, COUNT))

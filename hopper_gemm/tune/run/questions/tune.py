@@ -139,9 +139,9 @@ def question(
 
 
 def study_name(what: str, problem: GemmProblem, options: Options) -> str:
-    """What tuning a problem or a list is called, and its folder: ``tune-4096x4096x4096-burst``, with the context where
-    it is not isolated, with ``batch-invariant`` where that is asked, and for a problem its type where it is not bf16
-    and its layouts where they are not kk."""
+    """The name of a tuning run and of its folder: ``tune-4096x4096x4096-burst``, with the context where it is not
+    isolated, with ``batch-invariant`` where that is asked, and for a problem its type where it is not bf16 and its
+    layouts where they are not kk."""
     unusual = [] if options.context == "isolated" else [options.context]
     unusual += ["batch-invariant"] * problem.batch_invariant
     if what == str(problem):
@@ -200,7 +200,7 @@ def _budget(options: Options, problems: int) -> dict[str, float]:
 
 
 def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
-    """What is searched beside the tiles, as the problem's size and the context suggest."""
+    """Parameters that are searched beside the tiles, as the problem's size and the context suggest."""
     seconds = predict(choose(problem), problem).seconds
     ways: dict[str, Any] = {}
     if (options.context == "chained" and seconds < SHORT) if options.pdl is None else options.pdl:
