@@ -15,13 +15,14 @@ from math import ceil
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import chapters, comparisons, depth, rings, studies
+from hopper_gemm.lab.pages import chapters, comparisons, depth, prices, rings, studies
 from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
@@ -185,7 +186,8 @@ def words(found: dict[str, str]) -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, from the command line's own help."""
+    """Every command with its arguments and options, from the command line's own help. ``typer utils docs`` would print
+    twice as many lines, summaries cut off among them, and no tables."""
     import typer
 
     from hopper_gemm.cli import app
@@ -641,7 +643,8 @@ def api() -> str:
     import hopper_gemm
 
     found = (getattr(hopper_gemm, name) for name in hopper_gemm.__all__)
-    return "\n\n".join(f"::: {one.__module__}.{one.__qualname__}" for one in found)
+    names = (one.__name__ if isinstance(one, ModuleType) else f"{one.__module__}.{one.__qualname__}" for one in found)
+    return "\n\n".join(f"::: {name}" for name in names)
 
 
 def against_own() -> str:
@@ -738,6 +741,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "ideas": ideas,
     "stream-k": stream_k,
     "split": split,
+    "invariant-bits": prices.bits,
+    "invariant-torch": prices.torch_changes,
+    "invariant-prices": prices.prices,
+    "invariant-rows": prices.by_rows,
+    "invariant-deep": prices.deep,
 }
 """Generated parts by name."""
 

@@ -23,24 +23,18 @@ from hopper_gemm.cli import app
 from hopper_gemm.compiler.compile import compile_kernel
 from hopper_gemm.compiler.cubin import read_cubin
 from hopper_gemm.lab.pages import chapters
+from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.lab.pages.specialised import source_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from tests.conftest import ROOT
 from tests.each import each
+from tests.figures import figures, value_of
 
 DOCS = sorted(ROOT.glob("docs/**/*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS, *ROOT.glob("results/**/README.md")])
 MODULES = sorted((ROOT / "hopper_gemm").rglob("*.py"))
 LONGEST_README = 110
-FIGURE = re.compile(
-    r"(?<![\w./^-])[-+]?\d[\d,]*(?:\.\d+)?(?:x\b(?!\s?\d)|\s?%|\s(?:TFLOP/s|pJ/FLOP|[GM]B|TB/s|MHz|times)\b)"
-    r"|\d+\.\d+\s(?:us|ms|s|points)\b"
-)
-"""A ratio, a share, a rate, an energy, an amount, or a time with decimals."""
-
-NOT_PROSE = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->|```.*?```|`[^`\n]*`", re.DOTALL)
-"""Generated parts and code."""
 
 GENERATED = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->", re.DOTALL)
 
@@ -74,16 +68,36 @@ def test_the_generated_parts_of_the_docs_are_current():
     assert parts >= len(made.PARTS)
 
 
+SOURCES = tomllib.loads((ROOT / "docs/figures.toml").read_text())
+
+
 def test_a_figure_outside_generated_parts_has_its_source():
-    """docs/figures.toml names it: a file, an address, or that it is a setting or was expected, not measured."""
-    sources = tomllib.loads((ROOT / "docs/figures.toml").read_text())
-    prose = {path.name: NOT_PROSE.sub("", path.read_text()) for path in generator().pages()}
-    found = {page: {" ".join(one.split()) for one in FIGURE.findall(text)} for page, text in prose.items()}
-    assert {page: figures for page, figures in found.items() if figures} == {
-        page: set(figures) for page, figures in sources.items()
-    }
-    named = {source for figures in sources.values() for source in figures.values()} - {"setting", "expected"}
-    assert [name for name in named if not (name.startswith("https://") or (ROOT / name).is_file())] == []
+    """docs/figures.toml names it: a file, an address, a count, or that it is a setting or was expected."""
+    found = {path.name: figures(path.read_text()) for path in generator().pages()}
+    notebooks = {path.stem for path in ROOT.glob("notebooks/*.py")}
+    named = {page: set(of) for page, of in SOURCES.items() if page not in notebooks}
+    assert {page: of for page, of in found.items() if of} == named
+    sources = {source for of in SOURCES.values() for source in of.values() if not source.startswith("counted ")}
+    files = sources - {"setting", "expected"}
+    assert [name for name in files if not (name.startswith("https://") or (ROOT / name).is_file())] == []
+
+
+COUNTS = {
+    "problems": lambda rows: {row.point.problem for row in rows},
+    "points": lambda rows: {row.point for row in rows},
+    "configs": lambda rows: {row.point.config for row in rows},
+    "kernels": lambda rows: {code for row in rows if (code := row.figures.get("code"))},
+}
+
+
+@pytest.mark.results
+def test_a_count_on_a_page_is_that_of_the_study_that_it_names():
+    counted = [(f, s) for of in SOURCES.values() for f, s in of.items() if s.startswith("counted ")]
+    assert len(counted) >= 10
+    for figure, source in counted:
+        study, _, what = source.removeprefix("counted ").partition(": ")
+        rows = recorded(study).stage("sweep", "compare")
+        assert value_of(figure) == (len(COUNTS[what](rows)), 0), (figure, source)
 
 
 @pytest.mark.results

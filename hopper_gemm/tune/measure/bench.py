@@ -32,7 +32,7 @@ from hopper_gemm.tune.measure.timing import Timer, Timing, host_times
 from hopper_gemm.tune.measure.workload import Workload, make_workload
 
 TRIES = 3
-"""How often a timing that something voided is taken again before it is called unstable."""
+"""Number of times that a voided timing is taken again before it is called unstable."""
 
 ENERGY_US = 150.0
 """Time of a launch from which on its energy is reported in the isolated context, where the spacer's is in it: there
@@ -71,7 +71,7 @@ class Laps:
 
 @dataclass
 class Scene:
-    """What is kept of a problem from point to point.
+    """The state of a problem that is kept from point to point.
 
     Args:
         workload: the matrices on which launches are timed.
@@ -237,7 +237,8 @@ class Bench:
         return self._scene
 
     def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
-        """What is launched: the kernel, or where TMA cannot reach the matrices what matmul does, copies and all."""
+        """The launched function: the kernel, or where TMA cannot reach the matrices what matmul does, copies and
+        all."""
         key = config, problem
         if key not in self._kernels:
             while len(self._kernels) >= KEPT:
@@ -263,7 +264,7 @@ class Bench:
                 able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
                 if not able:
                     raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
-                chosen = choose(able, watch)
+                chosen = choose(able, watch, asked.care)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]
