@@ -35,7 +35,6 @@ STAGES = {
     "compare": "the chosen config against one baseline, in one process",
     "check": "the recorded kernel against today's",
     "counters": "one launch under the profiler, or metered",
-    "host": "host time of a launch",
 }
 
 Kind = Literal["text", "integer", "number", "flag"]
