@@ -14,9 +14,11 @@ from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
+    from hopper_gemm.serve import inductor
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.matmul import matmul
+    from hopper_gemm.serve.patch import patch
     from hopper_gemm.serve.prebuild import prebuild
     from hopper_gemm.serve.warmup import warmup
 
@@ -26,7 +28,9 @@ __all__ = [
     "batch_invariant",
     "chained",
     "fallback",
+    "inductor",
     "matmul",
+    "patch",
     "prebuild",
     "use_table",
     "warmup",
@@ -36,7 +40,9 @@ _SERVED = {
     "batch_invariant": "hopper_gemm.serve.kernels",
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
+    "inductor": "hopper_gemm.serve.inductor",
     "matmul": "hopper_gemm.serve.matmul",
+    "patch": "hopper_gemm.serve.patch",
     "prebuild": "hopper_gemm.serve.prebuild",
     "use_table": "hopper_gemm.model.lookup",
     "warmup": "hopper_gemm.serve.warmup",
@@ -52,6 +58,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("hopper-gemm")
     if name in _SERVED:
-        found = globals()[name] = getattr(import_module(_SERVED[name]), name)
+        module = import_module(_SERVED[name])
+        found = globals()[name] = getattr(module, name, module)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

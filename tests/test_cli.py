@@ -194,6 +194,16 @@ def test_explain_tells_what_a_program_needs():
     assert found["wave_efficiency"] == pytest.approx(512 / 528)
 
 
+def test_explain_shows_the_batch_invariant_kernel_and_what_refuses_another():
+    asked = ("explain", "512", "512", "65536", "--batch-invariant", "--gpu", "h200", "--json")
+    found = json.loads(run(*asked).stdout)
+    assert found["asked"]["batch_invariant"] is True
+    assert found["legal"]
+    assert (found["matmul"]["how"], found["matmul"]["config"]["split_k"]) == ("tuned", 8)
+    refused = json.loads(run(*asked, "--set", "split_k=2").stdout)
+    assert any("batch_invariant" in str(reason) for reason in refused["reasons"])
+
+
 def test_explain_knows_that_an_fp32_output_needs_wider_chunks():
     asked = ("explain", "4096", "4096", "4096", "--set", "epi_n=8", "--json", "--dtype")
     assert json.loads(run(*asked, "bf16").stdout)["legal"]

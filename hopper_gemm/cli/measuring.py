@@ -109,6 +109,7 @@ def tune(
         bool | None, typer.Option(help="Search programmatic dependent launch too. Default: for short chained launches.")
     ] = None,
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
+    batch_invariant: options.BatchInvariant = False,
     verbose: options.Verbose = False,
     as_json: options.Json = False,
 ) -> None:
@@ -140,7 +141,7 @@ def tune(
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         read = read_shapes(shapes)
-        problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(regime))))
+        problems = tuple(dict.fromkeys(map(filled_up, options.with_rule(read.of_regime(regime), batch_invariant))))
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
@@ -154,7 +155,7 @@ def tune(
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
-    asked = GemmProblem(m, n, k, dtype)
+    asked = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
     problem = filled_up(asked)
     if problem != asked:
         say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
@@ -207,6 +208,7 @@ def compare(
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",
+    batch_invariant: options.BatchInvariant = False,
     backend: Annotated[
         str, typer.Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing.")
     ] = "cuda",
@@ -233,7 +235,9 @@ def compare(
         raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
+    problems = options.with_rule(problems, batch_invariant)
     unusual = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
+    unusual += ["batch-invariant"] * batch_invariant
     if backend == "replay":
         lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
         words = [*(["steady"] if regime == "steady" else []), *unusual]

@@ -34,7 +34,7 @@ class Table:
     """A tuned table, and the kind of GPU whose entries serve.
 
     Args:
-        entries: all entries; the model's candidates.
+        entries: all entries.
         path: the file; None if there is none.
         kind: only entries of this kind of GPU serve, such as ``"h200"``; None: any.
     """
@@ -118,8 +118,7 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
 def find(
     among: Sequence[Table], problem: GemmProblem, regime: str = "burst", context: str = "isolated", chip: Chip = SXM
 ) -> Pick:
-    """The config to run where none is named: the first table's entry for the exact problem, else the model's choice,
-    with the configs of all tables among its candidates.
+    """The config to run where none is named: the first table's entry for the exact problem, else the model's choice.
 
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
@@ -136,6 +135,6 @@ def find(
     found = [(table, best_entry(table.serving, problem, regime, context)) for table in among]
     ranked = [((entry.context != context, entry.study == WARMUP), entry, table) for table, entry in found if entry]
     if not ranked:
-        return modelled((entry for table in among for entry in table.entries), problem, chip)
+        return modelled(problem, chip)
     _, entry, table = min(ranked, key=lambda one: one[0])
     return served(entry, problem, regime, context, table.path)

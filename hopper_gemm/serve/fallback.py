@@ -94,7 +94,9 @@ def torch_mm(
         else:
             a, b = a.to(dtype), b.to(dtype)
     product = torch.mm(a, b, **asked)
-    return product if out is None else out
+    if out is not None:
+        return out
+    return product if out_dtype is None else product.to(out_dtype)  # autocast has chosen another
 
 
 def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

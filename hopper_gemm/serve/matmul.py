@@ -18,6 +18,7 @@ from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import (
     DTYPES,
     UnsupportedError,
+    check_device,
     check_fit,
     check_memory,
     check_supported,
@@ -172,7 +173,7 @@ def _first(
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
-    if _traced(a, b) or _cast(a):
+    if _traced(a, b) or _cast(a, b):
         return _operator(a, b, out, out_dtype, config, batch_invariant)
     remembered = _known
     refuse_foreign(a, b, out, config)
@@ -218,13 +219,13 @@ def _operator(
     which device it will run on is not known."""
     if _traced(a, b):
         known = a.dtype in DTYPES or (fallback or POLICY.fallback) == "never" or batch_invariant or config is not None
-        falls_back = not known and a.dtype == b.dtype and not torch.is_autocast_enabled(a.device.type)
+        falls_back = not known and a.dtype == b.dtype and not _cast(a, b)
     else:
         refuse_foreign(a, b, out, config)
-        falls_back = not _cast(a) and _falls_back(a, b, out, config is not None or batch_invariant)
+        falls_back = _falls_back(a, b, out, config is not None or batch_invariant)
     if config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
-    if falls_back:
+    if falls_back and not _cast(a, b):
         check_fit(a, b, out, out_dtype)
     if out is None:
         return torch_mm(a, b, None, out_dtype) if falls_back else mm(a, b, out_dtype, batch_invariant)
@@ -249,7 +250,10 @@ def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, ours
         UnsupportedError: the kernel cannot, and torch.mm may not.
     """
     try:
-        check_supported(a, b, out)
+        if _cast(a, b):
+            check_device(a.device)
+        else:
+            check_supported(a, b, out)
     except UnsupportedError:
         if ours or POLICY.fallback == "never":
             raise
@@ -262,10 +266,15 @@ def _traced(*tensors: Any) -> bool:
     return is_compiling() or any(isinstance(one, FakeTensor) for one in tensors)
 
 
-def _cast(matrix: Any) -> bool:
-    """Return True if autocast changes the type of a matrix on a GPU."""
-    single = isinstance(matrix, torch.Tensor) and matrix.is_cuda and matrix.dtype == torch.float32
-    return single and torch.is_autocast_enabled("cuda")
+def _cast(*operands: Any) -> bool:
+    """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
+    return any(
+        isinstance(one, torch.Tensor)
+        and one.dtype == torch.float32
+        and one.device.type in ("cuda", "cpu")
+        and torch.is_autocast_enabled(one.device.type)
+        for one in operands
+    )
 
 
 def _staged(

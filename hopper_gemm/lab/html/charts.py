@@ -54,6 +54,8 @@ def charts(study: Study, rows: Sequence[Record]) -> list[Chart]:
             found.append(_rungs(study))
         else:
             found += [_map(study), _history(rows), _slices(rows), _importance(study)]
+    if study.stage("map"):
+        found.append(_problems(study))
     found += [_roofline(study), _energy(rows), _power(rows), _clock(rows)]
     return [chart for chart in found if chart is not None]
 
@@ -274,6 +276,30 @@ def _roofline(study: Study) -> Chart | None:
     }
     note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200, not on this board."
     return Chart("Roofline", note, spec)
+
+
+def _problems(study: Study) -> Chart | None:
+    """The best kernel of each problem of a map."""
+    ours = [{**point, "place": point["at"], "problem": point["place"]} for point in roofline(study)[0]]
+    values = [point for point in ours if point["who"] == "ours"]
+    if not values:
+        return None
+    x = _axis("gflop", "GFLOP of the problem", scale={"type": "log"}, axis={"format": "~s"})
+    y = _axis("speedup", "speedup of the best kernel", scale={"type": "log", "nice": False}, axis={"format": ".2f"})
+    colour = {"field": "intensity", "type": "quantitative", "scale": {"type": "log", "scheme": "viridis"}}
+    tips = _tips("problem", "speedup", "tflops", "intensity", "config")
+    spec = {
+        "data": {"values": values},
+        "transform": [CHOSEN],
+        "layer": [
+            {
+                "mark": {"type": "point", "filled": True, "size": 25, "opacity": 0.7},
+                "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips},
+            },
+            _even("y"),
+        ],
+    }
+    return Chart("Problems", "The best kernel of each problem over the baseline, by size.", spec, places_of(values))
 
 
 def _energy(rows: Sequence[Record]) -> Chart | None:

@@ -1,4 +1,4 @@
-"""The chapters on a Hopper GEMM: rungs of the ladder, what each changes in the kernel, how fast it is, when what runs."""
+"""The chapters on a Hopper GEMM: what each rung of the ladder changes in the kernel, how fast it is, when what runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, work_items
 from hopper_gemm.tune.parameters import all_values, kernel_of
-from hopper_gemm.tune.tables.ladder import Step, ladder
+from hopper_gemm.tune.tables.ladder import Result, Step, ladder
 from hopper_gemm.tune.tables.pivot import markdown_table, plain, rows_of
 from hopper_gemm.tune.tables.plots import timeline
 from hopper_gemm.tune.tables.style import STYLE, save
@@ -73,7 +73,9 @@ def kernel(rung: str) -> Kernel:
 def rates(number: int) -> str:
     """Table of the rungs up to a chapter: TFLOP/s at 8192^3 in both regimes, and what each takes of an SM."""
     frame = rows_of(recorded("ladder"), "sweep").query("m == 8192 and regime == 'burst'")
-    taken = {kernel_of({name: plain(row[name]) for name in all_values(kernel("serial"))}): row for _, row in frame.iterrows()}
+    taken = {
+        kernel_of({name: plain(row[name]) for name in all_values(kernel("serial"))}): row for _, row in frame.iterrows()
+    }
     lines = {}
     for at, chapter in enumerate(CHAPTERS[:number], 1):
         for rung in chapter.rungs:
@@ -82,17 +84,18 @@ def rates(number: int) -> str:
             ring = one.stages * one.stage_bytes if isinstance(one.stages, int) else 0
             lines[rung] = {
                 "chapter": str(at),
-                "burst": f"{burst.tflops:.0f}",
+                "TFLOP/s, burst": f"{burst.tflops:.0f}",
                 "steady": f"{steady.tflops:.0f}",
                 "over cuBLAS": f"{burst.speedup:.3f}x",
                 "tensor cores busy": f"{row['tensor_active']:.0f} %",
+                "MHz": f"{row['sm_mhz']:.0f}",
                 "ring": f"{ring / 1024:.0f} KiB",
                 "registers": f"{row['registers']:.0f}",
             }
     return markdown_table(pd.DataFrame(lines).T, "rung")
 
 
-def _result(rung: str, regime: str):
+def _result(rung: str, regime: str) -> Result:
     (found,) = (one for one in steps()[rung].results if (one.group.m, one.group.regime) == (8192, regime))
     return found
 
@@ -114,7 +117,10 @@ def head(rung: str) -> str:
     """Facts of a rung as comments: parameters, and the launch at 8192^3."""
     one = kernel(rung)
     values = all_values(one)
-    values |= {"tile": f"{one.tile_m} x {one.tile_n}, {one.tile_k} deep", "cluster": f"{one.cluster_m} x {one.cluster_n}"}
+    values |= {
+        "tile": f"{one.tile_m} x {one.tile_n}, {one.tile_k} deep",
+        "cluster": f"{one.cluster_m} x {one.cluster_n}",
+    }
     tiles = work_items(one, PROBLEM)
     clusters = min(tiles, clusters_at_once(one.cluster_size)) if values["persistent"] else tiles
     facts = [f"# {name}: {str(values[name]).lower()}" for name in SHOWN]
@@ -151,9 +157,7 @@ def draw(chapter: Chapter, path: Path) -> None:
     chosen = [traced()[name] for name in chapter.traces]
     lanes = [1 + rung["config"]["stages"] + rung["config"]["consumers"] for rung, _ in chosen]
     size = (8, 0.27 * sum(lanes) + 0.6 * len(chosen) + 0.5)
-    figure, axes = plt.subplots(
-        len(chosen), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False
-    )
+    figure, axes = plt.subplots(len(chosen), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False)
     for axis, (rung, found) in zip(axes.flat, chosen, strict=True):
         since = found[(found["what"] == "math") & (found["stage"] == FROM_STAGE)]["start"].min()
         part = found[(found["end"] > since) & (found["start"] < since + WIDE)].copy()

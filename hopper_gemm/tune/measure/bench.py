@@ -243,7 +243,7 @@ class Bench:
                 able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
                 if not able:
                     raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
-                chosen = choose(able, watch)
+                chosen = choose(able, watch, asked.care)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]

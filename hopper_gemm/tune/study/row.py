@@ -23,7 +23,8 @@ SUM = "crc"
 """Last column of a file: CRC-32 of the line of column names, a line break and the row's values. A row that was changed
 or torn, or that stands under other names than it was written under, is told from a whole one."""
 
-PROBLEM, WAY = ("m", "n", "k", "dtype", "layouts"), ("regime", "context", "against", "data")
+PROBLEM = ("m", "n", "k", "dtype", "layouts", "batch_invariant")
+WAY = ("regime", "context", "against", "data")
 """Columns of a point: its problem, and how that is measured, in the order of the point's fields."""
 
 ORIGIN = ("study", "source", "gpu", "board")
@@ -136,7 +137,7 @@ class RowParser:
         for name, known in (("status", STATUSES), ("stage", STAGES)):
             if texts[name] not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)} but got {texts[name][:40]!r}")
-        if missing := [name for name in PROBLEM if not texts[name]]:
+        if missing := [name for name in PROBLEM if name in REQUIRED and not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
         problem = self._made(GemmProblem, PROBLEM, texts)
         subject = self._made(_config, FIELDS, texts) if texts.get("tile_m") else texts["against"]

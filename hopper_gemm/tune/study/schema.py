@@ -33,6 +33,7 @@ STAGES = {
     "final": "the best points again, in fresh processes",
     "control": "the baseline against itself: the noise floor",
     "compare": "the chosen config against one baseline, in one process",
+    "map": "a kernel of the menu on a problem of a map",
     "check": "the recorded kernel against today's",
     "counters": "one launch under the profiler, or metered",
 }
@@ -73,6 +74,7 @@ IDENTITY = (
     Column("k", "integer", "depth of the product"),
     Column("dtype", "text", "bf16 or fp16, of operands and output; bf16_fp32 or fp16_fp32: operands, then output"),
     Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
+    Column("batch_invariant", "flag", "true if a row's bits may not depend on m; false where the column is missing"),
     Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
     Column("regime", "text", "burst or steady"),
     Column("context", "text", "isolated: another kernel between any two launches; chained: back to back"),
@@ -133,7 +135,11 @@ ABOUT = (
     Column("baseline_kernel", "text", "kernel that the baseline ran"),
     Column("candidates", "integer", "ways of the baseline among which its fastest was chosen"),
     Column("choice", "text", "the one chosen, in the baseline's words"),
-    Column("how", "text", "how our config was picked: tuned, other regime, other context, model"),
+    Column(
+        "how",
+        "text",
+        "how our config was picked: tuned, other regime, other context, k forward, model; map: pick N, drawn",
+    ),
     Column("tuned_on", "text", "the problem, regime and context that it was tuned for"),
     Column("registers", "integer", "registers per thread at launch"),
     Column("wgmma", "integer", "wgmma instructions in the code"),
@@ -158,7 +164,7 @@ CARRIED = (
 )
 """Columns of a measurement, beside its status."""
 
-REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED))
+REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED, "batch_invariant"))
 """Columns that every file has."""
 
 PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}

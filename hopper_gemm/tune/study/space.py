@@ -26,14 +26,15 @@ MOST = 2_000_000
 
 
 def problem_label(problem: GemmProblem) -> str:
-    """The sizes of a problem, with its type and layouts where they are not bf16 and kk.
+    """The sizes of a problem, with its type and layouts where they are not bf16 and kk, and a word if it is
+    batch-invariant.
 
     Example:
         >>> problem_label(GemmProblem(16, 6144, 4096, "fp16"))
         '16x6144x4096 fp16'
     """
     others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
-    return " ".join([str(problem), *others])
+    return " ".join([str(problem), *others, *["batch-invariant"] * problem.batch_invariant])
 
 
 def place_of(point: Point) -> str:

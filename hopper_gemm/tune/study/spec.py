@@ -80,13 +80,14 @@ class _Section(BaseModel):
 
 
 class ProblemSection(_Section):
-    """One problem: m, n, k, and optionally dtype and layouts."""
+    """One problem: m, n, k, and optionally dtype, layouts and batch_invariant."""
 
     m: Size
     n: Size
     k: Size
     dtype: str = "bf16"
     layouts: str = "kk"
+    batch_invariant: bool = False
 
     @model_validator(mode="after")
     def _is_problem(self) -> ProblemSection:
@@ -95,7 +96,7 @@ class ProblemSection(_Section):
 
     def problem(self) -> GemmProblem:
         """The problem in the model's type."""
-        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts)
+        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
 
 
 class SearchedProblem(ProblemSection):

@@ -13,7 +13,7 @@ from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.model.tuned import Pick, read_tuned, untuned
+from hopper_gemm.model.tuned import Pick, modelled, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.question import Member, Recording
@@ -252,7 +252,7 @@ def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: s
     """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
     filled = filled_up(problem)
     if config == "auto":
-        return untuned((entry for table in among for entry in table.entries), filled)
+        return modelled(filled)
     return find(among, filled, regime, context)
 
 
