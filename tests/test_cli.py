@@ -121,7 +121,6 @@ def test_cuda_without_a_gpu_is_exit_code_3_and_leaves_nothing_behind(no_gpu):
         (["sweep", SEED, "--gpus", "1"], "use --backend replay"),
         (["check"], "a check is measured on an H100 or H200"),
         (["compare"], "a comparison is measured on an H100 or H200"),
-        (["compare", "--host"], "the host time of a launch is measured on an H100 or H200"),
         (["counters", SEED], "counting is measured on an H100 or H200"),
         (["tune", "--shapes", SUITE], "a list is measured on an H100 or H200"),
         (["tune", "8192", "8192", "8192", "--context", "chained"], "use --backend replay"),

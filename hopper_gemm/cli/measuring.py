@@ -204,7 +204,9 @@ def ladder(
 def compare(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    against: Annotated[str, typer.Option(help="cublas, cublaslt, triton, quack, with commas.")] = "cublas,cublaslt",
+    against: Annotated[
+        str, typer.Option(help="cublas, cublaslt, heuristics, triton, quack, with commas.")
+    ] = "cublas,cublaslt",
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",
@@ -216,7 +218,6 @@ def compare(
     out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
     limit: options.Limit = None,
-    host: Annotated[bool, typer.Option("--host", help="Only the host time of a launch.")] = False,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where the seconds of each row went.")] = False,
@@ -227,19 +228,13 @@ def compare(
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
     from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, HostTimes, problems_of, tables_of
+    from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, problems_of, tables_of
     from hopper_gemm.tune.tables import comparison as tables
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.view import view
 
     if backend not in ("cuda", "replay"):
         raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
-    if host:
-        question, source = HostTimes(), local_source(gpus, "the host time of a launch")
-        run_question(question, source, "host", stderr, shared=shared)
-        lines = [f"{name:20} {us:6.2f} us of the host a launch" for name, us in question.times.items()]
-        print(json.dumps(question.times) if as_json else "\n".join(lines))
-        return
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
     problems = options.with_rule(problems, batch_invariant)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hopper_gemm.compiler.workspace import LEAST_SUMS, LEAST_WORDS, Workspaces
 
 from hopper_gemm.compiler import workspace
-from hopper_gemm.compiler.workspace import LEAST_SUMS, LEAST_WORDS, Workspaces
 
 STREAM = 7
 

@@ -28,7 +28,7 @@ from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
 from hopper_gemm.tune.measure.race import ALONE, Look, Race, hopeless
 from hopper_gemm.tune.measure.statistics import speedup
-from hopper_gemm.tune.measure.timing import Timer, Timing, host_times
+from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import Workload, make_workload
 
 TRIES = 3
@@ -199,27 +199,6 @@ class Bench:
         laps.end("checks")
         again = tuple(one.recipe for one in chosen.finalists if one.recipe)
         return Outcome("ok", "", figures, samples, chosen.candidate.recipe, again, laps.seconds)
-
-    def host_times(self, problem: GemmProblem) -> dict[str, float]:
-        """Median host microseconds of a launch, each into a given output: ``torch.mm``, ``hopper_gemm.matmul``, and
-        ``kernel``, the loaded kernel alone.
-
-        Args:
-            problem: a tiny one, so that the GPU's work is shorter than the host's.
-        """
-        from hopper_gemm import fallback, matmul
-        from hopper_gemm.model.lookup import find, tables
-
-        kernel = self._kernel(find(tables(self.device.slug), problem).config, problem)
-        first = make_workload(problem, l2_bytes=0).sets[0]
-        a, b, right, out = first.a, first.b, first.b.t(), first.ours
-        calls = {
-            "torch.mm": lambda: torch.mm(a, right, out=out),
-            "hopper_gemm.matmul": lambda: matmul(a, right, out=out),
-            "kernel": lambda: kernel(a, b, out),
-        }
-        with fallback("never"):
-            return host_times(calls, torch.cuda.synchronize)
 
     # -----------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
-from hopper_gemm.tune.measure.protocol import Outcome, Protocol
+from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.measure.race import ALONE, Race
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.parameters import HOST_FIELDS, all_values
@@ -45,7 +45,7 @@ class Task:
 
     Args:
         points: what is measured.
-        method: a protocol times them, a counter counts a launch of each, ``"host"`` takes the host time of a launch.
+        method: a protocol times them, a counter counts a launch of each.
         stage: of the rows.
         process: number of the fresh process, noted with each pair.
         child: name of the process that measures them, which has measured nothing of another name; any where empty.
@@ -58,7 +58,7 @@ class Task:
     """
 
     points: tuple[Point, ...]
-    method: Protocol | LaunchCounter | Literal["host"]
+    method: Protocol | LaunchCounter
     stage: str = "sweep"
     process: int = 0
     child: str = ""
@@ -92,7 +92,7 @@ class Task:
         return replace(self, points=tuple(point for point in self.points if point != row.point))
 
 
-Request = tuple[Literal["describe", "prepare", "measure", "host_times"], dict[str, Any]]
+Request = tuple[Literal["describe", "prepare", "measure"], dict[str, Any]]
 """A request to a measuring child: a step, and its arguments by name; but for the first they are those of
 :class:`hopper_gemm.tune.measure.bench.Bench`."""
 
@@ -111,8 +111,7 @@ def measuring(store: Path | None, seed: int) -> Handler:
         step, arguments = request
         if step == "describe":
             return asdict(bench().device), missing(**arguments)
-        found = getattr(bench(), step)(**arguments)
-        return Outcome("ok", figures=found) if step == "host_times" else found
+        return getattr(bench(), step)(**arguments)
 
     return handle
 

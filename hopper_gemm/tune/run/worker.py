@@ -316,8 +316,6 @@ class Worker:
 
 def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
     """The request to the measuring child for a point, and the seconds that it may take."""
-    if task.method == "host":
-        return ("host_times", {"problem": point.problem}), RUN_SECONDS
     assert not isinstance(task.method, LaunchCounter)
     asked = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
     known = {"following": following, "finalists": task.finalists.get(point.against, ())}

@@ -36,7 +36,6 @@ STAGES = {
     "map": "a kernel of the menu on a problem of a map",
     "check": "the recorded kernel against today's",
     "counters": "one launch under the profiler, or metered",
-    "host": "host time of a launch",
 }
 
 Kind = Literal["text", "integer", "number", "flag"]

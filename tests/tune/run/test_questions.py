@@ -17,7 +17,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, HostTimes, choose, problems_of
+from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, choose, problems_of
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.questions.tune import Options, question
 from hopper_gemm.tune.run.task import Joined
@@ -160,15 +160,6 @@ def test_problems_are_given_one_after_the_other_or_as_a_list():
     assert len(problems_of(None, (), "steady")[2]) == 5
     with pytest.raises(ValueError, match="or as a list with --shapes, not both"):
         problems_of(Path("x"), [1, 2, 3], "burst")
-
-
-def test_the_host_time_is_one_measurement():
-    executor = Instant()
-    executor.row = lambda task, point, board: task.row(point, board, "ok", figures={"kernel": 3.0})
-    times = HostTimes()
-    run(times, executor)
-    assert times.times == {"kernel": 3.0}
-    assert [task.method for _, task in executor.tasks] == ["host"]
 
 
 # --- counters
