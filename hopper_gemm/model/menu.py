@@ -15,7 +15,7 @@ from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, parts_meet
-from hopper_gemm.model.rules.invariance import forward
+from hopper_gemm.model.rules.invariance import forward, parts_of
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8
@@ -85,7 +85,9 @@ def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip 
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    return next(iter(choices(problem, 1, more, chip)), resolve(GemmConfig()))
+    parts = parts_of(problem.n, problem.k) if problem.batch_invariant else 1
+    last = GemmConfig(tile_m=128, tile_n=64, split_k=parts) if parts > 1 else GemmConfig()
+    return next(iter(choices(problem, 1, more, chip)), resolve(last))
 
 
 def choices(
