@@ -125,7 +125,7 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
     if report is None:
         from hopper_gemm.compiler.compile import compile_kernel
 
-        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.observer)
+        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report)
     return report
