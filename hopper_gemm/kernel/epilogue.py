@@ -282,7 +282,7 @@ class Epilogue:
         """Store chunk ``number`` of ``chunks`` to its place in the output: (row + i, column + at)."""
         slot = self._slot(number, first)
         packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
-        packed.store(self.finished(values, row + i, column + at).to(self.registers.element_type))
+        packed.store(self.finished(values, row + i, column, at).to(self.registers.element_type))
         cute.copy(self.copy, packed, self.registers[None, None, None, slot])
         cute.arch.fence_proxy("async.shared", space="cta")
         if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
@@ -302,8 +302,8 @@ class Epilogue:
             self.wait_reads(0)
             self.sync()
 
-    def finished(self, values: cute.Tensor, row: Int32, column: Int32):
-        """The values of a chunk before they are rounded, its place counted in chunks; here the accumulators."""
+    def finished(self, values: cute.Tensor, row: Int32, column: Int32, at: int):
+        """The values of the chunk at (row, column + at) before they are rounded; here the accumulators."""
         return values.load()
 
     def _slot(self, number: int, first: Int32 | None) -> int | tuple[int, Int32]:

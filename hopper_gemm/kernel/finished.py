@@ -9,14 +9,16 @@ With ``swap_ab`` a tile's rows are columns of C and its columns rows of C.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Boolean, Float32, Int16, Int32, Int64, cute
+from cutlass._mlir.dialects import llvm
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
-from cutlass.cute.nvgpu import cpasync
+from cutlass.cutlass_dsl import T
 
 from hopper_gemm.kernel.consumer import Mainloop
 from hopper_gemm.kernel.cta import CtaTask, Operands, Output
@@ -30,6 +32,16 @@ from hopper_gemm.model.kernel import Kernel
 
 COLUMNS = 2 * hopper.WARP_THREADS
 """Columns of a bias that a warp holds in one register, two a lane."""
+
+PIECE = 4
+"""Groups of 8 columns that are finished at a time."""
+
+
+def opaque(value: Int32) -> Int32:
+    """The value, of which the compiler knows nothing more: what depends on it is computed where it is used. Else the
+    addresses of all chunks are kept from one block of rows to the next, and spill."""
+    moved = llvm.inline_asm(T.i32(), [value.ir_value()], "mov.b32 $0, $1;", "=r,r", has_side_effects=True)
+    return Int32(moved)
 
 
 class Functions:
@@ -97,31 +109,27 @@ class Addend:
         """Return True if C has the element."""
         return Boolean((row < self.m) & (column < self.n))
 
-    def read(self, row: Int32, column: Int32) -> cutlass.Numeric:
-        """One element, as an integer of its width; what C does not have is undefined."""
-        bits, kind = self.dtype.width, Int16 if self.dtype.width == 16 else Int32
-        return inline_ptx(
-            f"ld.global.nc.b{bits} {{$w0}}, [{{$r0}}];",
-            write_only_types=[kind],
-            read_only_args=[self.at(row, column)],
-            predicate=self.inside(row, column),
-        )
+    def read(self, row: Int32, column: Int32, pair: bool) -> list[Int32]:
+        """One element, or ``pair``: two, the first in an even column, as 32-bit words; 0 outside C.
 
-    def read_pair(self, row: Int32, column: Int32) -> list[Int32]:
-        """Two elements, the first in an even column, as the 32-bit words in which they lie."""
-        words = self.dtype.width // 16
-        into = "{$w0}" if words == 1 else "{{$w0}, {$w1}}"
+        A load under a predicate alone would leave the register as it was, which is then kept for it across all tiles.
+        """
+        bits = self.dtype.width * (2 if pair else 1)
+        kind, words = {16: ("u16", 1), 32: ("b32", 1), 64: ("v2.b32", 2)}[bits]
+        names = [f"{{$w{i}}}" for i in range(words)]
+        into = names[0] if words == 1 else f"{{{', '.join(names)}}}"
+        zeros = " ".join(f"mov.b32 {name}, 0;" for name in names)
         found = inline_ptx(
-            f"ld.global.nc.{'b32' if words == 1 else 'v2.b32'} {into}, [{{$r0}}];",
+            "{ .reg .pred inside; setp.ne.b32 inside, {$r1}, 0; "
+            f"{zeros} @inside ld.global.{kind} {into}, [{{$r0}}]; }}",
             write_only_types=[Int32] * words,
-            read_only_args=[self.at(row, column)],
-            predicate=self.inside(row, column),
+            read_only_args=[self.at(row, column), Int32(self.inside(row, column))],
         )
         return [found] if words == 1 else list(found)
 
-    def floats(self, words: list) -> cute.Tensor:
-        """The elements of integers as they lie in memory, as fp32 registers."""
-        packed = cute.make_rmem_tensor(len(words), type(words[0]))
+    def floats(self, words: Sequence[Int32]) -> cute.Tensor:
+        """The elements of words, two of 16 bits each, as fp32 registers."""
+        packed = cute.make_rmem_tensor(len(words), Int32)
         for i, word in enumerate(words):
             packed[i] = word
         elements = cute.recast_tensor(packed, self.dtype)
@@ -141,8 +149,9 @@ class FinishedEpilogue(Epilogue):
         bias, residual: what is added; None without.
         scale: the factor; None without.
         chunk: columns of a chunk.
-        ahead: words of the bias of the tile at hand, read before its main loop; None where they are read chunk by
-            chunk.
+        side: columns of C before this consumer's share of a tile.
+        ahead: words of the bias of the share at hand, read before its main loop, 64 columns each, two a lane; empty
+            where they are read chunk by chunk.
     """
 
     finish: Finish
@@ -152,6 +161,13 @@ class FinishedEpilogue(Epilogue):
     residual: Addend | None
     scale: Float32 | None
     chunk: int
+    side: Int32 | int
+    ahead: tuple[Int32, ...] = ()
+
+    def of_tile(self, column: Int32, columns: int) -> FinishedEpilogue:
+        """The same for one tile, the bias of its share being read: ``columns`` columns from ``column`` on."""
+        start = column + self.side + opaque(self.thread) % hopper.WARP_THREADS * 2
+        return replace(self, ahead=tuple(self.bias.read(Int32(0), start + at, True)[0] for at in range(0, columns, COLUMNS)))
 
     @cute.jit
     def store_tile(
@@ -179,55 +195,74 @@ class FinishedEpilogue(Epilogue):
     def _activated(self, values):
         return ACTIVATIONS[self.finish.activation].value(values, Functions)
 
-    def finished(self, values: cute.Tensor, row: Int32, column: Int32):
-        """The values of a chunk before they are rounded; its place is counted in chunks."""
-        found = values.load()
+    def finished(self, values: cute.Tensor, row: Int32, column: Int32, at: int):
+        """The values of a chunk before they are rounded; its place is counted in chunks. Piece by piece, so that few
+        registers beside the accumulators are in use at a time."""
         if self.finish.gated:
-            return found
-        warp, lane = self.thread // hopper.WARP_THREADS, self.thread % hopper.WARP_THREADS
-        at_row = row * hopper.WGMMA_M + warp * 16 + lane // 4
-        if self.scale is not None:
-            found = found * self.scale
-        if self.bias is not None:
-            found = found + self._bias(at_row, column * self.chunk, lane).load()
-        if self.finish.activation:
-            found = self._activated(found)
-        if self.residual is not None:
-            found = found + self._residual(at_row, column * self.chunk + lane % 4 * 2).load()
-        return found
+            return values.load()
+        thread = opaque(self.thread)
+        lane = thread % hopper.WARP_THREADS
+        at_row = row * hopper.WGMMA_M + thread // hopper.WARP_THREADS * 16 + lane // 4
+        at_column, groups = (column + at) * self.chunk, self.chunk // hopper.WGMMA_N_STEP
+        bias, skipped = [], 0
+        if self.ahead:
+            bias, skipped = self.ahead, at * self.chunk
+        elif self.bias is not None:
+            bias = self._bias_words(at_row, at_column, lane)
+        found = cute.make_rmem_tensor(4 * groups, Float32)
+        for first in range(0, groups, PIECE):
+            count = min(PIECE, groups - first)
+            piece = cute.make_layout(4 * count)
+            own = cute.make_tensor(values.iterator + 4 * first, piece).load()
+            if self.scale is not None:
+                own = own * self.scale
+            if self.bias is not None:
+                own = own + self._bias(bias, lane, skipped + hopper.WGMMA_N_STEP * first, count).load()
+            if self.finish.activation:
+                own = self._activated(own)
+            if self.residual is not None:
+                start = at_column + hopper.WGMMA_N_STEP * first + lane % 4 * 2
+                own = own + self._residual(at_row, start, count).load()
+            cute.make_tensor(found.iterator + 4 * first, piece).store(own)
+        return found.load()
 
-    def _bias(self, row: Int32, column: Int32, lane: Int32) -> cute.Tensor:
-        """The bias of each value of a chunk: one of two rows where it is transposed; else a column's, which the lanes
-        of a warp read together and hand to one another."""
-        groups = self.chunk // hopper.WGMMA_N_STEP
-        spread = cute.make_rmem_tensor(4 * groups, Float32)
+    def _bias_words(self, row: Int32, column: Int32, lane: Int32) -> list[Int32]:
+        """The bias of a chunk: where it is transposed that of this thread's two rows, in one word; else all of it, two
+        columns a lane and word."""
         if self.transposed:
-            pair = self.bias.floats([self.bias.read(Int32(0), row + 8 * half) for half in range(2)])
-            for at in range(4 * groups):
+            low, high = (self.bias.read(Int32(0), row + 8 * half, False)[0] for half in range(2))
+            return [low | high << 16]
+        starts = range(0, self.chunk, COLUMNS)
+        return [self.bias.read(Int32(0), column + start + 2 * lane, True)[0] for start in starts]
+
+    def _bias(self, held: Sequence[Int32], lane: Int32, column: int, count: int) -> cute.Tensor:
+        """The bias of each value of ``count`` groups of 8 columns, from a column of what the lanes of a warp hold, who
+        hand it to one another."""
+        spread = cute.make_rmem_tensor(4 * count, Float32)
+        if self.transposed:
+            pair = self.bias.floats(held)
+            for at in range(4 * count):
                 spread[at] = pair[at // 2 % 2]
             return spread
-        held = [
-            self.bias.read_pair(Int32(0), column + start + 2 * lane)[0] for start in range(0, self.chunk, COLUMNS)
-        ]
         words = []
-        for j in range(groups):
-            source = j * 4 % hopper.WARP_THREADS + lane % 4
-            words.append(cute.arch.shuffle_sync(held[j * hopper.WGMMA_N_STEP // COLUMNS], source))
+        for at in range(column, column + hopper.WGMMA_N_STEP * count, hopper.WGMMA_N_STEP):
+            words.append(cute.arch.shuffle_sync(held[at // COLUMNS], at % COLUMNS // 2 + lane % 4))
         pairs = self.bias.floats(words)
-        for at in range(4 * groups):
+        for at in range(4 * count):
             spread[at] = pairs[at // 4 * 2 + at % 2]
         return spread
 
-    def _residual(self, row: Int32, column: Int32) -> cute.Tensor:
-        """The residual of each value of a chunk."""
+    def _residual(self, row: Int32, column: Int32, count: int) -> cute.Tensor:
+        """The residual of each value of ``count`` groups of 8 columns."""
         words = []
-        for j in range(self.chunk // hopper.WGMMA_N_STEP):
+        for j in range(count):
             for half in range(2):
                 at_row, at_column = row + 8 * half, column + hopper.WGMMA_N_STEP * j
                 if self.transposed:
-                    words += [self.residual.read(at_column + e, at_row) for e in range(2)]
+                    pair = [self.residual.read(at_column + e, at_row, False)[0] for e in range(2)]
+                    words += pair if self.residual.dtype.width == 32 else [pair[0] | pair[1] << 16]
                 else:
-                    words += self.residual.read_pair(at_row, at_column)
+                    words += self.residual.read(at_row, at_column, True)
         return self.residual.floats(words)
 
 
@@ -335,4 +370,11 @@ class FinishedGemm(HopperGemm):
             residual=residual,
             scale=output.scale,
             chunk=self.chunks.n,
+            side=consumer * self.config.share_n if self.config.split == "n" else 0,
         )
+
+    def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
+        """The main loop for one output tile, the bias of its share being read meanwhile."""
+        if not self.finish.bias or self.config.swap_ab or self.config.split_k > 1:
+            return loop
+        return replace(loop, epilogue=loop.epilogue.of_tile(tile_n * self.out_n, self.config.share_n))

@@ -311,7 +311,7 @@ class HopperGemm:
             seen = seen.at("fed")
             row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
             column = tile_n * (self.out_n // self.chunks.n) + consumer_n * columns
-            self._store(loop, state, item, parts, Region(rows, columns, row, column))
+            self._store(tile_loop, state, item, parts, Region(rows, columns, row, column))
             seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
                 state = state.advance(scheduler.k_tiles)
