@@ -22,10 +22,9 @@ from cutlass.cutlass_dsl import T
 
 from hopper_gemm.kernel.consumer import Mainloop
 from hopper_gemm.kernel.cta import CtaTask, Operands, Output
-from hopper_gemm.kernel.epilogue import Epilogue, Region
+from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.operand import Operand, OperandLoad
-from hopper_gemm.kernel.sums.reduction import ClusterSum, WorkspaceSum
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import ACTIVATIONS, Finish
 from hopper_gemm.model.kernel import Kernel
@@ -149,6 +148,7 @@ class FinishedEpilogue(Epilogue):
         bias, residual: what is added; None without.
         scale: the factor; None without.
         chunk: columns of a chunk.
+        half: of a gated finish, registers from a value of the gate to that of up.
         side: columns of C before this consumer's share of a tile.
         ahead: words of the bias of the share at hand, read before its main loop, 64 columns each, two a lane; empty
             where they are read chunk by chunk.
@@ -162,6 +162,7 @@ class FinishedEpilogue(Epilogue):
     scale: Float32 | None
     chunk: int
     side: Int32 | int
+    half: int
     ahead: tuple[Int32, ...] = ()
 
     def of_tile(self, column: Int32, columns: int) -> FinishedEpilogue:
@@ -169,28 +170,13 @@ class FinishedEpilogue(Epilogue):
         start = column + self.side + opaque(self.thread) % hopper.WARP_THREADS * 2
         return replace(self, ahead=tuple(self.bias.read(Int32(0), start + at, True)[0] for at in range(0, columns, COLUMNS)))
 
-    @cute.jit
-    def store_tile(
-        self,
-        accumulators: cute.Tensor,
-        region: Region,
-        reduction: ClusterSum | WorkspaceSum | None = None,
-        first: Int32 | None = None,
-    ) -> None:
-        """Store one share; see :meth:`Epilogue.store_tile`. Gated, with half the columns."""
-        if cutlass.const_expr(self.finish.gated):
-            Epilogue.store_tile(self, self._gated(accumulators, region.rows), region, reduction, first)
-        else:
-            Epilogue.store_tile(self, accumulators, region, reduction, first)
-
-    def _gated(self, accumulators: cute.Tensor, rows: int) -> cute.Tensor:
-        """activation(gate) * up: the gate's columns are the first half of each block of 64 rows' registers."""
-        half = cute.size(accumulators) // rows // 2
-        parts = cute.make_tensor(accumulators.iterator, cute.make_layout((half, 2, rows)))
-        gated = cute.make_rmem_tensor((half, rows), Float32)
-        for i in range(rows):
-            gated[None, i].store(self._activated(parts[None, 0, i].load()) * parts[None, 1, i].load())
-        return gated
+    def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
+        """The accumulators chunk by chunk; gated those of the gate, behind which those of up follow, row by row."""
+        if not self.finish.gated:
+            return super().chunked(accumulators, columns, rows)
+        size = cute.size(accumulators) // (2 * rows * columns)
+        layout = cute.make_layout((size, columns, rows), stride=(1, size, 2 * columns * size))
+        return cute.make_tensor(accumulators.iterator, layout)
 
     def _activated(self, values):
         return ACTIVATIONS[self.finish.activation].value(values, Functions)
@@ -199,7 +185,8 @@ class FinishedEpilogue(Epilogue):
         """The values of a chunk before they are rounded; its place is counted in chunks. Piece by piece, so that few
         registers beside the accumulators are in use at a time."""
         if self.finish.gated:
-            return values.load()
+            up = cute.make_tensor(values.iterator + self.half, values.layout)
+            return self._activated(values.load()) * up.load()
         thread = opaque(self.thread)
         lane = thread % hopper.WARP_THREADS
         at_row = row * hopper.WGMMA_M + thread // hopper.WARP_THREADS * 16 + lane // 4
@@ -371,6 +358,7 @@ class FinishedGemm(HopperGemm):
             scale=output.scale,
             chunk=self.chunks.n,
             side=consumer * self.config.share_n if self.config.split == "n" else 0,
+            half=hopper.WGMMA_M * self.out_n // hopper.WARPGROUP_THREADS,
         )
 
     def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import (
     CHANGES,
@@ -113,7 +114,13 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
     return [Table(read[path], path, of) for path, of in asked if path in read]
 
 
-def find(among: Sequence[Table], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
+def find(
+    among: Sequence[Table],
+    problem: GemmProblem,
+    regime: str = "burst",
+    context: str = "isolated",
+    finish: Finish | None = None,
+) -> Pick:
     """The config to run where none is named: the first table's entry for the exact problem, else the model's choice,
     with the configs of all tables among its candidates.
 
@@ -126,10 +133,11 @@ def find(among: Sequence[Table], problem: GemmProblem, regime: str = "burst", co
         problem: what is multiplied, within TMA's reach.
         regime: burst or steady.
         context: isolated or chained.
+        finish: only configs that the rules allow with it.
     """
-    found = [(table, best_entry(table.serving, problem, regime, context)) for table in among]
+    found = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in among]
     ranked = [(entry.context != context, entry, table) for table, entry in found if entry is not None]
     if not ranked:
-        return modelled((entry for table in among for entry in table.entries), problem)
+        return modelled((entry for table in among for entry in table.entries), problem, finish)
     _, entry, table = min(ranked, key=lambda one: one[0])
     return served(entry, regime, context, table.path)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
@@ -63,19 +64,22 @@ def menu() -> tuple[Kernel, ...]:
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
 
 
-def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> Kernel:
+def choose(
+    problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT, finish: Finish | None = None
+) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
     Args:
         problem: what is multiplied.
         more: kernels to choose from as well, such as tuned ones.
         sms: SMs of the GPU.
+        finish: of the product; the model does not count its time.
 
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
+    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem, finish)]
 
     def seconds(config: Kernel) -> float:
         return predict(config, problem, sms).seconds

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose
@@ -262,11 +263,13 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
     return modelled(entries, problem) if entry is None else served(entry, regime, context)
 
 
-def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
-    """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
+def best_entry(
+    entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str, finish: Finish | None = None
+) -> TunedEntry | None:
+    """The best entry of this very problem whose config the rules allow, with a finish; None without one. An entry of the same context
     is preferred to one of the same regime."""
     return min(
-        (entry for entry in entries if entry.problem == problem and is_legal(entry.config, problem)),
+        (entry for entry in entries if entry.problem == problem and is_legal(entry.config, problem, finish)),
         key=lambda entry: (entry.context != context, entry.regime != regime, -entry.speedup),
         default=None,
     )
@@ -281,10 +284,10 @@ def served(entry: TunedEntry, regime: str, context: str, table: Path | None = No
     return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
+def modelled(entries: Iterable[TunedEntry], problem: GemmProblem, finish: Finish | None = None) -> Pick:
     """The model's choice, the entries' configs among its candidates."""
     configs = dict.fromkeys(without_pdl(entry.config) for entry in entries)
-    return Pick(choose(problem, filter(is_legal, configs)), "model")
+    return Pick(choose(problem, filter(is_legal, configs), finish=finish), "model")
 
 
 def without_pdl(config: Kernel) -> Kernel:

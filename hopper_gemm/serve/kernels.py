@@ -12,12 +12,13 @@ import torch
 
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES, slug
 
-_loaded: dict[tuple[GemmConfig, GemmProblem, int], LoadedKernel] = {}
+_loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None], LoadedKernel] = {}
 """Loaded kernels, never dropped: a captured graph launches its kernel as long as the graph exists."""
 
 
@@ -52,37 +53,41 @@ def chained() -> Iterator[None]:
         MODE.context = before
 
 
-def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = None) -> LoadedKernel:
+def kernel_for(
+    problem: GemmProblem, device: int, config: GemmConfig | None = None, finish: Finish | None = None
+) -> LoadedKernel:
     """The kernel for a problem in this thread's context, loaded for the current device.
 
     Args:
         problem: what is multiplied.
         device: index of the current device.
         config: how to run it; by default :func:`default_config`.
+        finish: what the epilogue does before it rounds.
 
     Raises:
-        IllegalConfigError: the config cannot run the problem.
+        IllegalConfigError: the config cannot run the problem, or with this finish.
     """
-    config = config or default_config(problem, device)
-    key = config, problem, device
+    config = config or default_config(problem, device, finish)
+    key = config, problem, device, finish
     if key not in _loaded:
         with LOADING:
             if key not in _loaded:
-                _loaded[key] = load(config, problem)
+                _loaded[key] = load(config, problem, finish=finish)
     return _loaded[key]
 
 
-def default_config(problem: GemmProblem, device: int = 0) -> Kernel:
+def default_config(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Kernel:
     """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
-    :func:`hopper_gemm.use_table`, else the analytic model's choice."""
-    return _picked(problem, MODE.context, device, CHANGES.count)
+    :func:`hopper_gemm.use_table`, else the analytic model's choice. With a finish the same, if the rules allow that;
+    else the model's choice among the configs that they do allow."""
+    return _picked(problem, MODE.context, device, CHANGES.count, finish)
 
 
 @lru_cache(maxsize=4096)
-def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Kernel:
+def _picked(problem: GemmProblem, context: str, device: int, changes: int, finish: Finish | None = None) -> Kernel:
     """The config for a problem; cached until the tables change."""
     kind = _kind(device)
-    found = find(_tables(kind, changes), problem, context=context)
+    found = find(_tables(kind, changes), problem, context=context, finish=finish)
     if found.entry is not None and kind not in (None, found.entry.kind):
         _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
     return found.config
