@@ -15,15 +15,18 @@ from hopper_gemm.model.problem import GemmProblem
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
     from hopper_gemm.serve.kernels import chained
+    from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.prebuild import prebuild
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul", "prebuild", "use_table"]
+__all__ = ["GemmConfig", "GemmProblem", "chained", "linear", "matmul", "prebuild", "swiglu", "use_table"]
 
 _SERVED = {
     "chained": "hopper_gemm.serve.kernels",
+    "linear": "hopper_gemm.serve.linear",
     "matmul": "hopper_gemm.serve.matmul",
     "prebuild": "hopper_gemm.serve.prebuild",
+    "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",
 }
 """Imported when first asked for, since some bring torch and the DSL along."""

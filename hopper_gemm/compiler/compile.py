@@ -36,7 +36,9 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "", finish: Finish | None = None) -> Compiled:
+def compile_kernel(
+    kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "", finish: Finish | None = None
+) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass._mlir.dialects import llvm
 from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass._mlir.dialects import llvm
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 from cutlass.cutlass_dsl import T
 
@@ -168,7 +168,9 @@ class FinishedEpilogue(Epilogue):
     def of_tile(self, column: Int32, columns: int) -> FinishedEpilogue:
         """The same for one tile, the bias of its share being read: ``columns`` columns from ``column`` on."""
         start = column + self.side + opaque(self.thread) % hopper.WARP_THREADS * 2
-        return replace(self, ahead=tuple(self.bias.read(Int32(0), start + at, True)[0] for at in range(0, columns, COLUMNS)))
+        return replace(
+            self, ahead=tuple(self.bias.read(Int32(0), start + at, True)[0] for at in range(0, columns, COLUMNS))
+        )
 
     def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
         """The accumulators chunk by chunk; gated those of the gate, behind which those of up follow, row by row."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import log2, pi
 from math import e as EULER
+from math import log2, pi
 from typing import Any
 
 

@@ -52,9 +52,7 @@ def rules_on(kernel: Kernel) -> tuple[Rule, ...]:
     return (*RULES, *_MORE.get(type(kernel), ()))
 
 
-def reasons(
-    config: GemmConfig, problem: GemmProblem | None = None, finish: Finish | None = None
-) -> list[Reason]:
+def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Finish | None = None) -> list[Reason]:
     """Every reason why the config cannot run the problem; empty means that it can.
 
     Args:

@@ -31,13 +31,25 @@ def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, o
         _check_out(out, a, b, out_dtype)
 
 
-def refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
-    """Refuse what is no tensor, tensors whose memory does not hold their values, and what is no config."""
-    for name, one in (("a", a), ("b", b), ("out", out)):
-        if type(one) not in PLAIN and (one is not None or name != "out"):
+def refuse_others(**tensors: Any) -> None:
+    """Refuse what is no tensor, and tensors whose memory does not hold their values.
+
+    Args:
+        tensors: by name; each may be None but the first two.
+
+    Raises:
+        TypeError: the first that is refused, with the fix.
+    """
+    for number, (name, one) in enumerate(tensors.items()):
+        if type(one) not in PLAIN and (one is not None or number < 2):
             kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
             fix = "take its plain tensor" if isinstance(one, torch.Tensor) else "convert it with torch.as_tensor"
             raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {'give one' if one is None else fix}")
+
+
+def refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
+    """Refuse what is no tensor, tensors whose memory does not hold their values, and what is no config."""
+    refuse_others(a=a, b=b, out=out)
     if not isinstance(config, GemmConfig | None):
         raise TypeError(
             f"config must be a hopper_gemm.GemmConfig or None but is a {type(config).__name__}; "

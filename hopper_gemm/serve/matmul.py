@@ -151,7 +151,7 @@ def _first(
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
-    if _traced(a, b) or _cast(a):
+    if traced(a, b) or cast(a):
         return _operator(a, b, out, out_dtype, config)
     remembered = _known
     refuse_foreign(a, b, out, config)
@@ -170,7 +170,7 @@ def _first(
         return _staged(a, b, out, dtype, config)
     problem, index = _problem(a, b, dtype), a.get_device()
     product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
-    with torch.cuda.device(index), _loading_allowed():
+    with torch.cuda.device(index), loading_allowed():
         kernel = kernel_for(problem, index, config)
         kernel(a, b.t(), product)
     if len(remembered) >= _KNOWN_MOST:
@@ -188,7 +188,7 @@ def _operator(
     config: GemmConfig | None,
 ) -> torch.Tensor:
     """The product as an operator of torch's, for autograd and for tracing."""
-    if not _traced(a, b):
+    if not traced(a, b):
         refuse_foreign(a, b, out, config)
         check_device(a.device)
     if config is not None:
@@ -203,12 +203,12 @@ def _operator(
     return out
 
 
-def _traced(*tensors: Any) -> bool:
+def traced(*tensors: Any) -> bool:
     """Return True if a call is being traced, for torch.compile or torch.export or by fake tensors alone."""
     return is_compiling() or any(isinstance(one, FakeTensor) for one in tensors)
 
 
-def _cast(matrix: Any) -> bool:
+def cast(matrix: Any) -> bool:
     """Return True if autocast changes the type of a matrix on a GPU."""
     single = isinstance(matrix, torch.Tensor) and matrix.is_cuda and matrix.dtype == torch.float32
     return single and torch.is_autocast_enabled("cuda")
@@ -228,7 +228,7 @@ def _staged(
 
 
 @contextmanager
-def _loading_allowed() -> Iterator[None]:
+def loading_allowed() -> Iterator[None]:
     """While a stream of this thread is captured, permit what loading a kernel needs and captures forbid by default,
     such as allocating memory; none of it is part of the graph."""
     if not torch.cuda.is_current_stream_capturing():

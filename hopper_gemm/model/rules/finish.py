@@ -30,7 +30,7 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str
     elif half % columns:
         yield f"chunks of {columns} columns cannot make up half a tile of {half}; take an epi_n that divides {half}"
     if problem.layouts[1] != "k":
-        yield f"the finish {finish} reads a weight contiguous along k but layouts are {problem.layouts}; copy the weight"
+        yield f"the finish {finish} reads a weight contiguous along k but layouts are {problem.layouts}; copy it"
 
 
 FINISH_RULES = (
