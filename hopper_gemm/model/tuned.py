@@ -266,8 +266,8 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
 def best_entry(
     entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str, finish: Finish | None = None
 ) -> TunedEntry | None:
-    """The best entry of this very problem whose config the rules allow, with a finish; None without one. An entry of the same
-    context is preferred to one of the same regime."""
+    """The best entry of this very problem whose config the rules allow, with the finish if there is one; None without
+    an entry. An entry of the same context is preferred to one of the same regime."""
     return min(
         (entry for entry in entries if entry.problem == problem and is_legal(entry.config, problem, finish)),
         key=lambda entry: (entry.context != context, entry.regime != regime, -entry.speedup),

@@ -29,8 +29,10 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str
         yield f"tile_n = {kernel.tile_n} must be two halves of whole {step} rows for each CTA that shares it; change it"
     elif half % columns:
         yield f"chunks of {columns} columns cannot make up half a tile of {half}; take an epi_n that divides {half}"
+    if problem.n % (2 * step):
+        yield f"n must be two halves of a multiple of {step} columns but got {problem.n}; pad gate and up"
     if problem.layouts[1] != "k":
-        yield f"the finish {finish} reads a weight contiguous along k but layouts are {problem.layouts}; copy it"
+        yield f"the finish {finish} reads a weight contiguous along k but got layouts {problem.layouts}; copy it"
 
 
 FINISH_RULES = (
