@@ -198,7 +198,8 @@ def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
 
 def _linear_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     x, w, bias = ctx.saved_tensors
-    wanted, (bias_type, residual_type) = ctx.needs_input_grad, ctx.types
+    wanted = (*ctx.needs_input_grad, False, False, False)  # torch counts no arguments that were left out
+    bias_type, residual_type = ctx.types
     dz = folded(gradient).float()
     if ctx.activation:
         z = linear_op(folded(x), w, bias, None, None, ctx.scale, torch.float32)

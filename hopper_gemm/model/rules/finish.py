@@ -12,9 +12,26 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.rule import Rule
 
 
+RESIDUAL_ALONE, RESIDUAL_ACTIVATED, RESIDUAL_ACCUMULATORS = 264, 224, 200
+"""Most accumulators and columns of a chunk together, of a finish with a residual alone and with an activation as well;
+and most accumulators. Found by compiling the kernels of the menu and of the tuned table, like the limits of split-K."""
+
+
 def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
     if kernel.builder != GemmConfig().builder:
         yield f"the finish {finish} needs the plain kernel; take loads and stores tma, and no parameter of the study"
+
+
+def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+    """A residual is read a chunk at a time, and the compiler starts all of its loads before an activation."""
+    if not finish.residual:
+        return
+    need, most = kernel.accumulators + kernel.chunk_n, RESIDUAL_ACTIVATED if finish.activation else RESIDUAL_ALONE
+    if need > most or kernel.accumulators > RESIDUAL_ACCUMULATORS:
+        yield (
+            f"the finish {finish} beside {kernel.accumulators} accumulators and chunks of {kernel.chunk_n} columns "
+            f"exceeds {most} registers; lower epi_n or take a smaller tile"
+        )
 
 
 def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
@@ -36,6 +53,7 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str
 
 
 FINISH_RULES = (
+    Rule("finish registers", "what is read stands in registers beside the accumulators", _registers),
     Rule("epilogue", "values are finished on their way through shared memory", _epilogue),
     Rule("gated", "a tile holds as many columns of the gate as of up, and multiplies them in registers", _gated),
 )
