@@ -1,11 +1,14 @@
-"""A kernel with a finish compiles without a spill, stores as much as the plain one, and has its accumulators in place."""
+"""A kernel with a finish compiles without a spill, stores what the plain one stores, and finds its accumulators."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS, Finish
 from hopper_gemm.model.kernel import resolve
@@ -81,17 +84,19 @@ def test_accumulators_lie_where_a_finish_expects_them(columns):
 
     found = {}
 
+    def note(layout):
+        for at in product(range(128), range(columns // 2)):
+            found[at] = cute.crd2idx(at, layout)
+
     @cute.jit
     def place():
         source, major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
         op = warpgroup.MmaF16BF16Op(cutlass.BFloat16, Float32, (64, columns, 16), source, major, major)
-        layout = cute.make_tiled_mma(op).tv_layout_C_tiled
-        for thread in range(128):
-            for register in range(columns // 2):
-                found[thread, register] = cute.crd2idx((thread, register), layout)
+        note(cute.make_tiled_mma(op).tv_layout_C_tiled)
 
-    place()
+    cute.compile(place, options=f"--gpu-arch {hopper.ARCH}")
     for (thread, register), index in found.items():
         group, half, e = register // 4, register // 2 % 2, register % 2
         row = thread // 32 * 16 + thread % 32 // 4 + 8 * half
         assert (index % 64, index // 64) == (row, 8 * group + thread % 4 * 2 + e)
+    assert len(found) == 64 * columns

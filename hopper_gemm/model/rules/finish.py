@@ -11,7 +11,6 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.rule import Rule
 
-
 RESIDUAL_ALONE, RESIDUAL_ACTIVATED, RESIDUAL_ACCUMULATORS = 264, 224, 200
 """Most accumulators and columns of a chunk together, of a finish with a residual alone and with an activation as well;
 and most accumulators. Found by compiling the kernels of the menu and of the tuned table, like the limits of split-K."""
