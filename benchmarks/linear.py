@@ -12,19 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import default_config, kernel_for
 from hopper_gemm.serve.linear_ops import finished, halved
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
@@ -48,20 +51,23 @@ def gated(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.
     return functional.silu(gate) * up
 
 
-def launches(work: Workload, finish: Finish, bias: torch.Tensor | None, tuned: bool) -> dict[str, Launch]:
-    """Every arm's launch on a set of matrices, ours first; the first result of ours is checked.
+def launches(
+    work: Workload, finish: Finish, bias: torch.Tensor | None, tuned: bool, more: Mapping[str, GemmConfig]
+) -> dict[str, Launch]:
+    """Every arm's launch on a set of matrices, ours first; the first result of each of ours is checked.
 
     Raises:
         RuntimeError: our result is wrong.
     """
     problem, index = work.problem, torch.cuda.current_device()
-    own, plain = kernel_for(problem, index, None, finish), kernel_for(problem, index)
+    configs: dict[str, GemmConfig | None] = {"ours": None, **more}
     columns = problem.n // 2 if finish.gated else problem.n
     outputs = {id(one): torch.empty(problem.m, columns, device="cuda", dtype=one.a.dtype) for one in work.sets}
     layer: Layer = gated if finish.gated else linear_gelu
 
-    def ours(one: MatrixSet) -> None:
-        own(one.a, one.b, outputs[id(one)], None, bias, None, None)
+    def ours(config: GemmConfig | None) -> Launch:
+        kernel = kernel_for(problem, index, config, finish)
+        return lambda one: kernel(one.a, one.b, outputs[id(one)], None, bias, None, None)
 
     def by(call: Layer) -> Launch:
         def launch(one: MatrixSet) -> None:
@@ -69,13 +75,19 @@ def launches(work: Workload, finish: Finish, bias: torch.Tensor | None, tuned: b
 
         return launch
 
-    first = work.sets[0]
-    ours(first)
+    first, arms = work.sets[0], {name: ours(config) for name, config in configs.items()}
     exact = halved(work.reference) if finish.gated else finished(work.reference, bias, finish.activation, None, None)
-    error = float((outputs[id(first)] - exact).norm() / exact.norm())
-    if not error < 3e-3:
-        raise RuntimeError(f"{problem} with {finish} must be right but has a relative error of {error:.1e}")
-    arms = {"ours": ours, "plain product": kernel_launch(plain), "torch.mm": cublas_launch, "eager": by(layer)}
+    for name, launch in arms.items():
+        poison(outputs[id(first)])
+        launch(first)
+        error = float((outputs[id(first)] - exact).norm() / exact.norm())
+        if not error < 3e-3:
+            raise RuntimeError(f"{name} of {problem} with {finish} must be right but is off by {error:.1e}")
+    arms |= {
+        "plain product": kernel_launch(kernel_for(problem, index)),
+        "torch.mm": cublas_launch,
+        "eager": by(layer),
+    }
     if tuned:
         compiled = torch.compile(layer, mode="max-autotune-no-cudagraphs", dynamic=False)
         compiled(first.a, first.b, bias)
@@ -83,8 +95,14 @@ def launches(work: Workload, finish: Finish, bias: torch.Tensor | None, tuned: b
     return arms
 
 
-def timed(problem: GemmProblem, finish: Finish, rounds: int, tuned: bool) -> dict[str, Any]:
-    """Microseconds of every arm, round by round, without the spacer's."""
+def timed(
+    problem: GemmProblem,
+    finish: Finish,
+    rounds: int,
+    tuned: bool,
+    more: Mapping[str, GemmConfig] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Microseconds of every arm, round by round, without the spacer's; ``more`` are further configs of ours."""
     device, protocol = describe_current(), Burst()
     timer, spacer, work = Timer(device), touch(device.sms), make_workload(problem, device.l2_bytes)
     for one in work.sets:
@@ -94,7 +112,7 @@ def timed(problem: GemmProblem, finish: Finish, rounds: int, tuned: bool) -> dic
     alone = Arm(spacer, work.sets, seconds_per_launch(spacer, work.sets))
     arms = {
         name: Arm(launch, work.sets, seconds_per_launch(launch, work.sets) + alone.seconds, spacer)
-        for name, launch in launches(work, finish, bias, tuned).items()
+        for name, launch in launches(work, finish, bias, tuned, more).items()
     }
     us: dict[str, list[float]] = {name: [] for name in arms}
     with timer.telemetry(protocol) as telemetry:

@@ -62,9 +62,9 @@ class Functions:
         return cute.math.absf(x)
 
     @staticmethod
-    def above(x, y):
-        """x where it is not at most 0, NaN included, else y."""
-        return cute.where(x <= 0.0, y, x)
+    def positive(x):
+        """0 for a negative number, else the number; NaN stays NaN."""
+        return cute.math.max(x, cute.full_like(x, 0.0), propagate_nan=True)
 
 
 @dataclass(frozen=True)

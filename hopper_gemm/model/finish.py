@@ -19,8 +19,8 @@ class Activation:
     """A function of one number, applied to each element.
 
     Args:
-        value: the function in fp32, of a number and of the functions that a number's type has: ``exp2``, ``reciprocal``
-            and ``absolute``, and ``above(x, y)``, which is x where it is positive and y elsewhere.
+        value: the function in fp32, of a number and of the functions of which it is made: ``exp2``, ``reciprocal``,
+            ``absolute`` and ``positive``, which is 0 for a negative number.
         function, options: the same as a name in ``torch.ops.aten``, with its keyword arguments.
         gradient, constants: name of its gradient there, called as ``gradient(incoming, argument, **constants)``.
     """
@@ -51,10 +51,10 @@ def _gelu(z: Any, math: Any) -> Any:
     """z * P(normal < z), by the tail beyond abs(z): no difference of nearly equal numbers."""
     size = math.absolute(z)
     t = math.reciprocal(size * TAIL_SCALE + 1.0)
-    tail = t * TAIL[0]
-    for coefficient in TAIL[1:]:
-        tail = (tail + coefficient) * t
-    return math.above(z, z * 0.0) - size * (tail * math.exp2(z * z * (-log2(EULER) / 2)))
+    tail = t * TAIL[0] + TAIL[1]
+    for coefficient in TAIL[2:]:
+        tail = tail * t + coefficient
+    return math.positive(z) - size * (tail * t * math.exp2(z * z * (-log2(EULER) / 2)))
 
 
 def _gelu_tanh(z: Any, math: Any) -> Any:
@@ -66,7 +66,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation(_gelu, "gelu", "gelu_backward"),
     "gelu_tanh": Activation(_gelu_tanh, "gelu", "gelu_backward", {"approximate": "tanh"}, {"approximate": "tanh"}),
     "silu": Activation(lambda z, math: _times_sigmoid(z, z, math), "silu", "silu_backward"),
-    "relu": Activation(lambda z, math: math.above(z, z * 0.0), "relu", "threshold_backward", {}, {"threshold": 0}),
+    "relu": Activation(lambda z, math: math.positive(z), "relu", "threshold_backward", {}, {"threshold": 0}),
 }
 """Activations by name."""
 
