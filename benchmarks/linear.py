@@ -25,7 +25,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import default_config, kernel_for
-from hopper_gemm.serve.linear_ops import finished, halved
+from hopper_gemm.serve.linear_ops import Call, finished, halved
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.device import describe_current
@@ -76,7 +76,11 @@ def launches(
         return launch
 
     first, arms = work.sets[0], {name: ours(config) for name, config in configs.items()}
-    exact = halved(work.reference) if finish.gated else finished(work.reference, bias, finish.activation, None, None)
+    exact = (
+        halved(work.reference)
+        if finish.gated
+        else finished(work.reference, Call(first.a, first.b, bias, finish.activation))
+    )
     for name, launch in arms.items():
         poison(outputs[id(first)])
         launch(first)

@@ -10,24 +10,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
-    from hopper_gemm.serve.kernels import chained
+    from hopper_gemm.serve.fallback import fallback
+    from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.prebuild import prebuild
+    from hopper_gemm.serve.warmup import warmup
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "linear", "matmul", "prebuild", "swiglu", "use_table"]
+__all__ = [
+    "Finish",
+    "GemmConfig",
+    "GemmProblem",
+    "batch_invariant",
+    "chained",
+    "fallback",
+    "linear",
+    "matmul",
+    "prebuild",
+    "swiglu",
+    "use_table",
+    "warmup",
+]
 
 _SERVED = {
+    "batch_invariant": "hopper_gemm.serve.kernels",
     "chained": "hopper_gemm.serve.kernels",
+    "fallback": "hopper_gemm.serve.fallback",
     "linear": "hopper_gemm.serve.linear",
     "matmul": "hopper_gemm.serve.matmul",
     "prebuild": "hopper_gemm.serve.prebuild",
     "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",
+    "warmup": "hopper_gemm.serve.warmup",
 }
 """Imported when first asked for, since some bring torch and the DSL along."""
 

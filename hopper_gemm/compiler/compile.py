@@ -12,6 +12,7 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
+from hopper_gemm.compiler.store import FUNCTION
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
@@ -20,9 +21,6 @@ from hopper_gemm.model.problem import types_of
 
 FINISHED = "hopper_gemm.kernel.finished:FinishedGemm"
 """The class that builds a kernel with a finish."""
-
-FUNCTION = "hopper_gemm"
-"""Name of the launcher in the object file."""
 
 ALIGN_ELEMENTS = 8
 TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}

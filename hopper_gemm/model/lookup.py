@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import (
     CHANGES,
     FILE,
+    WARMUP,
     Pick,
     TunedEntry,
     TunedTableError,
@@ -119,6 +121,7 @@ def find(
     problem: GemmProblem,
     regime: str = "burst",
     context: str = "isolated",
+    chip: Chip = SXM,
     finish: Finish | None = None,
 ) -> Pick:
     """The config to run where none is named: the first table's entry for the exact problem, else the model's choice,
@@ -126,18 +129,20 @@ def find(
 
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
-    kernels, and vice versa. The regime does not: a user's own steady entry is served before a recorded burst entry.
+    kernels, and vice versa; so does an entry of a search, which comes before one of a warm-up. The regime does not: a
+    user's own steady entry is served before a recorded burst entry.
 
     Args:
         among: the tables, in order.
         problem: what is multiplied, within TMA's reach.
         regime: burst or steady.
         context: isolated or chained.
+        chip: the GPU for which the model chooses.
         finish: only configs that the rules allow with it.
     """
     found = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in among]
-    ranked = [(entry.context != context, entry, table) for table, entry in found if entry is not None]
+    ranked = [((entry.context != context, entry.study == WARMUP), entry, table) for table, entry in found if entry]
     if not ranked:
-        return modelled((entry for table in among for entry in table.entries), problem, finish)
+        return modelled((entry for table in among for entry in table.entries), problem, chip, finish)
     _, entry, table = min(ranked, key=lambda one: one[0])
-    return served(entry, regime, context, table.path)
+    return served(entry, problem, regime, context, table.path)

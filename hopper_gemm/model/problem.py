@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 DTYPES = ("bf16", "fp16", "bf16_fp32", "fp16_fp32")
 """Element types: of the operands and the output alike, or of the operands and then of the output. Accumulation is
@@ -34,6 +35,7 @@ class GemmProblem:
         k: columns of A, rows of B.
         dtype: ``"bf16"`` or ``"fp16"``; ``"bf16_fp32"`` or ``"fp16_fp32"`` with an output of fp32. See :data:`DTYPES`.
         layouts: the contiguous axis of A, then of B; see :data:`LAYOUTS`.
+        batch_invariant: True if a row's bits may not depend on m; see :mod:`hopper_gemm.model.rules.invariance`.
 
     Raises:
         ValueError: a size is not a positive integer, or dtype or layouts is none of the known.
@@ -48,6 +50,7 @@ class GemmProblem:
     k: int
     dtype: str = "bf16"
     layouts: str = "kk"
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -76,6 +79,10 @@ class GemmProblem:
     def bytes(self) -> int:
         """The fewest bytes through device memory: A and B read once, C written once."""
         return ELEMENT_BYTES * (self.m * self.k + self.k * self.n) + self.out_bytes * self.m * self.n
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field by its name, ready for JSON; ``batch_invariant`` only where it is true."""
+        return {name: value for name, value in asdict(self).items() if name != "batch_invariant" or value}
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"

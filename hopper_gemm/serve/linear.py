@@ -10,12 +10,14 @@ from torch.compiler import is_dynamo_compiling
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.model.legality import problem_reasons
+from hopper_gemm.model.legality import problem_reasons, reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve.checks import DTYPES, check_device, refuse_others
-from hopper_gemm.serve.kernels import MODE, kernel_for
+from hopper_gemm.serve.checks import DTYPES, UnsupportedError, check_supported, refuse_others
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.kernels import MODE, default_config, kernel_for
 from hopper_gemm.serve.linear_ops import (
+    Call,
     Maybe,
     check_linear,
     check_rows,
@@ -62,6 +64,7 @@ def linear(
     residual: torch.Tensor | None = None,
     scale: float | None = None,
     out_dtype: torch.dtype | None = None,
+    batch_invariant: bool | None = None,
 ) -> torch.Tensor:
     """``activation(scale * (x @ w.t()) + bias) + residual`` in one launch: all of it in fp32, rounded once.
 
@@ -76,6 +79,7 @@ def linear(
         residual: (..., n), of the output's type, contiguous along n.
         scale: a number; it is no tensor and has no gradient.
         out_dtype: ``torch.float32`` or the operands' type, which is the default.
+        batch_invariant: as of :func:`hopper_gemm.matmul`; by default as the thread's context says.
 
     Returns:
         (..., n), contiguous, written on torch's current stream.
@@ -84,30 +88,37 @@ def linear(
     :func:`hopper_gemm.matmul`'s in fp32, and torch does the rest in launches of its own; the result is the same but for
     the order of fp32 sums.
 
+    What the kernel cannot run at all, such as tensors on a CPU or of fp32, torch runs in its own type, by the policy of
+    :func:`hopper_gemm.fallback`.
+
     Raises:
-        TypeError: no plain torch tensors, an element type that is not supported, or types that differ.
+        TypeError: no torch tensors, or types that differ.
         ValueError: shapes that do not fit, an unknown activation, or a residual that is not contiguous along n.
-        RuntimeError: the tensors are not on a Hopper GPU.
+        UnsupportedError: as of :func:`hopper_gemm.matmul`, where nothing falls back.
 
     Example:
         >>> y = hopper_gemm.linear(x, layer.weight, layer.bias, "gelu")             # doctest: +SKIP
     """
+    call = Call(x, w, bias, activation, residual, scale, out_dtype, batch_invariant)
     if is_dynamo_compiling():
-        return linear_op(x, w, bias, activation, residual, scale, out_dtype)
+        return _by_operator(call)
     try:
         if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, w, bias, residual)):
-            return _by_operator(x, w, bias, activation, residual, scale, out_dtype)
-        key = (_seen(x), _seen(w), _seen(bias), _seen(residual), activation, scale is None, out_dtype, MODE.context)
+            return _by_operator(call)
+        key = (
+            *map(_seen, (x, w, bias, residual)),
+            *(activation, scale is None, out_dtype, _invariant(batch_invariant), MODE.context, POLICY.fallback),
+        )
         known = _known.get(key)
     except (AttributeError, TypeError):
         refuse_others(x=x, w=w, bias=bias, residual=residual)
         raise
     if known is None or _bits(x, w, bias, residual) & _MISALIGNED:
-        return _first(x, w, bias, activation, residual, scale, out_dtype, key)
-    return _launch(known, x, w, bias, residual, scale)
+        return _first(call, key)
+    return _launch(known, call)
 
 
-def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
+def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     """``silu(x @ w_gate.t()) * (x @ w_up.t())`` in one launch, with both weights in one matrix as models stack them.
 
     A tile holds as many columns of the gate as of up and multiplies them in registers, in fp32, before the one
@@ -116,6 +127,7 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
     Args:
         x: (..., k), bf16 or fp16; leading axes are folded, without a copy where their strides allow that.
         w_gate_up: (2 f, k), same type and device, the gate's f rows first.
+        batch_invariant: as of :func:`hopper_gemm.matmul`; by default as the thread's context says.
 
     Returns:
         (..., f), contiguous, of the operands' type, written on torch's current stream.
@@ -124,24 +136,29 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
     product is :func:`hopper_gemm.matmul`'s in fp32, and torch does the rest.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as :func:`linear`.
+        TypeError, ValueError, UnsupportedError: as :func:`linear`.
 
     Example:
         >>> hidden = hopper_gemm.swiglu(x, torch.cat((w_gate, w_up)))               # doctest: +SKIP
     """
     if is_dynamo_compiling():
-        return swiglu_op(x, w_gate_up)
+        return _by_gated_operator(x, w_gate_up, batch_invariant)
     try:
         if torch.is_grad_enabled() and (x.requires_grad or w_gate_up.requires_grad):
-            return _by_operator_gated(x, w_gate_up)
-        key = _seen(x), _seen(w_gate_up), MODE.context
+            return _by_gated_operator(x, w_gate_up, batch_invariant)
+        key = _seen(x), _seen(w_gate_up), _invariant(batch_invariant), MODE.context, POLICY.fallback
         known = _known.get(key)
     except (AttributeError, TypeError):
         refuse_others(x=x, w_gate_up=w_gate_up)
         raise
-    if known is None or _bits(x, w_gate_up, None, None) & _MISALIGNED:
-        return _first_gated(x, w_gate_up, key)
-    return _launch(known, x, w_gate_up, None, None, None)
+    if known is None or _bits(x, w_gate_up) & _MISALIGNED:
+        return _first_gated(x, w_gate_up, batch_invariant, key)
+    return _launch(known, Call(x, w_gate_up))
+
+
+def _invariant(asked: bool | None) -> bool:
+    """Whether a call is batch-invariant."""
+    return MODE.batch_invariant if asked is None else asked
 
 
 def _seen(one: Maybe) -> Any:
@@ -160,11 +177,10 @@ def _bits(*tensors: Maybe) -> int:
     return bits
 
 
-def _launch(
-    known: Known, x: torch.Tensor, w: torch.Tensor, bias: Maybe, residual: Maybe, scale: float | None
-) -> torch.Tensor:
+def _launch(known: Known, call: Call) -> torch.Tensor:
     """Launch what passed every check."""
     kernel, device, size, dtype = known
+    x, w, bias, _, residual, scale, _, _ = call
     out = x.new_empty(size, dtype=dtype)
     added = None if residual is None else folded(residual)
     if device == torch.cuda.current_device():
@@ -175,86 +191,108 @@ def _launch(
     return out if x.dim() == 2 else out.view(*x.shape[:-1], size[1])
 
 
-def _by_operator(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: Maybe,
-    activation: str | None,
-    residual: Maybe,
-    scale: float | None,
-    out_dtype: torch.dtype | None,
-) -> torch.Tensor:
-    """The layer as an operator of torch's, for autograd and for tracing."""
-    if not traced(x, w):
-        refuse_others(x=x, w=w, bias=bias, residual=residual)
-        check_device(x.device)
-    return linear_op(x, w, bias, activation, residual, scale, out_dtype)
+def _by_operator(call: Call) -> torch.Tensor:
+    """The layer as an operator of torch's, for autograd and for tracing; or by torch alone where it falls back."""
+    if not traced(call.x, call.w):
+        refuse_others(x=call.x, w=call.w, bias=call.bias, residual=call.residual)
+    return _by_torch(call) if _falls_back(call.x, call.w, call.batch_invariant) else linear_op(*call)
 
 
-def _first(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: Maybe,
-    activation: str | None,
-    residual: Maybe,
-    scale: float | None,
-    out_dtype: torch.dtype | None,
-    key: Any,
-) -> torch.Tensor:
+def _by_torch(call: Call) -> torch.Tensor:
+    """The layer by torch, in its own type."""
+    check_linear(call)
+    return finished(call.x @ call.w.mT, call).to(call.out_dtype or call.x.dtype)
+
+
+def _falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) -> bool:
+    """Return True if torch runs a call that the kernel cannot. What is traced falls back by its type alone: which
+    device it will run on is not known.
+
+    Raises:
+        UnsupportedError: the kernel cannot, and torch may not.
+    """
+    ours = POLICY.fallback == "never" or _invariant(batch_invariant)
+    if traced(x, w):
+        return not ours and x.dtype not in DTYPES and not torch.is_autocast_enabled(x.device.type)
+    if cast(x):
+        return False
+    try:
+        check_supported(x, w, None)
+    except UnsupportedError:
+        if ours:
+            raise
+        return True
+    return False
+
+
+def _first(call: Call, key: Any) -> torch.Tensor:
     """A call that is not known: check everything, launch, and record the launch."""
+    x, w, bias, activation, residual, scale, out_dtype, rule = call
     if traced(x, w) or cast(x):
-        return _by_operator(x, w, bias, activation, residual, scale, out_dtype)
+        return _by_operator(call)
     refuse_others(x=x, w=w, bias=bias, residual=residual)
-    check_linear(x, w, bias, activation, residual, out_dtype)
+    check_linear(call)
+    if _falls_back(x, w, rule):
+        return _by_torch(call)
     if residual is not None:
         check_rows(residual)
-    check_device(x.device)
     finish = Finish.of(
         scale=scale is not None, bias=bias is not None, activation=activation, residual=residual is not None
     )
     a, added, dtype = folded(x), None if residual is None else folded(residual), out_dtype or x.dtype
-    problem = _problem(a, w, w.shape[0], dtype)
+    size = a.shape[0], w.shape[0]
+    problem = _problem(a, w, finish, dtype, _invariant(rule))
     if finish is None or problem is None or not _aligned(bias, added):
-        product = matmul(a, w.t(), out_dtype=dtype if finish is None else torch.float32)
-        product = finished(product, bias, activation, added, scale).to(dtype)
-        return product.view(*x.shape[:-1], w.shape[0])
-    return _launch(_prepared(problem, finish, (a.shape[0], w.shape[0]), a, key), x, w, bias, residual, scale)
+        product = matmul(a, w.t(), out_dtype=dtype if finish is None else torch.float32, batch_invariant=rule)
+        return finished(product, call._replace(residual=added)).to(dtype).view(*x.shape[:-1], size[1])
+    return _launch(_prepared(problem, finish, size, dtype, key), call)
 
 
-def _by_operator_gated(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
-    """The gated layer as an operator of torch's."""
+def _by_gated_operator(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None) -> torch.Tensor:
+    """The gated layer as an operator of torch's, or by torch alone where it falls back."""
     if not traced(x, w_gate_up):
         refuse_others(x=x, w_gate_up=w_gate_up)
-        check_device(x.device)
-    return swiglu_op(x, w_gate_up)
+    if _falls_back(x, w_gate_up, batch_invariant):
+        return _gated_by_torch(x, w_gate_up)
+    return swiglu_op(x, w_gate_up, batch_invariant)
 
 
-def _first_gated(x: torch.Tensor, w_gate_up: torch.Tensor, key: Any) -> torch.Tensor:
+def _gated_by_torch(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
+    """The gated layer by torch, in its own type."""
+    check_swiglu(x, w_gate_up)
+    return halved(x @ w_gate_up.mT)
+
+
+def _first_gated(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None, key: Any) -> torch.Tensor:
     """A gated call that is not known: check everything, launch, and record the launch."""
     if traced(x, w_gate_up) or cast(x):
-        return _by_operator_gated(x, w_gate_up)
+        return _by_gated_operator(x, w_gate_up, batch_invariant)
     refuse_others(x=x, w_gate_up=w_gate_up)
     check_swiglu(x, w_gate_up)
-    check_device(x.device)
+    if _falls_back(x, w_gate_up, batch_invariant):
+        return _gated_by_torch(x, w_gate_up)
     a, f = folded(x), w_gate_up.shape[0] // 2
-    problem = _problem(a, w_gate_up, f, x.dtype)
-    if problem is None or problem.layouts[1] != "k":
-        product = halved(matmul(a, w_gate_up.t(), out_dtype=torch.float32)).to(x.dtype)
-        return product.view(*x.shape[:-1], f)
-    return _launch(_prepared(problem, GATED, (a.shape[0], f), a, key), x, w_gate_up, None, None, None)
+    problem = _problem(a, w_gate_up, GATED, x.dtype, _invariant(batch_invariant))
+    if problem is None:
+        product = matmul(a, w_gate_up.t(), out_dtype=torch.float32, batch_invariant=batch_invariant)
+        return halved(product).to(x.dtype).view(*x.shape[:-1], f)
+    return _launch(_prepared(problem, GATED, (a.shape[0], f), x.dtype, key), Call(x, w_gate_up))
 
 
-def _problem(a: torch.Tensor, w: torch.Tensor, columns: int, dtype: torch.dtype) -> GemmProblem | None:
+def _problem(
+    a: torch.Tensor, w: torch.Tensor, finish: Finish | None, dtype: torch.dtype, batch_invariant: bool
+) -> GemmProblem | None:
     """The product, by the axis along which each operand is read; None if the kernel cannot read or write it in place,
-    or if there is nothing to multiply."""
+    if no config can finish it, or if there is nothing to multiply."""
     (m, k), n = a.shape, w.shape[0]
-    if 0 in (m, n, k) or a.is_neg() or w.is_neg() or columns % (hopper.TMA_ALIGN_BYTES // w.element_size()):
+    if 0 in (m, n, k) or a.is_neg() or w.is_neg():
         return None
     layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(w.t()) and not has_rows(w) else "k")
     name = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
-    problem = GemmProblem(m, n, k, name, layouts)
-    direct = not problem_reasons(problem) and all(reaches(one) or reaches(one.t()) for one in (a, w))
-    return problem if direct else None
+    problem = GemmProblem(m, n, k, name, layouts, batch_invariant)
+    if problem_reasons(problem) or not all(reaches(one) or reaches(one.t()) for one in (a, w)):
+        return None
+    return None if reasons(default_config(problem, a.get_device(), finish), problem, finish) else problem
 
 
 def _aligned(bias: Maybe, residual: Maybe) -> bool:
@@ -264,14 +302,13 @@ def _aligned(bias: Maybe, residual: Maybe) -> bool:
     return plain and whole and (residual is None or reaches(residual))
 
 
-def _prepared(problem: GemmProblem, finish: Finish, size: tuple[int, int], a: torch.Tensor, key: Any) -> Known:
+def _prepared(problem: GemmProblem, finish: Finish, size: tuple[int, int], dtype: torch.dtype, key: Any) -> Known:
     """The launch of a problem, recorded for later calls."""
-    remembered, device = _known, a.get_device()
+    remembered, device = _known, key[0][3]
     with torch.cuda.device(device), loading_allowed():
         kernel = kernel_for(problem, device, None, finish)
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
-    dtype = torch.float32 if problem.out_bytes == torch.float32.itemsize else a.dtype
     known = remembered[key] = kernel, device, size, dtype
     return known
 
@@ -279,22 +316,14 @@ def _prepared(problem: GemmProblem, finish: Finish, size: tuple[int, int], a: to
 # The operators on a GPU -----------------------------------------------------------------------
 
 
-def _linear(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: Maybe = None,
-    activation: str | None = None,
-    residual: Maybe = None,
-    scale: float | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
+def _linear(*given: Any, **named: Any) -> torch.Tensor:
     with torch.no_grad():  # autograd has been here
-        return linear(x, w, bias, activation, residual, scale, out_dtype)
+        return linear(*given, **named)
 
 
-def _swiglu(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
+def _swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     with torch.no_grad():
-        return swiglu(x, w_gate_up)
+        return swiglu(x, w_gate_up, batch_invariant)
 
 
 OPERATORS.impl("linear", _linear, "CUDA")

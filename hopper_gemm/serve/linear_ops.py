@@ -9,21 +9,36 @@ bias's gradient is summed in fp32.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from hopper_gemm.model.finish import ACTIVATIONS, Finish
-from hopper_gemm.serve.checks import DTYPES
+from hopper_gemm.serve.checks import check_type
+from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, mm
 
 Maybe = torch.Tensor | None
 
+
+class Call(NamedTuple):
+    """Arguments of :func:`hopper_gemm.linear`."""
+
+    x: torch.Tensor
+    w: torch.Tensor
+    bias: Maybe = None
+    activation: str | None = None
+    residual: Maybe = None
+    scale: float | None = None
+    out_dtype: torch.dtype | None = None
+    batch_invariant: bool | None = None
+
+
 OPERATORS.define(
     "linear(Tensor x, Tensor w, Tensor? bias=None, str? activation=None, Tensor? residual=None, float? scale=None, "
-    "ScalarType? out_dtype=None) -> Tensor"
+    "ScalarType? out_dtype=None, bool? batch_invariant=None) -> Tensor"
 )
-OPERATORS.define("swiglu(Tensor x, Tensor w_gate_up) -> Tensor")
+OPERATORS.define("swiglu(Tensor x, Tensor w_gate_up, bool? batch_invariant=None) -> Tensor")
 
 linear_op = torch.ops.hopper_gemm.linear.default
 swiglu_op = torch.ops.hopper_gemm.swiglu.default
@@ -33,7 +48,7 @@ swiglu_op = torch.ops.hopper_gemm.swiglu.default
 
 
 def check_layer(x: torch.Tensor, w: torch.Tensor, name: str = "w") -> None:
-    """Refuse an input and a weight that do not fit, on any device; they may be fake.
+    """Refuse an input and a weight that do not fit, on any device and of any type; they may be fake.
 
     Raises:
         TypeError, ValueError: as :func:`hopper_gemm.linear`.
@@ -43,23 +58,19 @@ def check_layer(x: torch.Tensor, w: torch.Tensor, name: str = "w") -> None:
             f"x and {name} must be (..., k) and (n, k) but got {tuple(x.shape)} and {tuple(w.shape)}; "
             f"give a weight (k, n) as {name}.t()"
         )
-    if x.dtype != w.dtype or x.dtype not in DTYPES:
-        raise TypeError(
-            f"x and {name} must both be bfloat16 or both float16 but got {x.dtype} and {w.dtype}; "
-            "convert them with .to()"
-        )
+    if x.dtype != w.dtype:
+        raise TypeError(f"x and {name} must have one type but got {x.dtype} and {w.dtype}; convert them with .to()")
     if x.device != w.device:
         raise ValueError(f"x and {name} must be on one device but are on {x.device} and {w.device}")
 
 
-def check_linear(
-    x: torch.Tensor, w: torch.Tensor, bias: Maybe, activation: str | None, residual: Maybe, out_dtype: Any
-) -> None:
-    """Refuse what :func:`hopper_gemm.linear` refuses on any device; tensors may be fake.
+def check_linear(call: Call) -> None:
+    """Refuse what :func:`hopper_gemm.linear` refuses on any device, of any type; tensors may be fake.
 
     Raises:
-        TypeError, ValueError: as :func:`hopper_gemm.linear`.
+        TypeError, ValueError: as there.
     """
+    x, w, bias, activation, residual, _, out_dtype, _ = call
     check_layer(x, w)
     Finish(activation=activation or "")
     if out_dtype not in (None, x.dtype, torch.float32):
@@ -75,10 +86,10 @@ def check_linear(
 
 
 def check_swiglu(x: torch.Tensor, w_gate_up: torch.Tensor) -> None:
-    """Refuse what :func:`hopper_gemm.swiglu` refuses on any device; tensors may be fake.
+    """Refuse what :func:`hopper_gemm.swiglu` refuses on any device, of any type; tensors may be fake.
 
     Raises:
-        TypeError, ValueError: as :func:`hopper_gemm.swiglu`.
+        TypeError, ValueError: as there.
     """
     check_layer(x, w_gate_up, "w_gate_up")
     if w_gate_up.shape[0] % 2:
@@ -112,13 +123,11 @@ def activated(z: torch.Tensor, activation: str | None) -> torch.Tensor:
     return getattr(torch.ops.aten, known.function)(z, **known.options)
 
 
-def finished(
-    product: torch.Tensor, bias: Maybe, activation: str | None, residual: Maybe, scale: float | None
-) -> torch.Tensor:
-    """What is done to an fp32 product before it is rounded, by torch."""
-    z = product if scale is None else product * scale
-    z = activated(z if bias is None else z + bias.float(), activation)
-    return z if residual is None else z + residual.float()
+def finished(product: torch.Tensor, call: Call) -> torch.Tensor:
+    """What is done to a product before it is rounded, by torch, in the product's type."""
+    z = product if call.scale is None else product * call.scale
+    z = activated(z if call.bias is None else z + call.bias.to(z.dtype), call.activation)
+    return z if call.residual is None else z + call.residual.to(z.dtype)
 
 
 def halved(product: torch.Tensor) -> torch.Tensor:
@@ -127,41 +136,31 @@ def halved(product: torch.Tensor) -> torch.Tensor:
     return activated(gate, "silu") * up
 
 
-def _linear_cpu(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: Maybe = None,
-    activation: str | None = None,
-    residual: Maybe = None,
-    scale: float | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    check_linear(x, w, bias, activation, residual, out_dtype)
-    if residual is not None:
-        check_rows(residual)
-    return finished(x.float() @ w.float().t(), bias, activation, residual, scale).to(out_dtype or x.dtype)
+def _linear_cpu(*given: Any, **named: Any) -> torch.Tensor:
+    call = Call(*given, **named)
+    check_linear(call)
+    check_type(call.x, call.w)
+    if call.residual is not None:
+        check_rows(call.residual)
+    return finished(call.x.float() @ call.w.float().t(), call).to(call.out_dtype or call.x.dtype)
 
 
-def _swiglu_cpu(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
+def _swiglu_cpu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     check_swiglu(x, w_gate_up)
+    check_type(x, w_gate_up)
     return halved(x.float() @ w_gate_up.float().t()).to(x.dtype)
 
 
-def _linear_fake(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: Maybe = None,
-    activation: str | None = None,
-    residual: Maybe = None,
-    scale: float | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    check_linear(x, w, bias, activation, residual, out_dtype)
-    return x.new_empty((*x.shape[:-1], w.shape[0]), dtype=out_dtype or x.dtype)
+def _linear_fake(*given: Any, **named: Any) -> torch.Tensor:
+    call = Call(*given, **named)
+    check_linear(call)
+    check_type(call.x, call.w)
+    return call.x.new_empty((*call.x.shape[:-1], call.w.shape[0]), dtype=call.out_dtype or call.x.dtype)
 
 
-def _swiglu_fake(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
+def _swiglu_fake(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     check_swiglu(x, w_gate_up)
+    check_type(x, w_gate_up)
     return x.new_empty((*x.shape[:-1], w_gate_up.shape[0] // 2))
 
 
@@ -184,16 +183,19 @@ def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Te
     return getattr(torch.ops.aten, known.gradient)(incoming, z, **known.constants)
 
 
-def _products(wanted: tuple[bool, ...], dz: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[Maybe, Maybe]:
+def _products(ctx: Any, dz: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[Maybe, Maybe]:
     """The gradients of x and of w, each if wanted, from that of the product."""
-    to_x = mm(dz, w).reshape(x.shape) if wanted[0] else None
-    return to_x, mm(dz.t(), folded(x)) if wanted[1] else None
+    to_x, to_w = ctx.needs_input_grad[:2]
+    of_x = mm(dz, w, None, ctx.batch_invariant).reshape(x.shape) if to_x else None
+    return of_x, mm(dz.t(), folded(x), None, ctx.batch_invariant) if to_w else None
 
 
 def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    x, w, bias, ctx.activation, residual, ctx.scale, _ = inputs
-    ctx.save_for_backward(x, w, bias if ctx.activation else None)
-    ctx.types = tuple(None if one is None else one.dtype for one in (bias, residual))
+    call = Call(*inputs)
+    ctx.activation, ctx.scale = call.activation, call.scale
+    ctx.batch_invariant = MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
+    ctx.save_for_backward(call.x, call.w, call.bias if call.activation else None)
+    ctx.types = tuple(None if one is None else one.dtype for one in (call.bias, call.residual))
 
 
 def _linear_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
@@ -202,24 +204,26 @@ def _linear_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     bias_type, residual_type = ctx.types
     dz = folded(gradient).float()
     if ctx.activation:
-        z = linear_op(folded(x), w, bias, None, None, ctx.scale, torch.float32)
+        z = linear_op(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
         dz = _slope(dz, z, ctx.activation)
     to_bias = dz.sum(0).to(bias_type) if wanted[2] else None
     to_residual = gradient.to(residual_type) if wanted[4] else None
     scaled = (dz if ctx.scale is None else dz * ctx.scale).to(x.dtype)
-    return *_products(wanted, scaled, x, w), to_bias, None, to_residual, None, None
+    return *_products(ctx, scaled, x, w), to_bias, None, to_residual, None, None, None
 
 
-def _save_swiglu(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _save_swiglu(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, bool | None], output: torch.Tensor) -> None:
+    x, w, rule = inputs
+    ctx.save_for_backward(x, w)
+    ctx.batch_invariant = MODE.batch_invariant if rule is None else rule
 
 
-def _swiglu_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, Maybe]:
+def _swiglu_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, Maybe, None]:
     x, w = ctx.saved_tensors
-    gate, up = mm(folded(x), w.t(), torch.float32).chunk(2, -1)
+    gate, up = mm(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
     incoming = folded(gradient).float()
     dz = torch.cat((_slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
-    return _products(ctx.needs_input_grad, dz.to(x.dtype), x, w)
+    return *_products(ctx, dz.to(x.dtype), x, w), None
 
 
 torch.library.register_autograd(f"{NAMESPACE}::linear", _linear_backward, setup_context=_save_linear, lib=OPERATORS)
@@ -229,28 +233,21 @@ torch.library.register_autograd(f"{NAMESPACE}::swiglu", _swiglu_backward, setup_
 # Autocast -------------------------------------------------------------------------------------
 
 
-def _linear_autocast(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: Maybe = None,
-    activation: str | None = None,
-    residual: Maybe = None,
-    scale: float | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    device = x.device.type
+def _linear_autocast(*given: Any, **named: Any) -> torch.Tensor:
+    call = Call(*given, **named)
+    device = call.x.device.type
     dtype = torch.get_autocast_dtype(device)
-    bias = None if bias is None else bias.to(dtype)
-    residual = None if residual is None else residual.to(out_dtype or dtype)
+    bias = None if call.bias is None else call.bias.to(dtype)
+    residual = None if call.residual is None else call.residual.to(call.out_dtype or dtype)
     with torch.autocast(device, enabled=False):
-        return linear_op(x.to(dtype), w.to(dtype), bias, activation, residual, scale, out_dtype)
+        return linear_op(*call._replace(x=call.x.to(dtype), w=call.w.to(dtype), bias=bias, residual=residual))
 
 
-def _swiglu_autocast(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
+def _swiglu_autocast(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     device = x.device.type
     dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
-        return swiglu_op(x.to(dtype), w_gate_up.to(dtype))
+        return swiglu_op(x.to(dtype), w_gate_up.to(dtype), batch_invariant)
 
 
 for _key in ("AutocastCUDA", "AutocastCPU"):

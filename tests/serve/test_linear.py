@@ -67,6 +67,17 @@ def test_a_gradient_is_made_only_of_what_requires_one():
     assert linear_op(x, w, bias.detach(), "gelu").grad_fn is None
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_what_the_kernel_cannot_run_torch_runs_in_its_own_type(dtype):
+    x, w, bias, residual = recorded(*(one.to(dtype) for one in layer()))
+    out, gated = hopper_gemm.linear(x, w, bias, "silu", residual, 0.5), hopper_gemm.swiglu(x.detach(), w)
+    expected = torch.nn.functional.silu(0.5 * (x @ w.t()) + bias) + residual
+    assert torch.equal(out, expected)
+    assert (out.dtype, gated.dtype, gated.shape) == (dtype, dtype, (3, 8, 20))
+    out.sum().backward()
+    assert bias.grad is not None
+
+
 def test_an_fp32_output_takes_an_fp32_residual_and_is_not_rounded():
     x, w, bias, residual = layer()
     out = linear_op(x, w, bias, "silu", residual.float(), None, torch.float32)
@@ -150,19 +161,28 @@ def test_autocast_casts_what_it_multiplies_and_gradients_come_back_in_fp32():
     assert {one.grad.dtype for one in given} == {torch.float32}
 
 
+def never(call, *given):
+    """A call that may not fall back."""
+    with hopper_gemm.fallback("never"):
+        return call(*given)
+
+
 def wrong_calls():
     """Calls that are refused, each with the error and its words."""
     x, w, bias, residual = layer()
     return [
         (lambda: linear_op(x, w.t()), ValueError, r"x and w must be \(\.\.\., k\) and \(n, k\) .* as w\.t\(\)"),
-        (lambda: linear_op(x, w.half()), TypeError, "must both be bfloat16 or both float16"),
+        (lambda: linear_op(x, w.half()), TypeError, "x and w must have one type but got"),
+        (lambda: linear_op(x.float(), w.float()), TypeError, "must both be bfloat16 or both float16"),
         (lambda: linear_op(x, w, bias.float()), ValueError, r"bias must be \(40,\) torch.bfloat16 on cpu but is"),
         (lambda: linear_op(x, w, None, "swish"), ValueError, "activation must be None or one of gelu"),
         (lambda: linear_op(x, w, residual=residual[0]), ValueError, r"residual must be \(3, 8, 40\)"),
         (lambda: linear_op(x, w, residual=residual.mT.contiguous().mT), ValueError, r"give it as \.contiguous\(\)"),
         (lambda: linear_op(x, w, out_dtype=torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
         (lambda: swiglu_op(x, w[:39]), ValueError, "as many rows of the gate as of up but has 39"),
-        (lambda: hopper_gemm.linear(x, w), RuntimeError, "must be on a Hopper GPU but are on cpu"),
+        (lambda: never(hopper_gemm.linear, x, w), RuntimeError, "must be on a Hopper GPU but are on cpu"),
+        (lambda: never(hopper_gemm.swiglu, x, w), RuntimeError, "must be on a Hopper GPU but are on cpu"),
+        (lambda: hopper_gemm.linear(x, w, batch_invariant=True), RuntimeError, "must be on a Hopper GPU"),
         (lambda: hopper_gemm.linear(None, w), TypeError, "x must be a plain torch tensor but is None; give one"),
         (
             lambda: hopper_gemm.linear(x, w, [1.0]),
