@@ -62,6 +62,11 @@ class Functions:
         return cute.math.absf(x)
 
     @staticmethod
+    def least(x, most):
+        """The number, or ``most`` if it is larger."""
+        return cute.math.min(x, cute.full_like(x, most))
+
+    @staticmethod
     def positive(x):
         """0 for a negative number, else the number; NaN stays NaN."""
         return cute.math.max(x, cute.full_like(x, 0.0), propagate_nan=True)

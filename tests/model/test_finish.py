@@ -20,6 +20,10 @@ class Torch:
 
     exp2, reciprocal, absolute, positive = torch.exp2, torch.reciprocal, torch.abs, torch.relu
 
+    @staticmethod
+    def least(x, most):
+        return x.clamp(max=most)
+
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activations_arithmetic_in_fp32_is_torchs_in_float64(name):
@@ -39,6 +43,11 @@ def test_the_tail_of_a_gelu_keeps_its_digits(name):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_what_is_no_number_stays_none(name):
     assert bool(ACTIVATIONS[name].value(torch.tensor([float("nan")]), Torch).isnan().all())
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_what_is_infinite_stays_infinite(name):
+    assert bool(ACTIVATIONS[name].value(torch.tensor([float("inf")]), Torch).isposinf().all())
 
 
 def test_a_finish_is_named_by_its_steps_in_their_order():
