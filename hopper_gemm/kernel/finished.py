@@ -32,7 +32,7 @@ from hopper_gemm.model.kernel import Kernel
 COLUMNS = 2 * hopper.WARP_THREADS
 """Columns of a bias that a warp holds in one register, two a lane."""
 
-PIECE = 4
+PIECE = 2
 """Groups of 8 columns that are finished at a time."""
 
 
@@ -133,10 +133,10 @@ class Addend:
 
     def floats(self, words: Sequence[Int32]) -> cute.Tensor:
         """The elements of words, two of 16 bits each, as fp32 registers."""
-        packed = cute.make_rmem_tensor(len(words), Int32)
+        elements = cute.make_rmem_tensor(len(words) * 32 // self.dtype.width, self.dtype)
+        packed = cute.recast_tensor(elements, Int32)  # not the other way: a tensor of one word would stay one element
         for i, word in enumerate(words):
             packed[i] = word
-        elements = cute.recast_tensor(packed, self.dtype)
         values = cute.make_rmem_tensor(cute.size(elements), Float32)
         values.store(elements.load().to(Float32))
         return values
