@@ -32,7 +32,7 @@ from hopper_gemm.model.kernel import Kernel
 COLUMNS = 2 * hopper.WARP_THREADS
 """Columns of a bias that a warp holds in one register, two a lane."""
 
-PIECE = 2
+PIECE = 4
 """Groups of 8 columns that are finished at a time."""
 
 
@@ -60,11 +60,6 @@ class Functions:
     def absolute(x):
         """The absolute value."""
         return cute.math.absf(x)
-
-    @staticmethod
-    def least(x, most):
-        """The number, or ``most`` if it is larger."""
-        return cute.math.min(x, cute.full_like(x, most))
 
     @staticmethod
     def positive(x):

@@ -20,7 +20,7 @@ class Activation:
 
     Args:
         value: the function in fp32, of a number and of the functions of which it is made: ``exp2``, ``reciprocal``,
-            ``absolute``, ``least`` of a number and a constant, and ``positive``, which is 0 for a negative number.
+            ``absolute`` and ``positive``, which is 0 for a negative number.
         function, options: the same as a name in ``torch.ops.aten``, with its keyword arguments.
         gradient, constants: name of its gradient there, called as ``gradient(incoming, argument, **constants)``.
     """
@@ -46,13 +46,10 @@ exp(-u * u / 2) it is the normal distribution's tail beyond u, with a relative e
 
 TAIL_SCALE = 0.34
 
-FAR = 100.0
-"""A size from which on the tail is 0; an infinity times that 0 would be no number."""
-
 
 def _gelu(z: Any, math: Any) -> Any:
-    """z * P(normal < z), by the tail beyond abs(z): no difference of nearly equal numbers."""
-    size = math.least(math.absolute(z), FAR)
+    """z * P(normal < z), by the tail beyond abs(z): no difference of nearly equal numbers. Of an infinity NaN."""
+    size = math.absolute(z)
     t = math.reciprocal(size * TAIL_SCALE + 1.0)
     tail = t * TAIL[0] + TAIL[1]
     for coefficient in TAIL[2:]:

@@ -28,6 +28,7 @@ EDGE = {
     "residual, swapped": (GemmConfig(256, 192, swap_ab=True), Finish(residual=True)),
     "all": (GemmConfig(256, 168, epi_n=56), FINISHES[-1]),
     "all, swapped": (GemmConfig(256, 160, swap_ab=True), FINISHES[-1]),
+    "activation": (GemmConfig(256, 192, epi_n=64), Finish(activation="gelu")),
     "gated": (GemmConfig(256, 208, epi_n=104, cluster_n=2), GATED),
 }
 """Configs at the edge of the registers, with what they finish."""

@@ -73,7 +73,9 @@ def kernel(rung: str) -> Kernel:
 def rates(number: int) -> str:
     """Table of the rungs up to a chapter: TFLOP/s at 8192^3 in both regimes, and what each takes of an SM."""
     frame = rows_of(recorded("ladder"), "sweep").query("m == 8192 and regime == 'burst'")
-    taken = {kernel_of({name: plain(row[name]) for name in all_values(kernel("serial"))}): row for _, row in frame.iterrows()}
+    taken = {
+        kernel_of({name: plain(row[name]) for name in all_values(kernel("serial"))}): row for _, row in frame.iterrows()
+    }
     lines = {}
     for at, chapter in enumerate(CHAPTERS[:number], 1):
         for rung in chapter.rungs:
@@ -114,7 +116,10 @@ def head(rung: str) -> str:
     """Facts of a rung as comments: parameters, and the launch at 8192^3."""
     one = kernel(rung)
     values = all_values(one)
-    values |= {"tile": f"{one.tile_m} x {one.tile_n}, {one.tile_k} deep", "cluster": f"{one.cluster_m} x {one.cluster_n}"}
+    values |= {
+        "tile": f"{one.tile_m} x {one.tile_n}, {one.tile_k} deep",
+        "cluster": f"{one.cluster_m} x {one.cluster_n}",
+    }
     tiles = work_items(one, PROBLEM)
     clusters = min(tiles, clusters_at_once(one.cluster_size)) if values["persistent"] else tiles
     facts = [f"# {name}: {str(values[name]).lower()}" for name in SHOWN]
@@ -151,9 +156,7 @@ def draw(chapter: Chapter, path: Path) -> None:
     chosen = [traced()[name] for name in chapter.traces]
     lanes = [1 + rung["config"]["stages"] + rung["config"]["consumers"] for rung, _ in chosen]
     size = (8, 0.27 * sum(lanes) + 0.6 * len(chosen) + 0.5)
-    figure, axes = plt.subplots(
-        len(chosen), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False
-    )
+    figure, axes = plt.subplots(len(chosen), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False)
     for axis, (rung, found) in zip(axes.flat, chosen, strict=True):
         since = found[(found["what"] == "math") & (found["stage"] == FROM_STAGE)]["start"].min()
         part = found[(found["end"] > since) & (found["start"] < since + WIDE)].copy()

@@ -11,9 +11,13 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.rule import Rule
 
-RESIDUAL_ALONE, RESIDUAL_ACTIVATED, RESIDUAL_ACCUMULATORS = 264, 224, 200
-"""Most accumulators and columns of a chunk together, of a finish with a residual alone and with an activation as well;
-and most accumulators. Found by compiling the kernels of the menu and of the tuned table, like the limits of split-K."""
+RESIDUAL_ALONE, RESIDUAL_ACTIVATED, ACTIVATED = 264, 224, 256
+"""Most accumulators and columns of a chunk together: of a finish with a residual and no activation, with both, and with
+an activation and no bias. Found by compiling the kernels of the menu and of the tuned table, like the limits of
+split-K; the other finishes never spilled."""
+
+RESIDUAL_ACCUMULATORS = 200
+"""Most accumulators of a finish with a residual."""
 
 
 def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
@@ -22,14 +26,19 @@ def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[
 
 
 def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
-    """A residual is read a chunk at a time, and the compiler starts all of its loads before an activation."""
-    if not finish.residual:
+    """The compiler starts all loads of a chunk's residual first, and mixes the arithmetic of a whole chunk where no
+    bias, which the lanes of a warp exchange, keeps it in order."""
+    if finish.residual:
+        most = RESIDUAL_ACTIVATED if finish.activation else RESIDUAL_ALONE
+    elif finish.activation and not finish.bias and not finish.gated:
+        most = ACTIVATED
+    else:
         return
-    need, most = kernel.accumulators + kernel.chunk_n, RESIDUAL_ACTIVATED if finish.activation else RESIDUAL_ALONE
-    if need > most or kernel.accumulators > RESIDUAL_ACCUMULATORS:
+    need = kernel.accumulators + kernel.chunk_n
+    if need > most or (finish.residual and kernel.accumulators > RESIDUAL_ACCUMULATORS):
         yield (
-            f"the finish {finish} beside {kernel.accumulators} accumulators and chunks of {kernel.chunk_n} columns "
-            f"exceeds {most} registers; lower epi_n or take a smaller tile"
+            f"the finish {finish} beside {kernel.accumulators} accumulators in chunks of {kernel.chunk_n} columns "
+            "runs out of registers; lower epi_n or take a smaller tile"
         )
 
 
