@@ -1,4 +1,4 @@
-"""The chapters on a Hopper GEMM: rungs of the ladder, what each changes in the kernel, how fast it is, when what runs."""
+"""The chapters on a Hopper GEMM: what each rung of the ladder changes in the kernel, how fast it is, when what runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, work_items
 from hopper_gemm.tune.parameters import all_values, kernel_of
-from hopper_gemm.tune.tables.ladder import Step, ladder
+from hopper_gemm.tune.tables.ladder import Result, Step, ladder
 from hopper_gemm.tune.tables.pivot import markdown_table, plain, rows_of
 from hopper_gemm.tune.tables.plots import timeline
 from hopper_gemm.tune.tables.style import STYLE, save
@@ -84,17 +84,18 @@ def rates(number: int) -> str:
             ring = one.stages * one.stage_bytes if isinstance(one.stages, int) else 0
             lines[rung] = {
                 "chapter": str(at),
-                "burst": f"{burst.tflops:.0f}",
+                "TFLOP/s, burst": f"{burst.tflops:.0f}",
                 "steady": f"{steady.tflops:.0f}",
                 "over cuBLAS": f"{burst.speedup:.3f}x",
                 "tensor cores busy": f"{row['tensor_active']:.0f} %",
+                "MHz": f"{row['sm_mhz']:.0f}",
                 "ring": f"{ring / 1024:.0f} KiB",
                 "registers": f"{row['registers']:.0f}",
             }
     return markdown_table(pd.DataFrame(lines).T, "rung")
 
 
-def _result(rung: str, regime: str):
+def _result(rung: str, regime: str) -> Result:
     (found,) = (one for one in steps()[rung].results if (one.group.m, one.group.regime) == (8192, regime))
     return found
 

@@ -11,9 +11,9 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.rule import Rule
 
-RESIDUAL_ALONE, RESIDUAL_ACTIVATED, ACTIVATED = 264, 224, 256
-"""Most accumulators and columns of a chunk together: of a finish with a residual and no activation, with both, and with
-an activation and no bias. Found by compiling the kernels of the menu and of the tuned table, like the limits of
+RESIDUAL_ALONE, RESIDUAL_BESIDE, ACTIVATED = 264, 224, 256
+"""Most accumulators and columns of a chunk together: of a finish with a residual alone, with a residual and a bias or
+an activation, and with an activation and neither of these. Found by compiling the kernels of the menu and of the tuned table, like the limits of
 split-K; the other finishes never spilled."""
 
 RESIDUAL_ACCUMULATORS = 200
@@ -29,7 +29,7 @@ def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator
     """The compiler starts all loads of a chunk's residual first, and mixes the arithmetic of a whole chunk where no
     bias, which the lanes of a warp exchange, keeps it in order."""
     if finish.residual:
-        most = RESIDUAL_ACTIVATED if finish.activation else RESIDUAL_ALONE
+        most = RESIDUAL_BESIDE if finish.bias or finish.activation else RESIDUAL_ALONE
     elif finish.activation and not finish.bias and not finish.gated:
         most = ACTIVATED
     else:
