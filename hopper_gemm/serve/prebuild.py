@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.point import CONTEXTS
@@ -38,6 +39,7 @@ def prebuild(
     context: str = "isolated",
     gpu: str | None = None,
     chip: Chip = SXM,
+    finishes: Sequence[Finish | None] = (None,),
     store: Path | None = None,
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
@@ -52,6 +54,9 @@ def prebuild(
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
+        finishes: each with every problem: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
+            ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``; None
+            for ``matmul``.
         store: folder of compiled kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
         watch: told after each kernel how many are done, and of how many.
@@ -67,9 +72,12 @@ def prebuild(
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     among = tables(None if gpu is None else slug(gpu))
     asked = [filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)) for one in problems]
-    configs = {one: find(among, one, context=context, chip=chip).config for one in dict.fromkeys(asked)}
-    kernels = list(dict.fromkeys(KernelId.of(config, one) for one, config in configs.items()))
-    return build(kernels, store, workers, watch)
+    kernels = dict.fromkeys(
+        KernelId.of(find(among, one, context=context, chip=chip, finish=finish).config, one, finish=finish)
+        for one in dict.fromkeys(asked)
+        for finish in finishes
+    )
+    return build(list(kernels), store, workers, watch)
 
 
 def build(

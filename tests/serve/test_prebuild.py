@@ -51,6 +51,14 @@ def test_the_kernels_of_the_problems_are_in_the_store_afterwards(pool, tmp_path)
     assert told == [(at + 1, len(kernels)) for at in range(len(kernels))]
 
 
+def test_kernels_with_a_finish_are_those_that_linear_and_swiglu_run(pool, tmp_path):
+    finishes = [hopper_gemm.Finish(bias=True, activation="gelu"), hopper_gemm.Finish(activation="silu", gated=True)]
+    problem = GemmProblem(4096, 4096, 4096)
+    assert hopper_gemm.prebuild([problem], finishes=finishes, store=tmp_path).compiled == 2
+    kernels = [KernelId.of(default_config(problem, 0, one), problem, finish=one) for one in finishes]
+    assert all(KernelStore(tmp_path).report(kernel) is not None for kernel in kernels)
+
+
 def test_what_the_store_holds_is_not_compiled_again(pool, tmp_path, monkeypatch):
     hopper_gemm.prebuild([(4096, 4096, 4096)], store=tmp_path)
     monkeypatch.setattr(module, "CompilePool", None)
