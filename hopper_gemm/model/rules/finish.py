@@ -12,9 +12,9 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.rule import Rule
 
 RESIDUAL_ALONE, RESIDUAL_BESIDE, ACTIVATED = 264, 224, 256
-"""Most accumulators and columns of a chunk together: of a finish with a residual alone, with a residual and a bias or
-an activation, and with an activation and neither of these. Found by compiling the kernels of the menu and of the tuned table, like the limits of
-split-K; the other finishes never spilled."""
+"""Most accumulators and columns of a chunk together: of a finish with a residual alone; with a residual and a bias or
+an activation; with an activation and neither of these. Found by compiling the kernels of the menu and of the tuned
+table, like the limits of split-K; the other finishes never spilled."""
 
 RESIDUAL_ACCUMULATORS = 200
 """Most accumulators of a finish with a residual."""
