@@ -92,7 +92,7 @@ def choose(
         problem: what is multiplied.
         more: kernels to choose from as well, such as tuned ones.
         chip: the GPU.
-        finish: of the product; the model does not count its time.
+        finish: of the product.
 
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
@@ -113,7 +113,7 @@ def choices(
     able = able_on(problem, more, chip, finish) or [resolve(GemmConfig())]
 
     def seconds(config: Kernel) -> float:
-        return predict(config, problem, chip).seconds
+        return predict(config, problem, chip, finish=finish).seconds
 
     ranked = sorted(able, key=seconds)
     least = seconds(ranked[0])
