@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel-test lint types notebooks pages reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test lint types notebooks pages reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -18,7 +18,7 @@ test: lint types $(VENV)/.ready
 
 # Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
 test-results: $(VENV)/.ready
-	$(BIN)/pytest -n auto -m results --nbmake notebooks tests
+	$(BIN)/pytest -n auto -m results tests
 
 # Tests on Hopper GPUs, a worker for each GPU; their kernels are compiled first, on all cores.
 test-gpu: $(VENV)/.ready
@@ -27,11 +27,17 @@ test-gpu: $(VENV)/.ready
 # Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
 verify: $(VENV)/.ready
 	$(BIN)/hopper-gemm verify --report docs/verification.md
+	$(BIN)/hopper-gemm verify --batch-invariant
 
 # The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready
 	$(BIN)/python -m tests.tune.run.verify
 	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
+
+# Build the wheel with the machine code of the menu's kernels, into dist.
+wheel: $(VENV)/.ready
+	$(BIN)/python .ci/machine-code
+	$(BIN)/python -m pip wheel --quiet --no-deps -w dist .
 
 # Build the wheel and use it in clean environments, with pip and with uv, on each Python that starts here.
 wheel-test:
@@ -57,7 +63,7 @@ reports: $(VENV)/.ready
 
 # The documentation as a site, strictly: build/site/index.html. A link that leads nowhere ends it.
 docs: $(VENV)/.ready
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready

@@ -7,7 +7,8 @@ Nothing else may run on the GPU. From the repository's root::
     python -m benchmarks.invariant --out invariance.jsonl
     CUBLAS_WORKSPACE_CONFIG=:16:8 python -m benchmarks.invariant --arms ours torch --out invariance.jsonl
 
-``--rows`` takes problems of 256 to 8192 rows and adds the Triton kernel; ``--compile-only`` needs no GPU.
+``--list rows`` takes problems of 256 to 8192 rows and adds the Triton kernel, ``--list deep`` those whose k is cut;
+``--compile-only`` needs no GPU.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, make_workload
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.shapes import read_shapes
 
 ROWS = tuple(
@@ -57,6 +59,11 @@ ROWS = tuple(
     )
 )
 """Layers of language models at 256 to 8192 rows."""
+
+DEEP = tuple(
+    GemmProblem(m, n, k) for n, k in ((512, 65536), (512, 16384), (1024, 16384)) for m in (16, 256, 1024, 8192)
+)
+"""Few columns and a long k: two pairs of sides that are cut, and one that no longer is."""
 
 ARMS = ("torch", "ours", "plain", "triton")
 """``ours`` is batch-invariant, ``plain`` is ours without that condition."""
@@ -94,7 +101,7 @@ def checked(work: Workload, launch: Launch) -> str:
     return check(outputs[0], work.reference, work.problem.k).reason or "" if outputs else "nothing was written"
 
 
-def timed(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str], rounds: int) -> dict[str, Any]:
+def timed(title: str, problem: GemmProblem, among: Sequence[Table], arms: Sequence[str], rounds: int) -> dict[str, Any]:
     """Microseconds of every arm, round by round, without the spacer's; none of an arm whose product is wrong."""
     device, protocol = describe_current(), Burst(rest=0.01, timed=0.006)
     timer, spacer, work = Timer(device), touch(device.sms), make_workload(problem, device.l2_bytes)
@@ -107,6 +114,7 @@ def timed(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str], rou
         else:
             ready[name] = Arm(launch, work.sets, seconds_per_launch(launch, work.sets) + alone.seconds, spacer)
     return {
+        "list": title,
         "problem": sizes(problem),
         "context": "isolated",
         "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
@@ -114,6 +122,7 @@ def timed(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str], rou
         "how": {name: pick.how for name, pick in chosen.items()},
         "us": in_turns(timer, protocol, ready, alone, rounds),
         "wrong": wrong,
+        "kernel": kernel_digest(),
         "board": device.uuid,
         "gpu": device.name,
         "driver": device.driver,
@@ -132,15 +141,15 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     """Compile, measure, print and append."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
-    parser.add_argument("--rows", action="store_true", help="layers at 256 to 8192 rows instead of the suite")
+    parser.add_argument("--list", choices=("suite", "rows", "deep"), default="suite", help="problems to time")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=None)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after so long")
     parser.add_argument("--gpu", default="NVIDIA H200", help="with --compile-only: the kind of GPU")
     parser.add_argument("--compile-only", action="store_true")
     asked = parser.parse_args()
-    begun, problems = clock(), ROWS if asked.rows else read_shapes().of_regime("burst")
-    arms = asked.arms or (ARMS if asked.rows else ARMS[:3])
+    begun, problems = clock(), {"rows": ROWS, "deep": DEEP}.get(asked.list) or read_shapes().of_regime("burst")
+    arms = asked.arms or (ARMS if asked.list == "rows" else ARMS[:3])
     name = asked.gpu if asked.compile_only else torch.cuda.get_device_name()
     among = tables(slug(name))
     wanted = [(pick.config, one) for one in problems for arm, pick in picks(one, among).items() if arm in arms]
@@ -151,7 +160,7 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
         if clock() - begun > asked.seconds:
             break
         try:
-            row = timed(problem, among, arms, asked.rounds)
+            row = timed(asked.list, problem, among, arms, asked.rounds)
         except (RuntimeError, ValueError) as error:
             print(f"{problem}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
             continue

@@ -41,11 +41,12 @@ PARAMETERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 def main(out: Path) -> None:
     """Check every plant and write a list of ``{"plant": ..., "exit": ..., "checked": [...]}``."""
-    found = [{"plant": name, **checked(name)} for name in (*SOURCES, *PARAMETERS)]
-    out.write_text(json.dumps(found, indent=1) + "\n")
-    for one in found:
-        for row in one["checked"]:
-            print(one["plant"], row["problem"], row["status"], row["message"], sep=" | ")
+    found: list[dict[str, Any]] = []
+    for plant in (*SOURCES, *PARAMETERS):
+        found.append({"plant": plant, **checked(plant)})
+        out.write_text(json.dumps(found, indent=1) + "\n")
+        for row in found[-1]["checked"]:
+            print(plant, row["problem"], row["status"], row["message"], sep=" | ", flush=True)
 
 
 def checked(plant: str) -> dict[str, Any]:

@@ -14,13 +14,15 @@ from functools import cache, partial
 from math import ceil
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import comparisons, depth, rings, studies
+from hopper_gemm.lab.pages import chapters, comparisons, depth, prices, rings, studies
 from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
@@ -52,7 +54,7 @@ from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_
 
 ROOT = Path(__file__).parents[1]
 RESULTS, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
-PAGES = ("README.md", "docs/*.md")
+PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
 
 ISOLATED = (
     *("suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
@@ -93,6 +95,7 @@ def main(folders: list[str]) -> None:
     for root in (RESULTS, ARCHIVE):
         write_index(root)
     chart(ROOT / "docs/suite.svg")
+    chapters.pictures(ROOT / "docs/learn")
     for path in pages():
         write_whole(path, filled(path.read_text()))
 
@@ -185,7 +188,8 @@ def words(found: dict[str, str]) -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, from the command line's own help."""
+    """Every command with its arguments and options, from the command line's own help. ``typer utils docs`` would print
+    twice as many lines, summaries cut off among them, and no tables."""
     import typer
 
     from hopper_gemm.cli import app
@@ -195,7 +199,7 @@ def commands() -> str:
         asked = [one for one in command.params if one.param_type_name == "argument"]
         names = [(one.metavar or one.name.upper()) for one in asked]
         shown = " ".join(what if one.required else f"[{what}]" for one, what in zip(asked, names, strict=True))
-        found += [f"## hopper-gemm {name} {shown}".rstrip(), "", one_line(command.help or ""), ""]
+        found += [f"## `hopper-gemm {f'{name} {shown}'.rstrip()}`", "", one_line(command.help or ""), ""]
         rows = []
         for one in command.params:
             if one.param_type_name == "option":
@@ -603,7 +607,83 @@ def split() -> str:
     return table(("kernels of", "compiled", "same machine code"), [*rows, total])
 
 
+def menu_curve() -> str:
+    """Mean and worst loss against the size of the menu, and of all kernels that were offered."""
+    frame = pd.read_csv(ROOT / "results/measurements/menu.csv")
+    groups = {
+        "judging": "searched problems that judge",
+        "map": "the map's problems, by prediction",
+        "held_out": "its held-out ones, by prediction",
+    }
+    rows = [
+        [str(int(row["size"])), *(f"{row[f'{name}_mean']:.1%} ({row[f'{name}_worst']:.0%})" for name in groups)]
+        for _, row in frame.iterrows()
+    ]
+    return table(("kernels", *groups.values()), rows)
+
+
+SERIAL = "--set tile=128x128 --set stages=1 --set stagger=0 --set consumers=1 --set stores=direct --set peek=false"
+"""The kernel of the first chapter."""
+
+RUNS = {
+    "run-explain": "explain 8192 8192 8192 --gpu h200",
+    "run-tune": "tune 8192 8192 8192 --context chained --backend replay --trials 30 --out OUT",
+    "run-table": "table results/h200/seed-table --problem 8192x8192x8192 --regime burst",
+    "run-serial": f"explain 8192 8192 8192 --gpu h200 {SERIAL} --set schedule=multistage --set persistent=false",
+    "run-stages": f"explain 8192 8192 8192 --gpu h200 {SERIAL}".replace("stages=1", "stages=7"),
+    "run-registers": "explain 8192 8192 8192 --gpu h200 --set tile=256x256",
+    "run-waves": "explain 8192 8192 8192 --gpu h200 --set tile=256x192 --set cluster=1x2",
+    "run-store": "explain 8192 8192 8192 --gpu h200 --set tile=256x128",
+    "run-tuned": "explain 8192 8192 8192 --gpu h200",
+}
+"""Commands whose output stands on a page, by the name of the part."""
+
+
+@cache
+def ran(command: str) -> str:
+    """A command and what it prints on stdout, as a block; a folder that it writes is shown as OUT."""
+    from typer.testing import CliRunner
+
+    from hopper_gemm.cli import app
+
+    with TemporaryDirectory() as folder:
+        words = [f"{folder}/study" if word == "OUT" else word for word in command.split()]
+        done = CliRunner().invoke(app, words)
+        if done.exit_code != 0:
+            raise RuntimeError(f"hopper-gemm {command} ended with {done.exit_code}: {done.stderr}")
+        told = done.stdout.replace(f"{folder}/study", "OUT").rstrip()
+    return f"```console\n$ hopper-gemm {command}\n{told}\n```"
+
+
+def api() -> str:
+    """The public names of the package, for the site to put their documentation in."""
+    import hopper_gemm
+
+    found = (getattr(hopper_gemm, name) for name in hopper_gemm.__all__)
+    names = (one.__name__ if isinstance(one, ModuleType) else f"{one.__module__}.{one.__qualname__}" for one in found)
+    return "\n\n".join(f"::: {name}" for name in names)
+
+
+def against_own() -> str:
+    """Means of the recorded comparisons over every baseline, list by list."""
+    rows = []
+    told = {"suite": "24 problems", "suite-chained": "the same", "short": "24 short problems", "drawn": "20 drawn ones"}
+    for name, what in told.items():
+        for mean in means(compared(study(name).stage("compare"))):
+            figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
+            rows.append((what, mean.against, mean.context, *figures, comparisons.kernel_of(name)))
+    names = ("problems", "over", "context", "geometric mean", "least", "behind", "kernel, measured")
+    return table(names, rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "menu": menu_curve,
+    **{name: partial(ran, command) for name, command in RUNS.items()},
+    **{f"chapter-{one}-diff": partial(chapters.diff, one) for one in range(1, 9)},
+    **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},
+    "chapter-order": chapters.order,
+    "api": api,
+    "against-own": against_own,
     "parameters": lambda: parameters(PLAIN),
     "study-parameters": lambda: parameters(LADDER_FIELDS),
     "rules": rules,
@@ -679,6 +759,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "ideas": ideas,
     "stream-k": stream_k,
     "split": split,
+    "invariant-bits": prices.bits,
+    "invariant-torch": prices.torch_changes,
+    "invariant-prices": prices.prices,
+    "invariant-rows": prices.by_rows,
+    "invariant-deep": prices.deep,
 }
 """Generated parts by name."""
 

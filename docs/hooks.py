@@ -75,7 +75,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         return f"{match['before']}{relative}{match['after']}"
 
-    parts = CODE.split(markdown)
+    listed = "\n".join(f"- [{study}]({REPORTS}/{study}.html)" for study in STUDIES)
+    parts = CODE.split(markdown.replace("<!-- reports -->", listed))
     return "".join(part if at % 2 else LINK.sub(pointed, part) for at, part in enumerate(parts))
 
 
@@ -84,7 +85,8 @@ def origin_of(uri: str) -> str | None:
     if not uri.startswith(f"{COPIES}/"):
         return f"{DOCS}/{uri}"
     path = uri.removeprefix(f"{COPIES}/")
-    return path if (ROOT / path).is_file() else None
+    found = (one for one in (path, path.removesuffix(".md")) if (ROOT / one).is_file())
+    return next((one for one in found if one.endswith((".md", ".ipynb"))), None)
 
 
 def linked(page: str) -> list[str]:

@@ -15,10 +15,12 @@ from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
+    from hopper_gemm.serve import inductor
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
+    from hopper_gemm.serve.patch import patch
     from hopper_gemm.serve.prebuild import prebuild
     from hopper_gemm.serve.warmup import warmup
 
@@ -29,8 +31,10 @@ __all__ = [
     "batch_invariant",
     "chained",
     "fallback",
+    "inductor",
     "linear",
     "matmul",
+    "patch",
     "prebuild",
     "swiglu",
     "use_table",
@@ -41,8 +45,10 @@ _SERVED = {
     "batch_invariant": "hopper_gemm.serve.kernels",
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
+    "inductor": "hopper_gemm.serve.inductor",
     "linear": "hopper_gemm.serve.linear",
     "matmul": "hopper_gemm.serve.matmul",
+    "patch": "hopper_gemm.serve.patch",
     "prebuild": "hopper_gemm.serve.prebuild",
     "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",
@@ -59,6 +65,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("hopper-gemm")
     if name in _SERVED:
-        found = globals()[name] = getattr(import_module(_SERVED[name]), name)
+        module = import_module(_SERVED[name])
+        found = globals()[name] = getattr(module, name, module)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,9 @@
 # One kernel, forty cells, two problems, two regimes: what does the table say, and what limits each cell? Everything
 # here is computed from `results/h200/seed-table/`, measured on NVIDIA H200s; no GPU is needed to run it again. Every
 # timing here is chained (launches of one kernel back to back).
+#
+# **Answer.** 256 x 128 at a depth of four k-blocks is the best cell at both sizes and in both regimes, a little ahead
+# of cuBLAS. What slows a cell down is mostly a ring with too few stages, not the depth as such.
 
 # %%
 import matplotlib.pyplot as plt
@@ -98,9 +101,9 @@ by_ahead
 # With nothing loaded ahead the tensor cores wait for every stage: all 22 such cells of each problem, whatever their
 # depth, stay between 29 and 56 % of the peak. With one load ahead, some 60 KiB, the larger tiles come to 76 to 92 %.
 # From two or three loads ahead, some 100 KiB, a cell reaches its peak, 95 % or 98 % by problem, unless L2 or a narrow
-# swizzle holds it back (below); more stages buy nothing: 256 x 4 is there with two. Little's law explains the size:
-# at the 31 bytes a clock that 256 x 4 draws (below), 96 KiB in flight cover 3,100 clocks, and a stage loaded with
-# nothing else going on, as in the single-stage cells, takes about that long:
+# swizzle holds it back (below); more stages buy nothing: 256 x 4 is there with two. Little's law explains the size: at
+# the bytes a clock that 256 x 4 draws (below), 96 KiB in flight last about as long as a stage takes to load with
+# nothing else going on, as in the single-stage cells:
 
 # %%
 single = ok[(ok.regime == "burst") & (ok.stages == 1)]
@@ -124,10 +127,10 @@ by_tile = (
 by_tile.round(1)
 
 # %% [markdown]
-# In burst no cell draws more than 49.5 bytes a clock and SM: that is what L2 gives here. The 64-row tile would
-# need 80, so it cannot pass 61 % of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down and
-# L2 does not: the 64-row tile then draws up to 66 bytes a clock, which is much the same 84 to 86 GB/s for each SM. (Why
-# the shallow 64-row cells do not even come to their 61 % this table cannot tell.)
+# In burst no cell draws more than 49.5 bytes a clock and SM: that is what L2 gives here. The 64-row tile would need
+# 80, so it cannot pass 49.5 of 80 parts of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down
+# and L2 does not: the 64-row tile then draws up to 66 bytes a clock, which is much the same 84 to 86 GB/s for each SM.
+# (Why the shallow 64-row cells do not even come to that this table cannot tell.)
 #
 # ## What limits each cell
 #

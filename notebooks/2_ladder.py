@@ -16,6 +16,9 @@
 # from `results/h200/ladder-first/`, measured on an NVIDIA H200 with the first kernel; no GPU is needed to run it
 # again. The same rungs with the kernel of today, clusters of four launched as they should be: docs/ladder.md.
 #
+# **Answer.** Overlap of loads and math, a larger tile with a second consumer, and an epilogue through shared memory
+# bring nearly all of it. Many other ideas gain nothing at the place where they were added.
+#
 # A gain is the ratio of two speedups over cuBLAS, each paired with cuBLAS, so that drift cancels. It holds for the
 # rung it was added to: another order of the same ideas would give other figures. In burst most intervals are about
 # 0.1 % wide, so that gains below that are called even; a steady row has one block of pairs and is good to 1 or 2 %.
@@ -379,11 +382,11 @@ pd.DataFrame(
 # %% [markdown]
 # ## Two consumers, and stagger
 #
-# Two consumers on a tile of 256 x 128 gain 21 to 24 %, the largest step above `two stages`. Two things change at
-# once: a second warpgroup multiplies while the first one waits, and the larger tile needs 48 instead of 64 bytes a
-# clock from L2. Split along n instead of m (each consumer 256 x 64) it is 0.7 to 1.0 % slower in burst, with no
-# difference at the cap: the activity is the same, the clock 13 MHz lower at 8192^3. The likely reason is that narrow
-# wgmmas read more shared memory:
+# Two consumers on a tile of 256 x 128 gain 21 to 24 %, the largest step above `two stages`. Two things change at once:
+# a second warpgroup multiplies while the first one waits, and the larger tile needs 48 instead of 64 bytes a clock
+# from L2. Split along n instead of m (each consumer 256 x 64) it is 0.7 to 1.0 % slower in burst, with no difference
+# at the cap: the activity is the same, the clock a little lower at 8192^3. The likely reason is that narrow wgmmas
+# read more shared memory:
 
 # %%
 pd.DataFrame(
@@ -417,9 +420,8 @@ staggered
 
 # %% [markdown]
 # Three and two loads ahead are even. One costs 5 to 6 % in burst and only 1 to 2 % at the cap, where the tensor cores
-# are slower and memory is not. With none the load of every stage is waited for, some 1,190 clocks for 48 KiB beside
-# the 1,024 clocks of math, and the rate nearly halves. (For the other three this difference means nothing: it is
-# negative, see the next section.)
+# are slower and memory is not. With none the load of every stage is waited for, longer than its math lasts, and the
+# rate nearly halves.
 #
 # ## Persistent CTAs and the TMA store
 #
@@ -444,15 +446,14 @@ plt.show()
 
 # %% [markdown]
 # `persistent` runs the very machine code of `stagger 1` (the walk over tiles is an argument of the launch). It saves
-# about 1,000 to 2,500 clocks a tile, the order of a first load's latency: the ring is already full when the next tile
-# begins. But the rate does not follow: -0.4 and -1.8 % in burst, no difference at the cap. At 8192^3 the clock falls
-# by 43 MHz while the activity gains 0.9 points. With direct stores the multiplying warps store too, and nothing but
-# that first latency can overlap. That the clock should fall by more than the activity rises is not explained here.
+# about the latency of a tile's first load: the ring is already full when the next tile begins. But the rate does not
+# follow: -0.4 and -1.8 % in burst, no difference at the cap. At 8192^3 the clock falls by 43 MHz while the activity
+# gains 0.9 points. With direct stores the multiplying warps store too, and nothing but that first latency can overlap.
+# That the clock should fall by more than the activity rises is not explained here.
 #
-# The TMA store is worth 9 to 10 % at 4096^3 and 5 % at 8192^3, a tile loses 4,500 clocks instead of 16,200. Direct
-# stores cost more clocks at 4096^3 than at 8192^3. A tile's own instructions do not depend on k, so this must come
-# from outside: in four rounds all SMs store at once, and in sixteen they may drift apart (a conjecture). In time, a
-# tile's loss:
+# The TMA store is worth 9 to 10 % at 4096^3 and 5 % at 8192^3. Direct stores cost more clocks at 4096^3 than at
+# 8192^3. A tile's own instructions do not depend on k, so this must come from outside: in four rounds all SMs store at
+# once, and in sixteen they may drift apart (a conjecture). In time, a tile's loss:
 
 # %%
 direct = ["two consumers", "stagger 1", "TMA store"]
@@ -463,10 +464,9 @@ direct = ["two consumers", "stagger 1", "TMA store"]
 # clocks that stay the same. So what the direct store waits for is not settled.
 #
 # Chunks of 64 columns through two buffers are best; 32 columns, or one buffer, lose 0.3 to 0.5 % in burst, 16 columns
-# 0.8 to 1.5 %. From 64 to 32 columns the number of chunks and barriers doubles (4 to 8 for each consumer) and the
-# loss grows by 120 to 230 clocks; from 32 to 16 (8 to 16) by 470 to 1,200. Barriers alone would cost about twice the
-# first step, so that narrow chunks are also worse one by one. The rows of their swizzle are only 32 bytes wide, which
-# may be why.
+# 0.8 to 1.5 %. From 64 to 32 columns the number of chunks and barriers doubles (4 to 8 for each consumer) and the loss
+# grows; from 32 to 16 (8 to 16) it grows by more than twice as much, and barriers alone would cost twice as much, so
+# that narrow chunks are also worse one by one. The rows of their swizzle are only 32 bytes wide, which may be why.
 #
 # ## Clusters
 #
@@ -588,18 +588,18 @@ plt.show()
 # ## cp.async, pingpong, a larger tile
 #
 # - **cp.async** by 128 producer threads loses 14 to 16 % against TMA with the same single CTAs. The activity falls
-#   from 94.6 to 74.6 % at 8192^3 and stays 75.0 % at the cap's lower clock: what it waits for runs with the SM's
+#   from 94.6 to 74.6 % at 8192^3 and stays there at the cap's lower clock: what it waits for runs with the SM's
 #   clock, so not bandwidth. A stage of 48 KiB is 3,072 copies of 16 bytes, 24 for each thread, where TMA takes a few
 #   instructions of one. Whether it is their issue, their path through the SM or the late arrival is not known.
-# - **pingpong 128x128** does what it promises: its tensor cores are the busiest of the ladder, a tile loses some
-#   1,000 clocks. It is still 1.8 to 4.8 % slower, by clock: 1485 MHz against 1574 at 8192^3. Its tile needs 48 bytes
+# - **pingpong 128x128** does what it promises: its tensor cores are the busiest of the ladder. It is
+#   still 1.8 to 4.8 % slower, by clock: 1485 MHz against 1574 at 8192^3. Its tile needs 48 bytes
 #   a clock from L2 and the tuned one 32. Ping-pong pays at short k; both problems are deep.
 # - **pingpong 64x256** needs 72 bytes a clock. The seed table found that L2 gives some 49 in burst, 68 % of that; it
 #   reaches 61 to 62 % (give or take 3 at 8192^3) of the busy SMs' peak. It is the furthest above the diagonal: bound
 #   by memory.
 # - **256x192** saves bytes (27 a clock), and is 0.4 % ahead at 8192^3 in burst and level at the cap. At 4096^3 its 22
 #   columns of tiles leave SMs idle: waves of 86 % against 97 % would cost 11 %. Measured is 4 to 5.5 %, since idle
-#   SMs leave power to the others: the clock rises by 109 MHz in burst.
+#   SMs leave power to the others: the clock rises in burst.
 
 # %%
 LAST = ["peek", "without cluster", "cp.async", "pingpong 128x128", "pingpong 64x256", "256x192"]

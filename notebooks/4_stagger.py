@@ -17,6 +17,9 @@
 # stagger 0 to 3, long and short k, from the archived studies `stagger` and, at the power cap,
 # `stagger-steady`; measured on an NVIDIA H200. No GPU is needed to run this again. Every timing here is
 # chained (launches of one kernel back to back); rows do not name their board.
+#
+# **Answer.** With two or three consumers a late release does not pay where the ring is deep enough for either. What
+# counts is how long the loads ahead last: about a microsecond is enough, and a stage held back is a load less.
 
 # %%
 import matplotlib.pyplot as plt
@@ -241,10 +244,10 @@ def scatters(part: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 scatters(deep, ["stages", "ahead", "ahead_kib", "lasts"])
 
 # %% [markdown]
-# Stage counts say least. Bytes ahead are better for a tile by itself, and the time that they last comes nearest to
-# one curve for all tiles, by a little: 5.1 points about it, bytes 5.8. It leaves a split: circles (stagger 0) lie
-# below triangles, and turn at some 2,000 clocks ahead where triangles turn at 1,000 to 1,500. (`k_depth` 1 and 6 are
-# left out: they have limits of their own, see below and docs/studies.md.)
+# Stage counts say least. Bytes ahead are better for a tile by itself, and the time that they last comes nearest to one
+# curve for all tiles, by a little: 5.1 points about it, bytes 5.8. It leaves a split: circles (stagger 0) lie below
+# triangles, and turn further ahead than triangles. (`k_depth` 1 and 6 are left out: they have limits of their own, see
+# below and docs/studies.md.)
 #
 # ## Equal look-ahead: does the wait fall on the critical path?
 #
@@ -371,8 +374,8 @@ shown.pivot_table(index="k_depth", columns=["free", "stagger"], values="miss").r
 # %% [markdown]
 # Four numbers tell 126 configs to within 6 % (the worst to 17 %), which reach between 23 and 86 % of the peak. About
 # one curve over what it says, depths 2, 4 and 8 of all tiles scatter by 2.0 points, where time ahead left 5.1. A load
-# of 32 KiB, with another one in flight, takes about 1,800 clocks or one microsecond by them: that is what a ring has
-# to cover, and about where the curve over time turned. What the law misses has a pattern that is not understood: at
+# of 32 KiB, with another one in flight, takes 1,821 clocks or one microsecond by them: that is what a ring has to
+# cover, and about where the curve over time turned. What the law misses has a pattern that is not understood: at
 # `k_depth` 2 it is too fast with two slots and too slow with three. A delay by each load and not by its bytes is a
 # description too, no explanation.
 #
@@ -424,13 +427,12 @@ cost = tiles[longest & tiles["k_depth"].isin([2, 4])].pivot(
 cost.sub(cost[0], axis=0).drop(columns=0).assign(**{"a tile, stagger 0": cost[0]}).round(0)
 
 # %% [markdown]
-# With k = 512 each slot held back costs, and more with `k_depth` 4, where it is a third or fourth of the ring: the
-# first some 140 to 770 clocks of a tile's 10,000 to 16,000. At `k_depth` 2 the first costs 200 clocks or nothing. On
-# the long problem the first slot costs nothing of note, up to 0.4 % of a tile, except for 320x128 at `k_depth` 4,
-# whose three stages starve with it. A likely reason: while the epilogue stores, the loads of the next tile fill the
-# ring, and the first refills come later by what the release is late. The waits of the consumer, which could show it,
-# were not counted in this study. (The longest ring leaves the epilogue fewer buffers, presumably why at `k_depth` 2
-# the short problem is slower with it than with a stage less; but that holds for every stagger.)
+# With k = 512 each slot held back costs, and more with `k_depth` 4, where it is a third or fourth of the ring. On the
+# long problem the first slot costs nothing of note, up to 0.4 % of a tile, except for 320x128 at `k_depth` 4, whose
+# three stages starve with it. A likely reason: while the epilogue stores, the loads of the next tile fill the ring,
+# and the first refills come later by what the release is late. The waits of the consumer, which could show it, were
+# not counted in this study. (The longest ring leaves the epilogue fewer buffers, presumably why at `k_depth` 2 the
+# short problem is slower with it than with a stage less; but that holds for every stagger.)
 #
 # ## The best of each tile
 #

@@ -26,6 +26,9 @@
 # (profiled launches), `pace-16384` (the largest problem again, with a longer rest), `refine` and `early-long`. All
 # were measured on an NVIDIA H200, in bursts but for the profiled launches. No GPU is needed to run it again. Every
 # timing here is chained (launches of one kernel back to back); rows do not name their board.
+#
+# **Answer.** CTAs that share panels drift apart and read them again. Reversing k on alternate tiles and letting
+# producers keep in step bring that down to about one reading, on long launches; PDL pays on short ones alone.
 
 # %%
 from math import ceil

@@ -17,6 +17,9 @@
 # `stagger-steady/`; no GPU is needed to run it again. The targets, set beforehand, were 1.04 times `torch.mm` on five
 # problems and at most 0.98 pJ/FLOP at 8192^3.
 #
+# **Answer.** What counts first is that the tiles fill their rounds; then energy per FLOP, which wider chunks and fewer
+# bytes lower a little. The configs that win in bursts win here too. Clusters of four lose, for want of SMs to run on.
+#
 # Every row is one pair of two slices, and steady-a has no finals, since device time ended. So first: what can be told
 # apart? Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 

@@ -23,6 +23,9 @@
 # What became of their claims, from the rows of `results/`, measured on an NVIDIA H200: [here](../docs/sources.md) are
 # the tables behind each, from the same functions. Every timing here is chained (launches of one kernel back to
 # back), in bursts where nothing else is said. No GPU is needed to run this again.
+#
+# **Answer.** Most claims hold on an H200. Where a figure holds and its explanation does not, the measured cause is
+# another.
 
 # %%
 import matplotlib.pyplot as plt
@@ -60,9 +63,9 @@ plt.show()
 # %% [markdown]
 # ## Look-ahead, in time
 #
-# A load takes some 1,800 clocks, and what is loaded ahead must last as long. Every ring of the joint sweep with two
-# consumers or three, at 8192^3, by how long its loads ahead last (128 columns: a clock for each row of tile_m and
-# each step of k_depth): open marks stagger 1, full ones 0; rows of 128 bytes in blue, shorter ones in red.
+# What is loaded ahead must last as long as a load takes ([notebook 4](4_stagger.ipynb)). Every ring of the joint sweep
+# with two consumers or three, at 8192^3, by how long its loads ahead last (128 columns: a clock for each row of tile_m
+# and each step of k_depth): open marks stagger 1, full ones 0; rows of 128 bytes in blue, shorter ones in red.
 
 # %%
 points = depth.ran("joint").query("m == 8192 and n == 8192 and k == 8192 and tile_m > 64").copy()

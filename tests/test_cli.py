@@ -121,7 +121,6 @@ def test_cuda_without_a_gpu_is_exit_code_3_and_leaves_nothing_behind(no_gpu):
         (["sweep", SEED, "--gpus", "1"], "use --backend replay"),
         (["check"], "a check is measured on an H100 or H200"),
         (["compare"], "a comparison is measured on an H100 or H200"),
-        (["compare", "--host"], "the host time of a launch is measured on an H100 or H200"),
         (["counters", SEED], "counting is measured on an H100 or H200"),
         (["tune", "--shapes", SUITE], "a list is measured on an H100 or H200"),
         (["tune", "8192", "8192", "8192", "--context", "chained"], "use --backend replay"),
@@ -193,6 +192,16 @@ def test_explain_tells_what_a_program_needs():
     expected = {"legal": True, "reasons": [], "stages_max": 4, "accumulators": 128, "smem_bytes": 229440, "waves": 4}
     assert {name: found[name] for name in expected} == expected
     assert found["wave_efficiency"] == pytest.approx(512 / 528)
+
+
+def test_explain_shows_the_batch_invariant_kernel_and_what_refuses_another():
+    asked = ("explain", "512", "512", "65536", "--batch-invariant", "--gpu", "h200", "--json")
+    found = json.loads(run(*asked).stdout)
+    assert found["asked"]["batch_invariant"] is True
+    assert found["legal"]
+    assert (found["matmul"]["how"], found["matmul"]["config"]["split_k"]) == ("tuned", 8)
+    refused = json.loads(run(*asked, "--set", "split_k=2").stdout)
+    assert any("batch_invariant" in str(reason) for reason in refused["reasons"])
 
 
 def test_explain_knows_that_an_fp32_output_needs_wider_chunks():

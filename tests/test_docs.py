@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib.util
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from importlib import import_module
 from importlib.metadata import metadata, version
 
 import pytest
+import typer
 
 import hopper_gemm
+from hopper_gemm.cli import app
+from hopper_gemm.compiler.compile import compile_kernel
+from hopper_gemm.compiler.cubin import read_cubin
+from hopper_gemm.lab.pages import chapters
+from hopper_gemm.lab.pages.sources import recorded
+from hopper_gemm.lab.pages.specialised import source_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from tests.conftest import ROOT
 from tests.each import each
+from tests.figures import figures, value_of
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md")])
+DOCS = sorted(ROOT.glob("docs/**/*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS, *ROOT.glob("results/**/README.md")])
 MODULES = sorted((ROOT / "hopper_gemm").rglob("*.py"))
 LONGEST_README = 110
-FIGURE = re.compile(
-    r"(?<![\w./^-])[-+]?\d[\d,]*(?:\.\d+)?(?:x\b(?!\s?\d)|\s?%|\s(?:TFLOP/s|pJ/FLOP|[GM]B|TB/s|MHz|times)\b)"
-    r"|\d+\.\d+\s(?:us|ms|s|points)\b"
-)
-"""A ratio, a share, a rate, an energy, an amount, or a time with decimals."""
 
-NOT_PROSE = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->|```.*?```|`[^`\n]*`", re.DOTALL)
-"""Generated parts and code."""
+GENERATED = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->", re.DOTALL)
 
 
 @cache
@@ -60,16 +68,36 @@ def test_the_generated_parts_of_the_docs_are_current():
     assert parts >= len(made.PARTS)
 
 
+SOURCES = tomllib.loads((ROOT / "docs/figures.toml").read_text())
+
+
 def test_a_figure_outside_generated_parts_has_its_source():
-    """docs/figures.toml names it: a file, an address, or that it is a setting or was expected, not measured."""
-    sources = tomllib.loads((ROOT / "docs/figures.toml").read_text())
-    prose = {path.name: NOT_PROSE.sub("", path.read_text()) for path in generator().pages()}
-    found = {page: {" ".join(one.split()) for one in FIGURE.findall(text)} for page, text in prose.items()}
-    assert {page: figures for page, figures in found.items() if figures} == {
-        page: set(figures) for page, figures in sources.items()
-    }
-    named = {source for figures in sources.values() for source in figures.values()} - {"setting", "expected"}
-    assert [name for name in named if not (name.startswith("https://") or (ROOT / name).is_file())] == []
+    """docs/figures.toml names it: a file, an address, a count, or that it is a setting or was expected."""
+    found = {path.name: figures(path.read_text()) for path in generator().pages()}
+    notebooks = {path.stem for path in ROOT.glob("notebooks/*.py")}
+    named = {page: set(of) for page, of in SOURCES.items() if page not in notebooks}
+    assert {page: of for page, of in found.items() if of} == named
+    sources = {source for of in SOURCES.values() for source in of.values() if not source.startswith("counted ")}
+    files = sources - {"setting", "expected"}
+    assert [name for name in files if not (name.startswith("https://") or (ROOT / name).is_file())] == []
+
+
+COUNTS = {
+    "problems": lambda rows: {row.point.problem for row in rows},
+    "points": lambda rows: {row.point for row in rows},
+    "configs": lambda rows: {row.point.config for row in rows},
+    "kernels": lambda rows: {code for row in rows if (code := row.figures.get("code"))},
+}
+
+
+@pytest.mark.results
+def test_a_count_on_a_page_is_that_of_the_study_that_it_names():
+    counted = [(f, s) for of in SOURCES.values() for f, s in of.items() if s.startswith("counted ")]
+    assert len(counted) >= 10
+    for figure, source in counted:
+        study, _, what = source.removeprefix("counted ").partition(": ")
+        rows = recorded(study).stage("sweep", "compare")
+        assert value_of(figure) == (len(COUNTS[what](rows)), 0), (figure, source)
 
 
 @pytest.mark.results
@@ -101,6 +129,78 @@ def test_the_page_of_words_explains_a_label_as_the_code_writes_it():
     page = (ROOT / "docs/glossary.md").read_text()
     assert f"\n`{label}`\n" in page
     assert re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE) == label.split()
+
+
+SHOWN = re.compile(r"```python\n(.*?)```", re.DOTALL)
+ON_A_GPU = re.compile(r"cuda|hopper_gemm\.\w+\(")
+"""Of a block that needs a GPU: it names one, or calls the library."""
+
+EXAMPLES = [
+    (path, code) for path in [ROOT / "README.md", *DOCS] for code in SHOWN.findall(GENERATED.sub("", path.read_text()))
+]
+
+
+@pytest.mark.results
+@each("path", EXAMPLES, ids=lambda one: str(one[0].relative_to(ROOT)))
+def test_python_on_a_page_runs(path, tmp_path):
+    """As it stands there; what needs a GPU is compiled only."""
+    where, code = path
+    compile(code, str(where), "exec")
+    if not ON_A_GPU.search(code):
+        done = run_python(code, tmp_path)
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+
+
+def test_most_python_on_pages_needs_no_gpu():
+    assert len([code for _, code in EXAMPLES if not ON_A_GPU.search(code)]) >= 5
+
+
+def run_python(code, folder):
+    """Run an example in a folder that holds the files it reads."""
+    table = [sys.executable, "-m", "hopper_gemm", "table", "results/h200/seed-table", "--out", "seed-table.csv"]
+    if "seed-table.csv" in code:
+        subprocess.run(table, cwd=folder, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    if not (folder / "results").exists():
+        (folder / "results").symlink_to(ROOT / "results")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=environment)
+
+
+COMMAND = re.compile(r"^(?:    |\$ )(hopper-gemm [a-z].*?)(?: {2,}#.*| &)?$", re.MULTILINE)
+"""A command on a line of its own, or in a block with its output."""
+
+NAMED = re.compile(r"`hopper-gemm ([a-z]+)\b")
+"""A command that a sentence names."""
+
+
+@each("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_command_line_understands_every_command_of_a_page(path):
+    """With its options and arguments; whose output stands on the page is run by make pages."""
+    known, text = typer.main.get_command(app).commands, path.read_text()
+    assert [name for name in NAMED.findall(text) if name not in known] == []
+    for line in COMMAND.findall(text):
+        name, *words = shlex.split(line)[1:]
+        known[name].make_context(name, words)
+
+
+@pytest.mark.compile
+@each("number", range(1, 9), ids=lambda number: f"chapter {number}")
+def test_the_kernels_of_a_chapter_compile_for_sm_90a(number):
+    """Each rung that it adds, and each reads as Python in its diff."""
+    for rung in chapters.CHAPTERS[number - 1].rungs:
+        kernel = chapters.kernel(rung)
+        ast.parse(source_of(kernel))
+        assert read_cubin(compile_kernel(kernel, "bf16").cubin).wgmma > 0
+
+
+def test_a_chapter_s_source_keeps_what_its_config_uses_and_drops_the_rest():
+    """A producer's loop, a late release, a TMA store and a probe appear with the rung that adds them."""
+    adds = {"specialised": "def _fill", "stagger 1": "wait_group(1)", "TMA store": "bulk_commit", "peek": "peek_full"}
+    rungs = [rung for chapter in chapters.CHAPTERS for rung in chapter.rungs]
+    for rung, words in adds.items():
+        before, after = rungs[: rungs.index(rung)], rungs[rungs.index(rung) :]
+        assert [one for one in before if words in source_of(chapters.kernel(one))] == []
+        assert [one for one in after if words not in source_of(chapters.kernel(one))] == []
 
 
 WITH_EXAMPLES = [path for path in MODULES if ">>> " in path.read_text()]

@@ -1,18 +1,36 @@
-"""Notebooks are committed executed, and say what their scripts say."""
+"""Notebooks are committed executed, say what their scripts say, and print the figures that they name."""
 
 from __future__ import annotations
+
+import re
+import tomllib
 
 import jupytext
 import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from tests.conftest import ROOT
 from tests.each import each
+from tests.figures import figures, stands_in
 
 pytestmark = pytest.mark.results
 
+SCRIPTS = sorted((ROOT / "notebooks").glob("*.py"))
+STATED = tomllib.loads((ROOT / "docs/figures.toml").read_text())
 
-@each("script", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+
+def printed(notebook) -> str:
+    """All text that the cells of an executed notebook print or show, but for what goes to stderr."""
+    found = []
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        data = output.get("data", {})
+        if output.get("name") != "stderr":
+            found.append(output.get("text") or data.get("text/markdown") or data.get("text/plain") or "")
+    return "".join(found)
+
+
+@each("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_notebook_is_its_script_executed_from_top_to_bottom(script):
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     paired = jupytext.read(script)
@@ -23,7 +41,7 @@ def test_a_notebook_is_its_script_executed_from_top_to_bottom(script):
     assert not [one for one in outputs if one.output_type == "error" or one.get("name") == "stderr"]
 
 
-@each("script", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+@each("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_notebook_says_its_context_and_embeds_small_pictures(script):
     """Every timing it reads is chained; a picture of a notebook takes at most 60 kB."""
     notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
@@ -36,3 +54,23 @@ def test_a_notebook_says_its_context_and_embeds_small_pictures(script):
     ]
     assert pictures, "plots are shown"
     assert max(map(len, pictures)) < 80_000
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_run_again_prints_the_same(script):
+    """So its figures are those of the recorded rows today."""
+    notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    before = printed(notebook)
+    resources = {"metadata": {"path": str(script.parent)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    assert printed(notebook) == before
+
+
+@each("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_figure_of_a_notebook_stands_in_what_its_cells_print(script):
+    """Rounded as it is written, or named in docs/figures.toml as a setting or by its source."""
+    notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    numbers = [float(one.replace(",", "")) for one in re.findall(r"\d[\d,]*(?:\.\d+)?", printed(notebook))]
+    lacking = {figure for figure in figures(prose) if not stands_in(figure, numbers)}
+    assert lacking == set(STATED.get(script.stem, {}))

@@ -68,6 +68,7 @@ def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pa
     study = recorded(folder)
     assert study.rows
     assert max(Counter(row.key for row in study.rows).values()) == 1
+    assert "wrong_result" not in {row.status for row in study.rows}, "docs/kernel.md says so"
     contexts = {row.point.context for row in study.rows if row.stage != "counters"}  # whose context is of no matter
     timed = [row for row in study.rows if row.ok and row.stage in ("sweep", "final", "compare")]
     assert all(row.figures["speedup"] > 0 for row in timed)

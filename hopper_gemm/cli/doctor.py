@@ -179,8 +179,8 @@ def kind_here() -> str | None:
 
 
 def chip_here(kind: str | None, sms: int | None = None) -> Chip:
-    """What a kind of GPU has: as the driver says of the one here if it is of that kind, else an H200, with so many SMs
-    if named."""
+    """Properties of a kind of GPU: as the driver says of the one here if it is of that kind, else an H200, with so many
+    SMs if named."""
     if sms is not None:
         return Chip(sms)
     if kind is None or kind != kind_here():

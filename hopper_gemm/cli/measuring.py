@@ -109,6 +109,7 @@ def tune(
         bool | None, typer.Option(help="Search programmatic dependent launch too. Default: for short chained launches.")
     ] = None,
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
+    batch_invariant: options.BatchInvariant = False,
     verbose: options.Verbose = False,
     as_json: options.Json = False,
 ) -> None:
@@ -140,7 +141,7 @@ def tune(
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         read = read_shapes(shapes)
-        problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(regime))))
+        problems = tuple(dict.fromkeys(map(filled_up, options.with_rule(read.of_regime(regime), batch_invariant))))
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
@@ -154,7 +155,7 @@ def tune(
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
-    asked = GemmProblem(m, n, k, dtype)
+    asked = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
     problem = filled_up(asked)
     if problem != asked:
         say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
@@ -203,10 +204,13 @@ def ladder(
 def compare(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    against: Annotated[str, typer.Option(help="cublas, cublaslt, triton, quack, with commas.")] = "cublas,cublaslt",
+    against: Annotated[
+        str, typer.Option(help="cublas, cublaslt, heuristics, triton, quack, with commas.")
+    ] = "cublas,cublaslt",
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",
+    batch_invariant: options.BatchInvariant = False,
     backend: Annotated[
         str, typer.Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing.")
     ] = "cuda",
@@ -214,7 +218,6 @@ def compare(
     out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
     limit: options.Limit = None,
-    host: Annotated[bool, typer.Option("--host", help="Only the host time of a launch.")] = False,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where the seconds of each row went.")] = False,
@@ -225,22 +228,18 @@ def compare(
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
     from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, HostTimes, problems_of, tables_of
+    from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, problems_of, tables_of
     from hopper_gemm.tune.tables import comparison as tables
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.view import view
 
     if backend not in ("cuda", "replay"):
         raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
-    if host:
-        question, source = HostTimes(), local_source(gpus, "the host time of a launch")
-        run_question(question, source, "host", stderr, shared=shared)
-        lines = [f"{name:20} {us:6.2f} us of the host a launch" for name, us in question.times.items()]
-        print(json.dumps(question.times) if as_json else "\n".join(lines))
-        return
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
+    problems = options.with_rule(problems, batch_invariant)
     unusual = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
+    unusual += ["batch-invariant"] * batch_invariant
     if backend == "replay":
         lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
         words = [*(["steady"] if regime == "steady" else []), *unusual]
@@ -339,8 +338,8 @@ def counters(
     stage ready and how long they wait. Rows go to the study's folder if it takes rows.
     """
     from hopper_gemm.cli.running import local_source, run_question
+    from hopper_gemm.lab.counters.counting_question import Counting, folder_of
     from hopper_gemm.lab.counters.profiler import find_profiler
-    from hopper_gemm.lab.counters.question import Counting, folder_of
     from hopper_gemm.lab.counters.table import counters_table
     from hopper_gemm.tune.study.pooling import pooled
 

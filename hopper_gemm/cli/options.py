@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hopper_gemm.model.problem import DTYPES
+from hopper_gemm.model.problem import DTYPES, GemmProblem
 from hopper_gemm.tune.study.files import here_or_recorded
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
@@ -39,6 +41,9 @@ TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]
 Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
 Layouts = Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
+BatchInvariant = Annotated[
+    bool, typer.Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")
+]
 Kind = Annotated[str | None, typer.Option("--gpu", help="Kind of GPU, such as h200. Default: the one here.")]
 Sms = Annotated[int | None, typer.Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
 Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
@@ -47,6 +52,11 @@ Context = Annotated[str, typer.Option(help="isolated: another kernel between any
 OnlyRegime = Annotated[str | None, typer.Option(help="Only this regime.")]
 OnlyContext = Annotated[str | None, typer.Option(help="Only this context: isolated or chained.")]
 OnlyProblem = Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")]
+
+
+def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[GemmProblem, ...]:
+    """The problems, all of them batch-invariant where that is asked."""
+    return tuple(replace(one, batch_invariant=True) if batch_invariant else one for one in problems)
 
 
 def gpus_of(text: str) -> list[int]:

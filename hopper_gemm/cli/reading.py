@@ -33,6 +33,10 @@ def read_told(folder: Path) -> Study:
     return study
 
 
+CONSIDERED = 4
+"""Kernels of the menu that ``explain`` shows where the model chooses, the chosen one first."""
+
+
 @command
 def table(
     results: options.StudyFolder,
@@ -124,6 +128,7 @@ def explain(
     dtype: options.Dtype = "bf16",
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
+    batch_invariant: options.BatchInvariant = False,
     gpu: options.Kind = None,
     sms: options.Sms = None,
     as_json: options.Json = False,
@@ -135,6 +140,7 @@ def explain(
     """
     from hopper_gemm.cli.doctor import chip_here, kind_here
     from hopper_gemm.model.lookup import find, tables
+    from hopper_gemm.model.menu import choices
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.model.rules.problem import filled_up
@@ -145,16 +151,23 @@ def explain(
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
-    asked = GemmProblem(m, n, k, dtype, layouts)
+    asked = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
     problem = filled_up(asked)
     kind = kind_here() if gpu is None else slug(gpu)
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
     config = config_of(options.config_values(settings)) if settings else served.config
     found = explained(config, problem, chip)
+    others = () if served.entry else choices(problem, CONSIDERED, chip=chip)
+    considered = [(one, predict(one, problem, chip)) for one in others]
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
-        serves = {"config": served.config.as_dict(), "how": served.how, "gpu": kind, "entry": entry}
+        told = [
+            {"config": one.as_dict(), "predicted_us": said.seconds * 1e6, "paced_by": said.limit}
+            for one, said in considered
+        ]
+        about = {"how": served.how, "gpu": kind, "entry": entry, "considered": told}
+        serves = {"config": served.config.as_dict(), **about}
         print(json.dumps({"asked": asdict(asked), "copied": problem != asked, **found, "matmul": serves}))
         return
     if problem != asked:
@@ -168,6 +181,8 @@ def explain(
     predicted = predict(served.config, problem, chip).seconds * 1e6
     other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
     print(f"  matmul      {other}{how}")
+    for one, said in considered:
+        print(f"  considered  {said.seconds * 1e6:.1f} us, paced by {said.limit}: {one}")
 
 
 @command
@@ -262,14 +277,19 @@ def prebuild(
     shapes: options.Shapes = None,
     dtype: options.Dtype = "bf16",
     layouts: options.Layouts = "kk",
+    menu: Annotated[
+        bool, typer.Option("--menu", help="Instead of problems, every kernel that is picked for untuned ones.")
+    ] = False,
     context: options.Context = "isolated",
+    batch_invariant: options.BatchInvariant = False,
     gpu: options.Kind = None,
     sms: options.Sms = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile ahead what matmul runs on problems.
 
-    Their first calls then load a kernel instead of compiling it. No GPU is needed.
+    With --menu every kernel that it picks for untuned problems of a type and layouts. First calls then load a kernel
+    instead of compiling it. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_here
     from hopper_gemm.compiler.store import default_store
@@ -277,12 +297,16 @@ def prebuild(
     from hopper_gemm.serve.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.run.questions.compare import problems_of
 
-    _, _, problems = problems_of(shapes, sizes or (), "burst")
+    if menu and (sizes or shapes):
+        raise ValueError("--menu stands for all problems of its --dtype and --layouts; leave out sizes and --shapes")
+    _, _, problems = ("", "", ()) if menu else problems_of(shapes, sizes or (), "burst")
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
+    problems = options.with_rule(problems, batch_invariant)
     kind = kind_here() if gpu is None else slug(gpu)
     done = compile_ahead(
         problems,
+        menu=[(dtype, layouts)] if menu else (),
         context=context,
         gpu=kind,
         chip=chip_here(kind, sms),
@@ -291,7 +315,8 @@ def prebuild(
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
-        print(f"{done.kernels} kernels serve {len(problems)} problems, {done.compiled} compiled now: {default_store()}")
+        what = f"of the menu for {dtype} {layouts}" if menu else f"serve {len(problems)} problems"
+        print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
     if done.failed:
         config, reason = next(iter(done.failed.items()))
         fail(f"{len(done.failed)} kernels could not be compiled, the first is {config}: {reason}", CHECK_FAILED)

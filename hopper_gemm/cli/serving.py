@@ -19,6 +19,7 @@ def warmup(
     dtype: options.Dtype = "bf16",
     layouts: options.Layouts = "kk",
     candidates: Annotated[int, typer.Option(min=1, help="Picks to time of a problem that nobody tuned.")] = 4,
+    batch_invariant: options.BatchInvariant = False,
     as_json: options.Json = False,
 ) -> None:
     """Time a few picks of problems that nobody tuned, and keep the fastest for matmul.
@@ -34,7 +35,7 @@ def warmup(
     _, _, problems = problems_of(shapes, sizes or (), "burst")
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
-    done = warm_up(problems, candidates, say=stderr)
+    done = warm_up(options.with_rule(problems, batch_invariant), candidates, say=stderr)
     if as_json:
         failed = [{"problem": asdict(problem), "reason": why} for problem, why in done.failed.items()]
         print(json.dumps({**asdict(replace(done, failed={})), "failed": failed}))

@@ -131,26 +131,27 @@ def _verify_invariance(
     as_json: bool,
 ) -> None:
     """Compare kernels of batch-invariant products with the reference, torch.mm with itself beside it."""
-    from hopper_gemm.cli.doctor import kind_here
+    from hopper_gemm.cli.doctor import chip_here, kind_here
     from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.lab.verify.batches import answering, jobs
     from hopper_gemm.lab.verify.harness import Harness, compile_all
-    from hopper_gemm.lab.verify.invariance import answering, jobs
-    from hopper_gemm.lab.verify.invariance_page import counted, failures, page
     from hopper_gemm.lab.verify.rows import read_rows
+    from hopper_gemm.lab.verify.tally import counted, failures, page
     from hopper_gemm.model.lookup import tables
     from hopper_gemm.tune.measure.device import find_hopper
 
     say, kept = saying(as_json), store or default_store()
     boards = [] if compile_only else [find_hopper(index) for index in options.gpus_of(gpus)]
-    todo = jobs(seed, tables(kind_here(), say))
+    todo = jobs(seed, tables(kind := kind_here(), say), chip_here(kind))
     if compile_only:
         kernels = (kernel for job in todo for kernel in job.kernels)
         raise typer.Exit(CHECK_FAILED if compile_all(kernels, kept, say) else 0)
     table = out / "torch-mm.csv"
     with ThreadPoolExecutor(1) as beside:
-        if not table.exists():
-            beside.submit(_count_torch, table, boards[0], seed)
+        counting = None if table.exists() else beside.submit(_count_torch, table, boards[0], seed)
         Harness(out, kept, boards, answering, say).run(todo, seconds)
+    if counting is not None and (error := counting.exception()):
+        say(f"torch.mm was not counted: {error}")
     rows, wanted = read_rows(out), [job.row() for job in todo]
     told = list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
     write_whole(report or out / "report.md", page(rows, wanted, told))
@@ -172,8 +173,8 @@ def _verify_invariance(
 
 def _count_torch(table: Path, board: GpuId, seed: int) -> None:
     """Write the table of torch.mm."""
-    from hopper_gemm.lab.verify.invariance import torch_counts
-    from hopper_gemm.lab.verify.invariance_page import torch_table
+    from hopper_gemm.lab.verify.batches import torch_counts
+    from hopper_gemm.lab.verify.tally import torch_table
     from hopper_gemm.tune.study.provenance import versions
 
     table.parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
+from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import FUNCTION, KernelId, KernelStore, default_store
-from hopper_gemm.compiler.workspace import WORKSPACES
+from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -62,7 +63,7 @@ class LoadedKernel:
         Args:
             config: the resolved kernel.
             report: of the file's kernel.
-            object_file: its launcher with its device code.
+            object_file: its launcher with its device code; or a shared library of it.
         """
         clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
         return LoadedKernel(config, report, _launcher(object_file), clusters)
@@ -142,12 +143,12 @@ def load(
     observer: str = "",
     finish: Finish | None = None,
 ) -> LoadedKernel:
-    """A kernel for a config and a problem, from the store or compiled now (about a second).
+    """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second).
 
     Args:
         config: any legal config; ``"auto"`` and ``"max"`` are resolved.
         problem: only its type and layouts matter to the binary; its sizes are checked.
-        store: the folder of compiled kernels, by default in the user's cache folder.
+        store: the folder of compiled kernels, by default in the user's cache folder, before those of the package.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
         finish: what the epilogue does before it rounds; the kernel's call then takes what is added too.
 
@@ -163,6 +164,9 @@ def load(
     kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, observer, finish)
     object_file = kernels.object_file(kernel)
     with LOADING:
+        if store is None and kernels.report(kernel) is None and (ready := shipped(kernel)) is not None:
+            with contextlib.suppress(RuntimeError):  # as it is where the package cannot be used as it was made
+                return LoadedKernel.of(resolve(config), ready.report, ready.library)
         try:
             return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), object_file)
         except Exception:
@@ -176,6 +180,8 @@ def load(
 def _launcher(object_file: Path) -> Any:
     """The launcher, from the shared library beside the object file where there is one; else the DSL links it now."""
     library = object_file.with_suffix(".so")
+    if object_file == library:
+        return load_shared(library, FUNCTION)
     if library.is_file():
         with contextlib.suppress(RuntimeError):  # the DSL is no longer where it was when the library was made
             return load_shared(library, FUNCTION)

@@ -6,17 +6,25 @@ system's linker needs only TVM-FFI and the DSL's runtime library, whose path it 
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 import tempfile
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 RUNTIME = "libcute_dsl_runtime.so"
 
 
-def link(object_file: bytes) -> bytes | None:
-    """The shared library of an object file; None without a linker or the DSL's runtime library. Imports the DSL."""
+def link(object_file: bytes, portable: bool = False) -> bytes | None:
+    """The shared library of an object file; None without a linker or the DSL's runtime library. Imports the DSL.
+
+    Args:
+        object_file: of a kernel.
+        portable: leave out where this host's runtime library is.
+    """
     from cutlass.runtime import find_runtime_libraries
 
     linker = shutil.which("ld")
@@ -26,17 +34,37 @@ def link(object_file: bytes) -> bytes | None:
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         source, made = Path(scratch) / "kernel.o", Path(scratch) / "kernel.so"
         source.write_bytes(object_file)
-        command = [linker, "-shared", "-Bsymbolic", "-rpath", str(runtime.parent), "-o", str(made), str(source)]
-        run = subprocess.run([*command, str(runtime)], capture_output=True, check=False)
+        path = [] if portable else ["-rpath", str(runtime.parent)]
+        command = [linker, "-shared", "-Bsymbolic", *path, "-o", str(made), str(source), str(runtime)]
+        run = subprocess.run(command, capture_output=True, check=False)
         return made.read_bytes() if run.returncode == 0 else None
 
 
 def load_shared(library: Path, function: str) -> Any:
-    """The launcher of a shared library.
+    """The launcher of a shared library. Where it does not know the DSL's runtime library, that is loaded before.
 
     Raises:
-        RuntimeError: the DSL's runtime library is no longer where it was.
+        RuntimeError: it cannot be loaded, such as one for another processor, or without the DSL.
     """
     import tvm_ffi
 
-    return tvm_ffi.load_module(str(library))[function]
+    try:
+        return tvm_ffi.load_module(str(library))[function]
+    except RuntimeError:
+        if not _runtime_loaded():
+            raise
+        return tvm_ffi.load_module(str(library))[function]
+
+
+@cache
+def _runtime_loaded() -> bool:
+    """Load the DSL's runtime library, that for CUDA 13 before that for 12, without importing the DSL; return True if
+    there is one. A library that needs it by name finds it by then."""
+    spec = find_spec("nvidia_cutlass_dsl")
+    roots = [] if spec is None else spec.submodule_search_locations or []
+    places = (Path(root) / cuda / "lib" / RUNTIME for root in roots for cuda in ("cu13", "cu12"))
+    runtime = next((path for path in places if path.is_file()), None)
+    if runtime is None:
+        return False
+    ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+    return True

@@ -24,7 +24,7 @@ import re
 import stat
 import tempfile
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -36,6 +36,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import replace_file
 
 DSL = "nvidia-cutlass-dsl"
 PACKAGES = (DSL, "apache-tvm-ffi")
@@ -117,11 +118,33 @@ def source_digest(*classes: str) -> str:
     modules = {root.parent.joinpath(*one.partition(":")[0].split(".")) for one in classes if one}
     folders = {module.parent for module in modules} - {root / "kernel", root / "kernel" / "threads"}
     own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
+    paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.glob("*.py"))))
+    sources = [(os.path.relpath(path, root), path.read_bytes()) for path in paths]
+    return _kept(_sha256(repr(sources).encode()), lambda: _bare_digest(sources))
+
+
+def _bare_digest(sources: Sequence[tuple[str, bytes]]) -> str:
+    """Digest of names and bare code."""
     digest = hashlib.sha256()
-    for path in (*own, *(path for folder in sorted(folders) for path in sorted(folder.glob("*.py")))):
-        digest.update(os.path.relpath(path, root).encode())
-        digest.update(bare_code(path.read_text()).encode())
+    for name, content in sources:
+        digest.update(name.encode())
+        digest.update(bare_code(content.decode()).encode())
     return digest.hexdigest()[:16]
+
+
+def _kept(name: str, make: Callable[[], str]) -> str:
+    """A digest from the user's cache, where it is kept under a name: parsing all sources takes a tenth of a second, in
+    every process that loads a kernel. Without such a file it is made, and kept if it can be."""
+    path = default_store().parent / "sources" / name
+    with contextlib.suppress(OSError, ValueError):
+        kept = _read(path).decode("ascii")
+        if re.fullmatch("[0-9a-f]{16}", kept):
+            return kept
+    made = make()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, made.encode())
+    return made
 
 
 def bare_code(source: str) -> str:

@@ -85,7 +85,8 @@ SM_HZ_MAX = 1.98e9
 
 @dataclass(frozen=True)
 class Chip:
-    """What a GPU has that other Hopper GPUs have not; by default an H200, of whose SMs an H100 SXM has as many.
+    """Properties in which a GPU differs from other Hopper GPUs; by default an H200, of whose SMs an H100 SXM has as
+    many.
 
     Args:
         sms: streaming multiprocessors.

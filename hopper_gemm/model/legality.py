@@ -26,7 +26,7 @@ from hopper_gemm.model.rules.technique import TECHNIQUE_RULES
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a config or a problem cannot run: the rule's name and one line of text."""
+    """The reason for which a config or a problem cannot run: the rule's name and one line of text."""
 
     rule: str
     text: str

@@ -35,7 +35,7 @@ class Table:
     """A tuned table, and the kind of GPU whose entries serve.
 
     Args:
-        entries: all entries; the model's candidates.
+        entries: all entries.
         path: the file; None if there is none.
         kind: only entries of this kind of GPU serve, such as ``"h200"``; None: any.
     """
@@ -124,8 +124,7 @@ def find(
     chip: Chip = SXM,
     finish: Finish | None = None,
 ) -> Pick:
-    """The config to run where none is named: the first table's entry for the exact problem, else the model's choice,
-    with the configs of all tables among its candidates.
+    """The config to run where none is named: the first table's entry for the exact problem, else the model's choice.
 
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
@@ -143,6 +142,6 @@ def find(
     found = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in among]
     ranked = [((entry.context != context, entry.study == WARMUP), entry, table) for table, entry in found if entry]
     if not ranked:
-        return modelled((entry for table in among for entry in table.entries), problem, chip, finish)
+        return modelled(problem, chip, finish)
     _, entry, table = min(ranked, key=lambda one: one[0])
     return served(entry, problem, regime, context, table.path)

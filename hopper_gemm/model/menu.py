@@ -1,45 +1,30 @@
-"""Kernels for untuned problems: some hundred configs that cover all shapes, and the model's choice among them."""
+"""Kernels for untuned problems: a list of configs that cover all shapes, and the model's choice among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.legality import pair_reasons
+from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, parts_meet
-from hopper_gemm.model.rules.invariance import forward
+from hopper_gemm.model.rules.invariance import forward, parts_of
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
-
-WIDE = {
-    64: (64, 96, 128, 192, 256),
-    128: (64, 96, 128, 160, 176, 192, 208, 224, 256),
-    192: (96, 128, 160, 192),
-    256: (96, 112, 128, 144, 160, 168, 176, 192, 200, 208),
-    384: (96, 112, 128),
-}
-"""tile_n for each tile_m where the output fills the GPU."""
-
-IN_TURN = {128: (64, 128, 160, 176)}
-"""The same for pingpong, where k is short."""
-
-NARROW = {64: (8, 16, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
-"""The same where the output does not fill the GPU: split-K in a cluster, or memory-bound."""
-
-APART = {128: (64, 128, 192, 256), 256: (64, 128)}
-"""The same for split-K through a workspace."""
 
 LONG, PACE = 1e-3, 8
 """Least seconds of a launch that is paced, and the stages between its meetings. Around 8192^3 pacing saved 0.3 to 0.6
 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
+
+PACED = 0.998
+"""Time of a paced launch relative to one that is not, where pace is considered at all."""
 
 ROUNDS = 150e-6
 """Launches of this many seconds or more use the dynamic scheduler, so that a late or busy SM does not delay the launch.
@@ -50,34 +35,43 @@ ABREAST = 4
 """Swizzle where the tiles of a split-K part follow one another: sixteen neighbours share a GPC, and a patch of 4 x 4
 reads the fewest panels. At 1024x1024x16384 it was 1 % faster than a swizzle of eight (docs/neighbours.md)."""
 
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
-PARTS = (2, 4, 8)
-PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
 @cache
-def menu() -> tuple[Kernel, ...]:
-    """The kernels, each legal by itself, with the swizzle that reads least in theory, and with reverse_k where
-    legal."""
-    walking = (replace(config, reverse_k=True) for config in _offered())
-    offered = (config if is_legal(config) else replace(config, reverse_k=False) for config in walking)
-    return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
+def binaries() -> tuple[Kernel, ...]:
+    """The kernels as they are compiled, each legal by itself; a kernel serves every element type and layout whose rules
+    it meets. They were chosen from recorded rows by benchmarks/menu.py."""
+    listed = json.loads(Path(__file__).with_name("menu.json").read_text(encoding="utf-8"))
+    return tuple(resolve(GemmConfig.of(values)) for values in listed)
 
 
-def able_on(
-    problem: GemmProblem,
-    more: Iterable[Kernel] = (),
-    chip: hopper.Chip = hopper.SXM,
-    finish: Finish | None = None,
-) -> list[Kernel]:
-    """The kernels of the menu, and more, that can run a problem without waits for a later wave, with a finish if there
-    is one; of a batch-invariant problem as they read k forward."""
-    among: Iterable[Kernel] = (*menu(), *more)
-    if problem.batch_invariant:
-        among = dict.fromkeys(map(forward, among))
-    able = (config for config in among if not pair_reasons(config, problem, finish))
-    return [config for config in able if parts_meet(config, problem, chip)]
+def suited(dtype: str, layouts: str) -> list[Kernel]:
+    """The binaries that can run some problem of an element type and layouts."""
+
+    def smallest(kernel: Kernel) -> GemmProblem:
+        """A problem of one cluster tile."""
+        sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+        k = kernel.tile_k * kernel.split_k * kernel.stages
+        return GemmProblem(*(sides[::-1] if kernel.swap_ab else sides), k, dtype, layouts)
+
+    return [kernel for kernel in binaries() if not pair_reasons(kernel, smallest(kernel))]
+
+
+@cache
+def menu(invariant: bool = False) -> tuple[Kernel, ...]:
+    """The kernels with all their ways to launch; for batch-invariant problems as they read k forward."""
+    ways = [way for kernel in binaries() for way in launches(kernel)]
+    return tuple(dict.fromkeys(map(forward, ways)) if invariant else ways)
+
+
+def launches(kernel: Kernel) -> tuple[Kernel, ...]:
+    """A binary's ways to launch: along either axis, each with the swizzle that reads least in theory."""
+    ways = (kernel.but(raster=raster) for raster in RASTERS)
+    by_part = kernel.part_order == "part"
+    return tuple(
+        way.but(swizzle=min(SWIZZLE_MAX, max(1, round(ABREAST if by_part else best_swizzle(way))))) for way in ways
+    )
 
 
 def choose(
@@ -90,7 +84,7 @@ def choose(
 
     Args:
         problem: what is multiplied.
-        more: kernels to choose from as well, such as tuned ones.
+        more: kernels to choose from as well.
         chip: the GPU.
         finish: of the product.
 
@@ -98,7 +92,9 @@ def choose(
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    return choices(problem, 1, more, chip, finish)[0]
+    parts = parts_of(problem.n, problem.k) if problem.batch_invariant else 1
+    last = GemmConfig(tile_m=128, tile_n=64, split_k=parts) if parts > 1 else GemmConfig()
+    return next(iter(choices(problem, 1, more, chip, finish)), resolve(last))
 
 
 def choices(
@@ -109,31 +105,68 @@ def choices(
     finish: Finish | None = None,
 ) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
-    arguments that it expects to be best; arguments as for :func:`choose`."""
-    able = able_on(problem, more, chip, finish) or [resolve(GemmConfig())]
+    arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
+    considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
+    """
+    groups = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
+    found: list[Ranked] = []
+    shortest, invariant = float("inf"), problem.batch_invariant
+    more = tuple(map(forward, more) if invariant else more)
+    for (dynamic, paced), least in groups.items():
+        if least <= shortest or not found:
+            kind = dynamic, paced
+            offered = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(chip, invariant)[kind]
+            found = _best(offered, problem, count, chip, found, finish)
+            shortest = min(shortest, found[0][0]) if found else shortest
+    return [kernel for _, _, kernel in found]
 
-    def seconds(config: Kernel) -> float:
-        return predict(config, problem, chip, finish=finish).seconds
 
-    ranked = sorted(able, key=seconds)
-    least = seconds(ranked[0])
-    if least >= ROUNDS:
-        able = [_with(config, scheduler="dynamic") for config in able]
-        if least >= LONG:
-            able = [_with(config, pace=config.pace or PACE) for config in able]
-        ranked = sorted(able, key=seconds)
-    binaries: dict[Kernel, Kernel] = {}
-    for config in ranked:
-        binaries.setdefault(config.compiled(), config)
-        if len(binaries) == count:
+Ranked = tuple[float, int, Kernel]
+"""Seconds, a number that tells kernels of equal times apart, and the kernel."""
+
+Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
+"""Lower bounds of binaries, each with its ways to launch."""
+
+
+@cache
+def _bounds(chip: hopper.Chip, invariant: bool) -> dict[tuple[bool, bool], Bounds]:
+    """Those of the menu: with or without the dynamic scheduler, and with or without pace."""
+    kinds = ((False, False), (True, False), (True, True), (False, True))
+    return {kind: list(_with_bounds(menu(invariant), *kind, chip)) for kind in kinds}
+
+
+def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: hopper.Chip) -> Bounds:
+    """Those of the kernels of one kind."""
+    ways: dict[Kernel, list[Kernel]] = {}
+    for kernel in kernels:
+        if (kernel.scheduler == "dynamic", kernel.pace > 0) == (dynamic, paced):
+            ways.setdefault(kernel.compiled(), []).append(kernel)
+    return [(lower_bound(binary, chip), tuple(of)) for binary, of in ways.items()]
+
+
+def _best(
+    offered: Iterable[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]],
+    problem: GemmProblem,
+    count: int,
+    chip: hopper.Chip,
+    found: list[Ranked],
+    finish: Finish | None,
+) -> list[Ranked]:
+    """The best binaries of those offered and those found before. Kernels whose lower bound is above the last of these
+    are not predicted."""
+    first = len(found)
+    order = sorted((bound(problem), number, ways) for number, (bound, ways) in enumerate(offered, first))
+    for least, number, ways in order:
+        if len(found) == count and least * PACED > found[-1][0]:
             break
-    return list(binaries.values())
-
-
-def _with(config: Kernel, **changes: Any) -> Kernel:
-    """Return the kernel with other values if that is legal, else unchanged."""
-    changed = config.but(**changes)
-    return changed if is_legal(changed) else config
+        able = [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, chip)]
+        if able:
+            seconds, place = min(
+                (predict(kernel, problem, chip, finish=finish).seconds, at) for at, kernel in enumerate(able)
+            )
+            kernel = able[place]
+            found = sorted([*found, (seconds * (PACED if kernel.pace else 1.0), number, kernel)])[:count]
+    return found
 
 
 def promising(
@@ -177,33 +210,3 @@ def technique(config: GemmConfig) -> tuple[Any, ...]:
         config.cluster_size > 2,
         config.pdl,
     )
-
-
-def _offered() -> Iterator[GemmConfig]:
-    wide, in_turn = GemmConfig(epi_n="wide"), GemmConfig(schedule="pingpong")
-    apart, deep = GemmConfig(reduction="workspace", stagger=0), GemmConfig(k_depth=8)
-    yield from _tiles(wide, WIDE, CLUSTERS)
-    yield from _tiles(GemmConfig(), NARROW, CLUSTERS)
-    yield from _tiles(GemmConfig(), NARROW, CLUSTERS[:1], PARTS)
-    yield from _tiles(deep, {64: NARROW[64]}, CLUSTERS)
-    yield from _tiles(in_turn, IN_TURN, CLUSTERS)
-    yield from _tiles(apart, APART, CLUSTERS, PARTS_APART, staggers=(0,), rasters=RASTERS[:1])
-    yield from _tiles(replace(apart, part_order="part"), APART, CLUSTERS[:1], PARTS_APART, staggers=(0,))
-
-
-def _tiles(
-    like: GemmConfig,
-    tiles: Mapping[int, Iterable[int]],
-    clusters: Iterable[tuple[int, int]],
-    parts: Iterable[int] = (1,),
-    staggers: Iterable[int] = (1, 0),
-    rasters: Iterable[Literal["m", "n"]] = RASTERS,
-) -> Iterator[GemmConfig]:
-    """Variants of a config in these parameters, each with the swizzle that reads least."""
-    for tile_m, widths in tiles.items():
-        for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
-            sides: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "cluster_m": cluster_m, "cluster_n": cluster_n}
-            for stagger, raster, swap_ab in product(staggers, rasters, (False, True)):
-                config = replace(like, **sides, split_k=split_k, stagger=stagger, raster=raster, swap_ab=swap_ab)
-                abreast = ABREAST if like.part_order == "part" else best_swizzle(config)
-                yield replace(config, swizzle=min(SWIZZLE_MAX, max(1, round(abreast))))

@@ -62,6 +62,7 @@ times: ``drift`` is the 7 % that it costs, and nothing else of it is modelled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
@@ -262,11 +263,7 @@ def predict(
     resident = slots if kernel.stream_k else min(slots, clusters)
     steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
 
-    product = 2 * kernel.tile_m * kernel.tile_n * kernel.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
-    filled = constants.write_share * kernel.stage_bytes / SMEM_BYTES_PER_CLOCK
-    math = max(product, product * _reads_per_math(kernel.share_n) + filled)
-    if not kernel.stagger and kernel.consumers == 1:
-        math += constants.drain
+    product, math = _math(kernel, constants)
     taken = l2_bytes_per_stage(kernel, problem)
     load = _load(kernel, problem, taken, sides, resident, constants)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
@@ -275,20 +272,12 @@ def predict(
     math, load = math * ctas, load * ctas
     each = _norm((math, load, ring), constants.sharpness)
 
-    epilogue = constants.epilogue * kernel.accumulators * (constants.direct if kernel.stores == "direct" else 1.0)
-    epilogue += _finish_clocks(finish) * kernel.accumulators * kernel.readers
-    if kernel.stores == "tma":
-        epilogue += kernel.chunks * (constants.chunk + (constants.lone if kernel.epi_buffers == 1 else 0.0))
-    if kernel.work_items > 1:
-        epilogue += constants.apart + _gather(kernel) / constants.l2_bytes
-    elif kernel.split_k > 1:
-        epilogue += constants.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
+    epilogue = _epilogue(kernel, constants) + _finish_clocks(finish) * kernel.accumulators * kernel.readers
     rounds = ceil(clusters / resident)
     if kernel.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
         total = rounds * (max(each * steps, (each * steps + epilogue) / 2) + constants.turn) + epilogue
     else:
-        early = kernel.persistent and kernel.specialised and kernel.staging == "own"
-        idle = epilogue if early else epilogue + constants.latency + load
+        idle = epilogue if _loads_early(kernel) else epilogue + constants.latency + load
         whole, rest = divmod(clusters, resident)
         if kernel.stream_k and (rest or not whole):
             left = 2 * kernel.tile_m * kernel.tile_n * 4 / constants.l2_bytes + constants.apart
@@ -298,11 +287,7 @@ def predict(
             total = rounds * (each * steps + idle)
     if kernel.scheduler == "dynamic":
         total = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
-    hidden = (constants.alone if size == 1 else constants.paired) if kernel.pdl else 0.0
-    entry = constants.launch + (constants.cluster if size > 1 else 0.0)
-    total += (
-        entry * (1 - hidden) + constants.latency + load + constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
-    )
+    total += _entry(kernel, constants) + load
 
     stages = clusters * size * steps / (chip.sms * total)
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
@@ -319,6 +304,101 @@ def _finish_clocks(finish: Finish | None) -> float:
     if finish is None:
         return 0.0
     return ACTIVATION_CLOCKS.get(finish.activation, 0.0) / (2 if finish.gated else 1)
+
+
+def lower_bound(
+    kernel: Kernel, chip: hopper.Chip = hopper.SXM, constants: ModelConstants = FITTED
+) -> Callable[[GemmProblem], float]:
+    """Return a function of the problem that is never above the seconds of :func:`predict`, for any raster and swizzle,
+    and takes a fifth of its time. A load counts as if all CTAs of a GPC shared it and nothing were read from DRAM. The
+    clock is that of the fewest clocks, without the heat of the loads: the time rises with the clocks of a launch.
+
+    Args:
+        kernel: without stream-K.
+        chip: the GPU.
+        constants: constants.
+    """
+    product, math = _math(kernel, constants)
+    product *= kernel.cluster_size / chip.sms
+    fits = clusters_at_once(kernel.cluster_size, chip)
+    most_ctas, parts = _ctas_per_sm(kernel), kernel.work_items
+    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+    row = ELEMENT_BYTES * kernel.tile_k * (1.0 - _spared(kernel, constants)) / _load_rate(kernel, constants)
+    row_a, row_b = row / kernel.cluster_n, row / kernel.cluster_m
+    depth, hidden = max(1, kernel.stages - kernel.stagger), kernel.schedule == "pingpong"
+    epilogue, entry, early = _epilogue(kernel, constants), _entry(kernel, constants), _loads_early(kernel)
+    dynamic, step = kernel.scheduler == "dynamic", kernel.tile_k * kernel.split_k
+    tile_m, tile_n, swapped = kernel.tile_m, kernel.tile_n, kernel.swap_ab
+    stage, latency, memory = constants.stage, constants.latency, constants.dram_rate * hopper.HBM_BYTES_PER_SECOND
+
+    def seconds(problem: GemmProblem) -> float:
+        down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
+        clusters = -(-down // rows) * -(-across // columns) * parts
+        ctas = min(most_ctas, -(-clusters // fits))
+        load = row_a * min(tile_m, down) + row_b * min(tile_n, across) + stage
+        steps = -(-problem.k // step)
+        work = _norm((math * ctas, load * ctas, (math + latency + load) / depth), constants.sharpness) * steps
+        rounds = -(-clusters // min(fits * most_ctas, clusters))
+        if hidden:
+            total = rounds * (max(work, (work + epilogue) / 2) + constants.turn) + epilogue
+        else:
+            total = rounds * (work + epilogue + (0.0 if early else latency + load))
+        if dynamic:
+            total = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
+        total += entry + load
+        busy = min(1.0, clusters * steps * product / total)
+        clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
+        least = problem.bytes / memory + constants.launch / constants.fast_hz
+        return _norm((total / clock, least), constants.sharpness)
+
+    return seconds
+
+
+def _math(kernel: Kernel, constants: ModelConstants) -> tuple[float, float]:
+    """Clocks of a stage in the tensor cores: the products alone, and with what delays them."""
+    product = 2 * kernel.tile_m * kernel.tile_n * kernel.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+    filled = constants.write_share * kernel.stage_bytes / SMEM_BYTES_PER_CLOCK
+    math = max(product, product * _reads_per_math(kernel.share_n) + filled)
+    if not kernel.stagger and kernel.consumers == 1:
+        math += constants.drain
+    return product, math
+
+
+def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
+    """Clocks of the epilogue of a tile, split-K's sum included."""
+    epilogue = constants.epilogue * kernel.accumulators * (constants.direct if kernel.stores == "direct" else 1.0)
+    if kernel.stores == "tma":
+        epilogue += kernel.chunks * (constants.chunk + (constants.lone if kernel.epi_buffers == 1 else 0.0))
+    if kernel.work_items > 1:
+        return epilogue + constants.apart + _gather(kernel) / constants.l2_bytes
+    if kernel.split_k > 1:
+        return epilogue + constants.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
+    return epilogue
+
+
+def _entry(kernel: Kernel, constants: ModelConstants) -> float:
+    """Clocks of a launch beside its rounds, its first load excluded."""
+    size = kernel.cluster_size
+    hidden = (constants.alone if size == 1 else constants.paired) if kernel.pdl else 0.0
+    entry = constants.launch + (constants.cluster if size > 1 else 0.0)
+    tail = constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
+    return entry * (1 - hidden) + constants.latency + tail
+
+
+def _loads_early(kernel: Kernel) -> bool:
+    """Return True if the next tile's loads run during the epilogue."""
+    return kernel.persistent and kernel.specialised and kernel.staging == "own"
+
+
+def _load_rate(kernel: Kernel, constants: ModelConstants) -> float:
+    """Bytes a clock that an SM takes from the L2."""
+    rate = constants.l2_bytes * {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
+    return rate * (constants.thread_loads if kernel.loads != "tma" else 1.0)
+
+
+def _spared(kernel: Kernel, constants: ModelConstants) -> float:
+    """Share of a load that is spared if all CTAs of a GPC read the same panel."""
+    return 1.0 - constants.shared if kernel.cluster_size == 1 else (1.0 - constants.shared) / 2
 
 
 def _norm(limits: tuple[float, ...], sharpness: float) -> float:
@@ -362,8 +442,7 @@ def _load(
         resident: clusters that run at once.
     """
     of_a, of_b = taken
-    rate = constants.l2_bytes * {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
-    rate *= constants.thread_loads if kernel.loads != "tma" else 1.0
+    rate = _load_rate(kernel, constants)
     patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / kernel.work_items)
     read = ELEMENT_BYTES * kernel.tile_k * kernel.split_k * sum(patch)
     read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
@@ -371,7 +450,7 @@ def _load(
     whole = ELEMENT_BYTES * kernel.tile_k * (kernel.tile_m / kernel.cluster_n + kernel.tile_n / kernel.cluster_m)
     asked = (of_a + of_b) * (1.0 + lines * constants.off_lines + sectors * constants.off_sectors - constants.beyond)
     asked += constants.beyond * whole
-    spared = 1.0 - constants.shared if kernel.cluster_size == 1 else (1.0 - constants.shared) / 2
+    spared = _spared(kernel, constants)
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
     again_a, again_b = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
     asked -= spared * (of_a * again_a + of_b * again_b)

@@ -272,9 +272,8 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
         regime: burst or steady.
         context: isolated or chained.
     """
-    entries = list(entries)
     entry = best_entry(entries, problem, regime, context)
-    return modelled(entries, problem) if entry is None else served(entry, problem, regime, context)
+    return modelled(problem) if entry is None else served(entry, problem, regime, context)
 
 
 def best_entry(
@@ -310,12 +309,9 @@ def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, t
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(
-    entries: Iterable[TunedEntry], problem: GemmProblem, chip: Chip = SXM, finish: Finish | None = None
-) -> Pick:
-    """The model's choice for a GPU, the entries' configs among its candidates."""
-    configs = dict.fromkeys(without_pdl(entry.config) for entry in entries)
-    return Pick(choose(problem, filter(is_legal, configs), chip, finish), "model")
+def modelled(problem: GemmProblem, chip: Chip = SXM, finish: Finish | None = None) -> Pick:
+    """The model's choice from the menu for a GPU, as if the problem were untuned."""
+    return Pick(choose(problem, chip=chip, finish=finish), "model")
 
 
 def without_pdl(config: Kernel) -> Kernel:
@@ -324,12 +320,6 @@ def without_pdl(config: Kernel) -> Kernel:
         return config
     other = config.but(pdl=False)
     return other if is_legal(other) else config
-
-
-def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """The pick as if the problem were untuned."""
-    known = (problem, replace(problem, batch_invariant=False))
-    return modelled((entry for entry in entries if entry.problem not in known), problem)
 
 
 def results_root() -> Path:

@@ -94,7 +94,17 @@ def torch_mm(
         else:
             a, b = a.to(dtype), b.to(dtype)
     product = torch.mm(a, b, **asked)
-    return product if out is None else out
+    if out is not None:
+        return out
+    return product if out_dtype is None else product.to(out_dtype)  # autocast has chosen another
+
+
+def is_plain(*matrices: torch.Tensor) -> bool:
+    """Return True if matrices are dense ones of real numbers on a GPU, whose product a launch can repeat."""
+    return all(
+        type(one) in PLAIN and one.layout == torch.strided and one.is_cuda and one.is_floating_point() and one.numel()
+        for one in matrices
+    )
 
 
 def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:

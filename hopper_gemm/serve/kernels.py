@@ -21,7 +21,11 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES, Pick, slug
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None], LoadedKernel] = {}
-"""Loaded kernels, never dropped: a captured graph launches its kernel as long as the graph exists."""
+"""Loaded kernels. Their machine code is never unloaded, also when they are forgotten here: a captured graph launches
+its kernel as long as the graph exists."""
+
+_LOADED_MOST = 4096
+"""Most entries of ``_loaded``; beyond it all are forgotten."""
 
 
 class Mode(threading.local):
@@ -90,11 +94,15 @@ def kernel_for(
     """
     config = config or default_config(problem, device, finish)
     key = config, problem, device, finish
-    if key not in _loaded:
+    found = _loaded.get(key)
+    if found is None:
         with LOADING:
-            if key not in _loaded:
-                _loaded[key] = load(config, problem, finish=finish)
-    return _loaded[key]
+            found = _loaded.get(key)
+            if found is None:
+                if len(_loaded) >= _LOADED_MOST:
+                    _loaded.clear()
+                found = _loaded[key] = load(config, problem, finish=finish)
+    return found
 
 
 def default_config(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Kernel:
@@ -107,6 +115,11 @@ def default_config(problem: GemmProblem, device: int = 0, finish: Finish | None 
 def pick_for(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Pick:
     """:func:`default_config`, and where it comes from."""
     return _picked(problem, MODE.context, device, CHANGES.count, finish)
+
+
+def tables_for(device: int = 0) -> tuple[Table, ...]:
+    """The tuned tables that serve a device, in order."""
+    return _tables(_kind(device), CHANGES.count)
 
 
 @lru_cache(maxsize=4096)

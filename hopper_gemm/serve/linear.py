@@ -214,7 +214,7 @@ def _falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) 
     ours = POLICY.fallback == "never" or _invariant(batch_invariant)
     if traced(x, w):
         return not ours and x.dtype not in DTYPES and not torch.is_autocast_enabled(x.device.type)
-    if cast(x):
+    if cast(x, w):
         return False
     try:
         check_supported(x, w, None)
@@ -228,7 +228,7 @@ def _falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) 
 def _first(call: Call, key: Any) -> torch.Tensor:
     """A call that is not known: check everything, launch, and record the launch."""
     x, w, bias, activation, residual, scale, out_dtype, rule = call
-    if traced(x, w) or cast(x):
+    if traced(x, w) or cast(x, w):
         return _by_operator(call)
     refuse_others(x=x, w=w, bias=bias, residual=residual)
     check_linear(call)
@@ -265,7 +265,7 @@ def _gated_by_torch(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
 
 def _first_gated(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None, key: Any) -> torch.Tensor:
     """A gated call that is not known: check everything, launch, and record the launch."""
-    if traced(x, w_gate_up) or cast(x):
+    if traced(x, w_gate_up) or cast(x, w_gate_up):
         return _by_gated_operator(x, w_gate_up, batch_invariant)
     refuse_others(x=x, w_gate_up=w_gate_up)
     check_swiglu(x, w_gate_up)

@@ -18,13 +18,13 @@ from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import (
     DTYPES,
     UnsupportedError,
+    check_device,
     check_fit,
     check_memory,
     check_supported,
     refuse_foreign,
 )
-from hopper_gemm.serve.fallback import POLICY, launch_torch, torch_is_faster, torch_mm
-from hopper_gemm.serve.fallback import fallback as falling_back
+from hopper_gemm.serve.fallback import POLICY, checked, is_plain, launch_torch, torch_is_faster, torch_mm
 from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
 from hopper_gemm.serve.operands import copied_pair, extent, has_rows, reaches
 from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
@@ -92,8 +92,11 @@ def matmul(
     if is_dynamo_compiling():
         return _operator(a, b, out, out_dtype, config, batch_invariant, fallback)
     if fallback is not None:
-        with falling_back(fallback):
+        before, POLICY.fallback = POLICY.fallback, checked(fallback)  # the context manager takes longer
+        try:
             return matmul(a, b, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
+        finally:
+            POLICY.fallback = before
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
             return _operator(a, b, out, out_dtype, config, batch_invariant)
@@ -172,13 +175,16 @@ def _first(
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
-    if traced(a, b) or cast(a):
+    if traced(a, b) or cast(a, b):
         return _operator(a, b, out, out_dtype, config, batch_invariant)
     remembered = _known
     refuse_foreign(a, b, out, config)
     check_fit(a, b, out, out_dtype)
     if _falls_back(a, b, out, config is not None or batch_invariant):
-        return torch_mm(a, b, out, out_dtype)
+        product = torch_mm(a, b, out, out_dtype)
+        if product.dtype == a.dtype and is_plain(a, b, product) and len(remembered) < _KNOWN_MOST:
+            remembered[key] = (launch_torch, a.get_device(), extent(a), extent(b), extent(product))
+        return product
     if a.is_neg() or b.is_neg():
         plain = a.resolve_neg(), b.resolve_neg()
         return matmul(*plain, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
@@ -218,13 +224,13 @@ def _operator(
     which device it will run on is not known."""
     if traced(a, b):
         known = a.dtype in DTYPES or (fallback or POLICY.fallback) == "never" or batch_invariant or config is not None
-        falls_back = not known and a.dtype == b.dtype and not torch.is_autocast_enabled(a.device.type)
+        falls_back = not known and a.dtype == b.dtype and not cast(a, b)
     else:
         refuse_foreign(a, b, out, config)
-        falls_back = not cast(a) and _falls_back(a, b, out, config is not None or batch_invariant)
+        falls_back = _falls_back(a, b, out, config is not None or batch_invariant)
     if config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
-    if falls_back:
+    if falls_back and not cast(a, b):
         check_fit(a, b, out, out_dtype)
     if out is None:
         return torch_mm(a, b, None, out_dtype) if falls_back else mm(a, b, out_dtype, batch_invariant)
@@ -249,7 +255,10 @@ def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, ours
         UnsupportedError: the kernel cannot, and torch.mm may not.
     """
     try:
-        check_supported(a, b, out)
+        if cast(a, b):
+            check_device(a.device)
+        else:
+            check_supported(a, b, out)
     except UnsupportedError:
         if ours or POLICY.fallback == "never":
             raise
@@ -262,10 +271,15 @@ def traced(*tensors: Any) -> bool:
     return is_compiling() or any(isinstance(one, FakeTensor) for one in tensors)
 
 
-def cast(matrix: Any) -> bool:
-    """Return True if autocast changes the type of a matrix on a GPU."""
-    single = isinstance(matrix, torch.Tensor) and matrix.is_cuda and matrix.dtype == torch.float32
-    return single and torch.is_autocast_enabled("cuda")
+def cast(*operands: Any) -> bool:
+    """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
+    return any(
+        isinstance(one, torch.Tensor)
+        and one.dtype == torch.float32
+        and one.device.type in ("cuda", "cpu")
+        and torch.is_autocast_enabled(one.device.type)
+        for one in operands
+    )
 
 
 def _staged(

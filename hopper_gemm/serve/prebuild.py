@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hopper_gemm.compiler.pool import CompilePool
+from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import find, tables
+from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
@@ -23,7 +26,7 @@ class Prebuilt:
     """The kernels compiled ahead.
 
     Args:
-        kernels: that serve the problems; one kernel may serve several.
+        kernels: that serve the problems, or of the menu; one kernel may serve several problems.
         compiled: how many of them were not in the store before.
         failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too.
     """
@@ -34,50 +37,61 @@ class Prebuilt:
 
 
 def prebuild(
-    problems: Iterable[GemmProblem | tuple[int, int, int]],
+    problems: Iterable[GemmProblem | tuple[int, int, int] | tuple[GemmProblem, Finish]] = (),
     *,
+    menu: Iterable[tuple[str, str]] = (),
     context: str = "isolated",
     gpu: str | None = None,
     chip: Chip = SXM,
-    finishes: Sequence[Finish | None] = (None,),
     store: Path | None = None,
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
-    """Compile the kernels that ``matmul`` runs on problems, unless the store holds them.
+    """Compile the kernels that ``matmul`` runs on problems, unless the store holds them; or the whole menu, from which
+    it picks for every problem that nobody tuned.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
     compile; a script calls it below ``if __name__ == "__main__":``, as Python asks of whoever starts processes.
 
     Args:
-        problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k.
+        problems: :class:`hopper_gemm.GemmProblem`, batch-invariant ones included, or (m, n, k) of bf16 operands, both
+            contiguous along k.
+            With a finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
+            ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
+        menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
+            most.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
-        finishes: each with every problem: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
-            ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``; None
-            for ``matmul``.
         store: folder of compiled kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
         watch: told after each kernel how many are done, and of how many.
 
     Raises:
-        ValueError: sizes that are no problem, or another context.
+        ValueError: sizes that are no problem, another context, or no element type or layouts.
 
     Example:
         >>> hopper_gemm.prebuild([(tokens, 4096, 4096) for tokens in (1, 16, 256)])     # doctest: +SKIP
         Prebuilt(kernels=3, compiled=3, failed={})
+        >>> hopper_gemm.prebuild(menu=[("bf16", "kk"), ("bf16", "kn")])                 # doctest: +SKIP
     """
     if context not in CONTEXTS:
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     among = tables(None if gpu is None else slug(gpu))
-    asked = [filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)) for one in problems]
-    kernels = dict.fromkeys(
+    asked = [_with_finish(one) for one in problems]
+    served = [
         KernelId.of(find(among, one, context=context, chip=chip, finish=finish).config, one, finish=finish)
-        for one in dict.fromkeys(asked)
-        for finish in finishes
-    )
-    return build(list(kernels), store, workers, watch)
+        for one, finish in dict.fromkeys(asked)
+    ]
+    whole = [KernelId.of(one, GemmProblem(8, 8, 8, *types)) for types in menu for one in suited(*types)]
+    return build(list(dict.fromkeys([*served, *whole])), store, workers, watch)
+
+
+def _with_finish(one: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
+    """A problem within TMA's reach, and its finish, of what :func:`prebuild` takes."""
+    if isinstance(one, tuple) and len(one) == 2:
+        return one
+    return filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)), None
 
 
 def build(
@@ -89,7 +103,8 @@ def build(
     """Compile kernels, each given once, into a store that lacks them; arguments as for :func:`prebuild`."""
     folder = store or default_store()
     known = KernelStore(folder)
-    missing = [kernel for kernel in kernels if known.report(kernel) is None]
+    brought = store is None
+    missing = [one for one in kernels if known.report(one) is None and not (brought and shipped(one) is not None)]
     if not missing:
         return Prebuilt(len(kernels), 0)
     failed: dict[str, str] = {}

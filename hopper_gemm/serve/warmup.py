@@ -25,10 +25,9 @@ from hopper_gemm.serve.checks import DTYPES, check_device
 from hopper_gemm.serve.fallback import launch_torch
 from hopper_gemm.serve.kernels import MODE, chip_of, kernel_for, pick_for
 from hopper_gemm.serve.prebuild import build
-from hopper_gemm.serve.timer import isolated_seconds
 
-ROUNDS = 20
-"""Timed launches of each candidate."""
+ROUNDS, UNTIMED = 20, 2
+"""Timed launches of each candidate, and launches before these."""
 
 Problems = Iterable[GemmProblem | tuple[int, int, int]]
 
@@ -74,11 +73,13 @@ def warmup(
     all cores (a script calls this below ``if __name__ == "__main__":``, as Python asks of whoever starts processes).
 
     A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
-    rounds. The GPU should be idle otherwise.
+    rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second: 15 of 3 to 1500 rows
+    took 1.3 s on an NVIDIA H200.
 
     Args:
         what: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; or a model: its
-            ``torch.nn.Linear`` layers of bf16 or fp16.
+            ``torch.nn.Linear`` layers of bf16 or fp16. Sizes and layers are batch-invariant problems within
+            :func:`hopper_gemm.batch_invariant`.
         candidates: picks to time, the model's first choice among them; 1 only loads that.
         tokens: rows of the activations, with a model: one problem for each count and kind of layer.
         say: called with a line of progress for every problem; by default they go to stderr.
@@ -137,13 +138,14 @@ def _ready(candidates: int) -> int:
 
 
 def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[GemmProblem]:
+    rule = MODE.batch_invariant
     if not isinstance(what, torch.nn.Module):
-        return [one if isinstance(one, GemmProblem) else GemmProblem(*one) for one in what]
+        return [one if isinstance(one, GemmProblem) else GemmProblem(*one, batch_invariant=rule) for one in what]
     if not tokens:
         raise ValueError("tokens must be given with a model, such as (1, 128): the rows of its activations")
     weights = [layer.weight for layer in what.modules() if isinstance(layer, torch.nn.Linear)]
     return [
-        GemmProblem(rows, weight.shape[0], weight.shape[1], DTYPES[weight.dtype])
+        GemmProblem(rows, weight.shape[0], weight.shape[1], DTYPES[weight.dtype], batch_invariant=rule)
         for weight in weights
         if weight.dtype in DTYPES
         for rows in tokens
@@ -190,6 +192,35 @@ def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip:
     return _entry(problem, kernels[best], theirs, ours[best], device)
 
 
+def isolated_seconds(launches: Sequence[Callable[[], object]], rounds: int, l2_bytes: int) -> list[list[float]]:
+    """Seconds of every launch in each of some rounds, on the current stream of the current device, to rank picks.
+
+    The time between two events includes some microseconds beside the launch, the same for all, so that speedups of
+    short launches come out closer to 1. The study's timer (:mod:`hopper_gemm.tune.measure.timing`) is more exact.
+
+    A round runs each launch once, odd rounds in reverse. Before each, a copy reads and writes twice the L2: operands
+    are cold, another kernel runs between any two launches, and the host is ahead of the GPU while the copy runs.
+
+    Args:
+        launches: each starts work on the current stream.
+        rounds: timed.
+        l2_bytes: of the GPU's L2.
+    """
+    source, target = (torch.zeros(2 * l2_bytes, dtype=torch.uint8, device="cuda") for _ in range(2))
+    marks: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in launches]
+    for number in range(UNTIMED + rounds):
+        order = list(zip(launches, marks, strict=True))
+        for launch, noted in reversed(order) if number % 2 else order:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            target.copy_(source)
+            begin.record()
+            launch()
+            end.record()
+            noted.append((begin, end))
+    torch.cuda.synchronize()
+    return [[begin.elapsed_time(end) / 1e3 for begin, end in noted[UNTIMED:]] for noted in marks]
+
+
 def _entry(
     problem: GemmProblem, kernel: LoadedKernel, theirs: Sequence[float], ours: Sequence[float], device: int
 ) -> TunedEntry:
@@ -226,4 +257,4 @@ def _keep(entries: Sequence[TunedEntry], device: int) -> None:
 
 
 def _about(problem: GemmProblem) -> str:
-    return f"{problem} {problem.dtype} {problem.layouts}"
+    return f"{problem} {problem.dtype} {problem.layouts}{' batch-invariant' * problem.batch_invariant}"

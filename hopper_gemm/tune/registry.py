@@ -1,4 +1,4 @@
-"""What packages above the autotuner add to it.
+"""Additions to the autotuner by the packages above it.
 
 A package of ``hopper_gemm`` that adds something has a module ``extends``, which calls the functions of this module; the
 autotuner names none of them. :func:`load` imports those modules, once.

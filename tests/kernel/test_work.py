@@ -9,6 +9,7 @@ from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.kernel.work import Raster, Walk
+from hopper_gemm.model.rules.invariance import CUT, cuts
 
 CLUSTERS, MOST = 66, 64
 
@@ -80,6 +81,14 @@ def test_clusters_deal_out_the_parts_of_every_tile_which_are_neighbours_and_make
             ranges = [range(first, first + count) for _, _, first, count, *_ in items[tile * parts :][:parts]]
             assert [stage for one in ranges for stage in one] == list(range(k_tiles))
         assert {item[3] for item in items} <= {k_tiles // parts, -(-k_tiles // parts)}
+
+
+@pytest.mark.parametrize("parts", [4, 8])
+def test_parts_begin_where_the_rule_of_batch_invariance_says(parts):
+    walk = walking(parts)
+    for k in (8192, 8200, 8264, 20000):
+        items = [walk(1, -(-k // CUT), cluster)[0] for cluster in range(parts)]
+        assert tuple(first * CUT for _, _, first, *_ in items[1:]) == cuts(k, parts)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 16])

@@ -15,6 +15,7 @@ from hopper_gemm.model import lookup, tuned
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import CLUSTER, Table, find, tables
+from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import (
     CHANGES,
@@ -124,11 +125,9 @@ def test_entries_of_another_kind_of_gpu_serve_only_where_the_caller_accepts_them
     assert served("h100") == 64, "this kind's entry is preferred in that table"
 
 
-def test_the_model_knows_the_configs_of_tables_whose_entries_do_not_serve(monkeypatch):
-    asked = []
-    monkeypatch.setattr(tuned, "choose", lambda problem, more, *rest: asked.extend(more) or resolve(GemmConfig()))
-    find([Table((entry(192),), kind="h100")], PROBLEM)
-    assert asked == [entry(192).config]
+def test_where_no_entry_serves_the_model_picks_from_the_menu_alone():
+    """A config that only some table knows would have to be compiled."""
+    assert find([Table((entry(192),), kind="h100")], PROBLEM).config.compiled() in binaries()
 
 
 def test_without_a_gpu_the_recorded_entries_of_any_kind_serve_and_own_ones_do_not(places):
@@ -234,3 +233,33 @@ def test_beside_a_wheel_own_results_go_to_the_users_data_folder(monkeypatch, nam
 
 def test_in_a_checkout_own_results_lie_beside_the_recorded_ones():
     assert local_root() == ROOT / "results" / "local"
+
+
+INVARIANT = replace(PROBLEM, batch_invariant=True)
+
+
+def test_a_batch_invariant_problem_takes_the_plain_entry_that_reads_k_forward_or_can():
+    forward, reverse = entry(96), entry(96, config=replace(entry(96).config, reverse_k=True))
+    assert (pick([forward], INVARIANT).how, pick([forward], INVARIANT).config) == ("tuned", forward.config)
+    found = pick([reverse], INVARIANT)
+    assert (found.how, found.config, found.entry) == ("k forward", forward.config, reverse)
+    cut = entry(config=resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2)))
+    assert pick([cut], INVARIANT).how == "model"
+
+
+def test_an_entry_tuned_with_the_condition_serves_where_it_is_the_best_and_never_without(places):
+    own = entry(64, problem=INVARIANT, speedup=1.3)
+    write_tuned(places["own"], [own, entry(192, speedup=1.2)])
+    assert len(read_tuned(places["own"])) == 2
+    assert served() == 192
+    assert find(tables("h200"), INVARIANT).entry == own
+
+
+def test_a_table_of_before_the_condition_is_read_and_its_entries_stay_as_they_were(places):
+    path = places["own"]
+    write_tuned(path, [entry(96)])
+    before = path.read_text()
+    assert "batch_invariant" not in before
+    write_tuned(path, [entry(64, problem=INVARIANT)])
+    assert '"batch_invariant": true' in path.read_text()
+    assert json.loads(before)[0] in json.loads(path.read_text())

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from benchmarks.menu import SIZE, menu_of, text_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import choose, menu, promising, technique
-from hopper_gemm.model.predict import predict
-from hopper_gemm.model.problem import LAYOUTS, GemmProblem
+from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.menu import LONG, PACED, ROUNDS, binaries, choices, choose, menu, promising, technique
+from hopper_gemm.model.predict import lower_bound, predict
+from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, waves
+from tests.conftest import ROOT
 from tests.each import each
 
 SHAPES = [
@@ -28,16 +31,68 @@ SHAPES = [
 ]
 
 
-def test_every_config_of_the_menu_is_legal_and_resolved():
-    assert 300 < len(menu()) == len(set(menu()))
+def test_every_kernel_of_the_menu_is_legal_resolved_and_there_once():
+    assert len(binaries()) == len({one.compiled() for one in menu()}) <= 128
+    assert len(menu()) == len(set(menu()))
     assert all(is_legal(config) and config == resolve(config) for config in menu())
 
 
-@each("sizes, layouts", product(SHAPES, LAYOUTS))
-def test_every_problem_finds_a_config_that_runs_it(sizes, layouts):
+def test_most_of_the_menu_sums_a_row_of_the_product_in_the_same_order_whatever_the_other_rows():
+    plain = [one for one in binaries() if not one.reverse_k and not one.stream_k and one.split_k == 1]
+    assert len(plain) >= 64
+    assert {one.scheduler for one in plain} == {"static", "dynamic"}
+
+
+@each("sizes, dtype, layouts", product(SHAPES, DTYPES, LAYOUTS))
+def test_every_problem_finds_a_config_of_the_menu_that_runs_it(sizes, dtype, layouts):
     m, n, k = sizes
-    problem = GemmProblem(m if layouts[0] == "k" else -(-m // 8) * 8, n, k, layouts=layouts)
-    assert is_legal(choose(problem), problem)
+    problem = GemmProblem(m if layouts[0] == "k" else -(-m // 8) * 8, n, k, dtype, layouts)
+    found = choose(problem)
+    assert is_legal(found, problem)
+    assert found in menu()
+
+
+def test_the_ranked_kernels_are_different_binaries_and_begin_with_the_choice():
+    problem = GemmProblem(777, 4096, 4096)
+    found = choices(problem, 8)
+    assert len({one.compiled() for one in found}) == 8
+    assert found[0] == choose(problem)
+    times = [predict(one, problem).seconds for one in found]
+    assert times == sorted(times)
+
+
+def drawn(count):
+    """Problems with sides from 1 to 65536."""
+    rng = random.Random(3)
+    for _ in range(count):
+        m, n, k = (8 * max(1, round(2 ** (13 * rng.random()))) for _ in range(3))
+        yield GemmProblem(m - rng.randrange(8), n, k, layouts=rng.choice(("kk", "kn")))
+
+
+def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
+    for problem in drawn(40):
+        for kernel in random.Random(str(problem)).sample(menu(), 24):
+            assert lower_bound(kernel)(problem) <= predict(kernel, problem).seconds * (1 + 1e-12)
+
+
+def test_the_ranking_is_that_of_all_predictions():
+    """Static kernels below 150 us; from there on also those with the dynamic scheduler, and from 1 ms on paced ones."""
+    for problem in drawn(25):
+        seconds = {one: predict(one, problem).seconds for one in menu() if not pair_reasons(one, problem)}
+        shortest = min(value for one, value in seconds.items() if one.scheduler == "static")
+        least = {("static", False): 0.0, ("dynamic", False): ROUNDS, ("dynamic", True): LONG}
+        suited = [one for one in seconds if least[one.scheduler, one.pace > 0] <= shortest]
+        found = {}
+        for one in sorted(suited, key=lambda one: seconds[one] * (PACED if one.pace else 1)):
+            found.setdefault(one.compiled(), one)
+        assert choices(problem, 8) == list(found.values())[:8]
+        assert choose(problem) == next(iter(found.values()))
+
+
+@pytest.mark.results
+@pytest.mark.timeout(900)
+def test_the_menu_is_what_the_recorded_rows_give():
+    assert (ROOT / "hopper_gemm/model/menu.json").read_text() == text_of(menu_of(SIZE))
 
 
 def test_the_choice_fits_the_shape():
@@ -64,6 +119,13 @@ def test_a_config_that_is_faster_by_the_model_is_taken_from_those_given():
     best = choose(problem)
     odd = resolve(replace(GemmConfig(tile_m=256, tile_n=136, cluster_n=2)))
     assert choose(problem, [odd]) == min((best, odd), key=lambda config: predict(config, problem).seconds)
+
+
+def test_a_kernel_given_beside_the_menu_is_no_second_choice_of_the_same_binary():
+    problem = GemmProblem(777, 4096, 4096)
+    best = choose(problem)
+    found = choices(problem, 4, [best.but(swizzle=best.swizzle + 1)])
+    assert len({one.compiled() for one in found}) == 4
 
 
 def test_the_promising_keep_all_their_ways_to_launch():

@@ -221,6 +221,15 @@ def test_without_a_hopper_gpu_the_model_chooses_for_an_h200(gpus, monkeypatch):
     assert kernels.chip_of(0) == SXM == Chip(132, 60 * 2**20)
 
 
+def test_what_is_kept_of_loaded_kernels_has_a_bound(compiler, monkeypatch):
+    """A server meets thousands of row counts."""
+    monkeypatch.setattr(kernels, "_LOADED_MOST", 8)
+    for m in range(1, 41):
+        first = kernel_for(GemmProblem(m, 64, 64), 0, GemmConfig())
+        assert kernel_for(GemmProblem(m, 64, 64), 0, GemmConfig()) is first
+        assert len(kernels._loaded) <= 8
+
+
 def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
     monkeypatch.setattr(kernels, "load", lambda config, problem, finish: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -563,3 +564,22 @@ def test_a_change_of_the_tuned_tables_lets_later_calls_ask_for_their_kernel_agai
     hopper_gemm.matmul(a, b)
     hopper_gemm.matmul(a, b)
     assert len(launches.loaded) == 3
+
+
+def test_batch_invariance_is_part_of_the_problem_by_argument_or_by_the_threads_context(launches):
+    a, b = matrix(16, 24), matrix(8, 24).t()
+    hopper_gemm.matmul(a, b)
+    with hopper_gemm.batch_invariant():
+        hopper_gemm.matmul(a, b)
+        hopper_gemm.matmul(a, b, batch_invariant=False)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(hopper_gemm.matmul, a, b).result()
+    hopper_gemm.matmul(a, b, batch_invariant=True)
+    plain, asked = GemmProblem(16, 8, 24), GemmProblem(16, 8, 24, batch_invariant=True)
+    assert [problem for problem, _, _ in launches.made] == [plain, asked, plain, plain, asked]
+    assert [problem for _, problem in launches.loaded] == [plain, asked], "each is looked up once"
+
+
+def test_a_copied_operand_keeps_the_condition(launches):
+    hopper_gemm.matmul(within(13, 21), within(21, 9), batch_invariant=True)
+    assert launches.loaded[-1][1] == GemmProblem(13, 16, 24, layouts="kn", batch_invariant=True)

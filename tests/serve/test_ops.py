@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hopper_gemm
 from hopper_gemm.serve.ops import mm, mm_out
@@ -157,6 +158,67 @@ def test_an_output_that_shares_memory_is_refused():
     a = torch.randn(16, 16, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="must not share memory"):
         mm_out(a, a.t(), a)
+
+
+class Asked(TorchDispatchMode):
+    """Notes with which condition each product is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conditions: list[bool | None] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (mm, mm_out):
+            self.conditions.append(args[3] if len(args) > 3 else None)
+        return func(*args, **kwargs or {})
+
+
+def traced(call) -> list[bool | None]:
+    """The conditions of the products of a call on fake tensors, and of those of its gradients."""
+    with FakeTensorMode(), Asked() as asked:
+        a, b = recorded(*pair(24, 40, 16))
+        out = call(a, b)
+    with asked:
+        out.sum().backward()
+    return asked.conditions
+
+
+def test_batch_invariance_reaches_the_operator_and_its_gradients_and_an_argument_outweighs_the_context():
+    matmul = hopper_gemm.matmul
+    assert traced(matmul) == [False] * 3
+    assert traced(lambda a, b: matmul(a, b, batch_invariant=True)) == [True] * 3
+    with hopper_gemm.batch_invariant():
+        assert traced(lambda a, b: matmul(a, b, batch_invariant=False)) == [False] * 3
+
+    def within(a, b):
+        with hopper_gemm.batch_invariant():
+            return matmul(a, b)
+
+    assert traced(within) == [True] * 3
+    assert traced(lambda a, b: mm(a, b)) == [None, False, False]
+
+
+def test_a_compiled_call_follows_the_context_within_and_around_it():
+    asked: list[bool] = []
+
+    def backend(graph, _):
+        asked.extend(node.args[3] for node in graph.graph.nodes if node.target == mm)
+        return graph.forward
+
+    def both(a, b):
+        with hopper_gemm.batch_invariant():
+            first = hopper_gemm.matmul(a, b)
+        return first + hopper_gemm.matmul(a, b)
+
+    a, b = pair(24, 40, 16)
+    compiled = torch.compile(both, fullgraph=True, backend=backend)
+    compiled(a, b)
+    assert asked == [True, False]
+    with hopper_gemm.batch_invariant():
+        compiled(a, b)
+    assert asked == [True, False, True, True]
+    compiled(a, b)
+    assert len(asked) == 4, "compiled once for each"
 
 
 @pytest.mark.parametrize("name", ["hopper_gemm::mm", "hopper_gemm::mm_out"])

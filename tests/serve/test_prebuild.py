@@ -10,6 +10,7 @@ import hopper_gemm
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore
+from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import prebuild as module
 from hopper_gemm.serve.kernels import default_config
@@ -54,9 +55,18 @@ def test_the_kernels_of_the_problems_are_in_the_store_afterwards(pool, tmp_path)
 def test_kernels_with_a_finish_are_those_that_linear_and_swiglu_run(pool, tmp_path):
     finishes = [hopper_gemm.Finish(bias=True, activation="gelu"), hopper_gemm.Finish(activation="silu", gated=True)]
     problem = GemmProblem(4096, 4096, 4096)
-    assert hopper_gemm.prebuild([problem], finishes=finishes, store=tmp_path).compiled == 2
+    assert hopper_gemm.prebuild([(problem, one) for one in finishes], store=tmp_path).compiled == 2
     kernels = [KernelId.of(default_config(problem, 0, one), problem, finish=one) for one in finishes]
     assert all(KernelStore(tmp_path).report(kernel) is not None for kernel in kernels)
+
+
+def test_the_whole_menu_of_a_type_and_layouts_is_compiled_so_that_no_pick_is_left_out(pool, tmp_path):
+    done = hopper_gemm.prebuild(menu=[("bf16_fp32", "kn")], store=tmp_path)
+    assert done.kernels <= 128
+    for sizes in ((1, 4096, 4096), (777, 3584, 1024), (8192, 8192, 8192), (512, 512, 65536)):
+        kernel = KernelId.of(choose(GemmProblem(*sizes, "bf16_fp32", "kn")), GemmProblem(*sizes, "bf16_fp32", "kn"))
+        assert KernelStore(tmp_path).report(kernel) is not None or kernel.config.tile_n == 8
+    assert hopper_gemm.prebuild(menu=[("bf16_fp32", "kn"), ("bf16", "kn")], store=tmp_path).compiled > 64
 
 
 def test_what_the_store_holds_is_not_compiled_again(pool, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import SXM
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table, find, own_paths
 from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
@@ -150,6 +151,15 @@ def test_the_linear_layers_of_a_model_are_warmed_up_for_each_count_of_tokens(gpu
     assert [entry.problem for entry in done.timed] == [GemmProblem(rows, 520, 264) for rows in (16, 128)]
 
 
+def test_within_batch_invariance_the_kernels_of_its_rule_are_timed_and_serve_it_alone(gpu):
+    with hopper_gemm.batch_invariant():
+        done = hopper_gemm.warmup([(OTHER.m, OTHER.n, OTHER.k)], say=lambda line: None)
+    (entry,) = done.timed
+    assert entry.problem == replace(OTHER, batch_invariant=True)
+    assert is_legal(entry.config, entry.problem)
+    assert (kernels.pick_for(entry.problem).how, kernels.pick_for(OTHER).how) == ("warmup", "model")
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -202,6 +212,68 @@ def test_operands_lie_as_the_problem_says_and_have_its_types(monkeypatch):
         assert (a.shape, b.shape, out.shape) == ((16, 40), (24, 40), (16, 24))
         assert (a.is_contiguous(), b.is_contiguous()) == (layouts[0] == "k", layouts[1] == "k")
         assert (a.dtype, out.dtype) == (torch.float16, torch.float32)
+
+
+# Times by events ---------------------------------------------------------------------------
+
+
+class Clock:
+    """A GPU's clock: copies and launches move it, events read it."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now, self.log = 0.0, []
+        clock = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self):
+                self.at = clock.now
+
+            def elapsed_time(self, other):
+                return 1e3 * (other.at - self.at)
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: self.log.append("wait"))
+        monkeypatch.setattr(room.torch, "zeros", lambda size, dtype, device: Buffer(self, size))
+
+    def launch(self, name, seconds):
+        def run():
+            self.log.append(name)
+            self.now += seconds
+
+        return run
+
+
+class Buffer:
+    """A buffer whose copy takes a second."""
+
+    def __init__(self, clock, size) -> None:
+        self.clock, self.size = clock, size
+
+    def copy_(self, other):
+        assert self is not other
+        self.clock.log.append(f"copy {other.size}")
+        self.clock.now += 1.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_a_launch_is_timed_alone_behind_a_copy_of_twice_the_l2(clock):
+    launches = [clock.launch("ours", 0.25), clock.launch("theirs", 0.5)]
+    assert room.isolated_seconds(launches, 3, 100) == [[0.25] * 3, [0.5] * 3]
+    order = ["ours", "theirs", "theirs", "ours"]
+    expected = [
+        word
+        for number in range(5)
+        for one in (order[:2] if number % 2 == 0 else order[2:])
+        for word in ("copy 200", one)
+    ]
+    assert clock.log == [*expected, "wait"]
 
 
 # Rank of its entries -------------------------------------------------------------------------

@@ -23,6 +23,9 @@ Spec = dict[str, Any]
 CHOSEN = {"filter": "datum.place === place"}
 RAN = {"filter": "isValid(datum.trial)"}
 FIGURE = ".3f"
+WIDE = 1000
+"""Letters of an axis: a title with a line break is no valid expression."""
+
 CELLS_WITH_TEXT = 80
 """Cells of a map, at most, in which their figures are written."""
 
@@ -54,6 +57,8 @@ def charts(study: Study, rows: Sequence[Record]) -> list[Chart]:
             found.append(_rungs(study))
         else:
             found += [_map(study), _history(rows), _slices(rows), _importance(study)]
+    if study.stage("map"):
+        found.append(_problems(study))
     found += [_roofline(study), _energy(rows), _power(rows), _clock(rows)]
     return [chart for chart in found if chart is not None]
 
@@ -160,8 +165,8 @@ def _map(study: Study) -> Chart | None:
     most = max(Counter(cell["place"] for cell in cells).values(), default=0)
     if most < 2:
         return None
-    x = {"field": across, "type": "ordinal", "title": label(across), "axis": {"labelAngle": 0}}
-    y = {"field": down, "type": "ordinal", "title": label(down, 40)}
+    x = {"field": across, "type": "ordinal", "title": label(across, WIDE), "axis": {"labelAngle": 0}}
+    y = {"field": down, "type": "ordinal", "title": label(down, WIDE)}
     scale = {"type": "log", "scheme": "redblue", "domainMid": 1, "domain": [0.5, 2], "clamp": True}
     shown = _tips(down, across, "text", "speedup", "tflops", "time_us", "config", "reason")
     colour = {"field": "speedup", "type": "quantitative", "scale": scale, "legend": {"title": "speedup"}}
@@ -274,6 +279,30 @@ def _roofline(study: Study) -> Chart | None:
     }
     note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200, not on this board."
     return Chart("Roofline", note, spec)
+
+
+def _problems(study: Study) -> Chart | None:
+    """The best kernel of each problem of a map."""
+    ours = [{**point, "place": point["at"], "problem": point["place"]} for point in roofline(study)[0]]
+    values = [point for point in ours if point["who"] == "ours"]
+    if not values:
+        return None
+    x = _axis("gflop", "GFLOP of the problem", scale={"type": "log"}, axis={"format": "~s"})
+    y = _axis("speedup", "speedup of the best kernel", scale={"type": "log", "nice": False}, axis={"format": ".2f"})
+    colour = {"field": "intensity", "type": "quantitative", "scale": {"type": "log", "scheme": "viridis"}}
+    tips = _tips("problem", "speedup", "tflops", "intensity", "config")
+    spec = {
+        "data": {"values": values},
+        "transform": [CHOSEN],
+        "layer": [
+            {
+                "mark": {"type": "point", "filled": True, "size": 25, "opacity": 0.7},
+                "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips},
+            },
+            _even("y"),
+        ],
+    }
+    return Chart("Problems", "The best kernel of each problem over the baseline, by size.", spec, places_of(values))
 
 
 def _energy(rows: Sequence[Record]) -> Chart | None:

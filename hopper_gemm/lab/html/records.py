@@ -9,6 +9,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.roofline import POWER_LIMITED_FLOPS
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import PAIRS
 from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import launches, series
@@ -35,15 +36,16 @@ FIGURES = (
 DIGITS = 5
 """Significant digits of a figure on a page."""
 
-SHOWN_STAGES = ("sweep", "final", "compare")
+SHOWN_STAGES = ("sweep", "final", "compare", "map")
+"""Stages whose rows a page shows."""
 
 Record = dict[str, Any]
 
 
 def place_of(study: Study, group: Group) -> str:
-    """What a page shows at a time: of a sweep a problem, regime, context and kind of data; of a comparison a regime and
-    context."""
-    return f"{group.regime} {group.context}" if study.stage("compare") else group.place
+    """What a page shows at a time: of a sweep a problem, regime, context and kind of data; of a comparison or a map a
+    regime and context."""
+    return group.place if study.stage("sweep") else f"{group.regime} {group.context}"
 
 
 def records(study: Study) -> list[Record]:
@@ -51,7 +53,12 @@ def records(study: Study) -> list[Record]:
 
     ``place`` is that of :func:`place_of`, ``trial`` the number of a row that ran in the sweep of its place, ``best``
     the best speedup until then. Parameters in which no two rows differ are left out.
+
+    Raises:
+        ResultsError: the study has no such rows.
     """
+    if not study.stage(*SHOWN_STAGES):
+        raise ResultsError(f"{study.path} has no rows of a sweep, a comparison or a map; name another results folder")
     frame = rows_of(study, *SHOWN_STAGES)
     varied = [name for name in (*FIELDS, *PAIRS) if frame[name].nunique() > 1]
     found: list[Record] = []
@@ -110,13 +117,14 @@ def roofline(study: Study) -> tuple[list[Record], list[Record]]:
         each the two ends of a line with its name.
     """
     points = []
-    stages = ("sweep",) if study.stage("sweep") else ("compare",)
-    for group, part in groups(rows_of(study, *stages)):
+    stage = next(one for one in ("sweep", "compare", "map") if study.stage(one))
+    for group, part in groups(rows_of(study, stage)):
         best = best_row(part)
         if best is None:
             continue
         problem = group.problem
-        about = {"place": group.place, "intensity": rounded(problem.flop / problem.bytes)}
+        about = {"place": group.place, "intensity": rounded(problem.flop / problem.bytes), "gflop": problem.flop / 1e9}
+        about |= {"at": place_of(study, group), "speedup": rounded(best["speedup"]), "config": str(config_of(best))}
         points.append({**about, "who": "ours", "tflops": rounded(best["tflops"])})
         theirs = problem.flop / best["baseline_us"] / 1e6
         points.append({**about, "who": str(best["against"]), "tflops": rounded(float(theirs))})

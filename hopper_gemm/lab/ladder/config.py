@@ -121,7 +121,7 @@ class LadderConfig(GemmConfig):
 
     @property
     def specialised(self) -> bool:  # type: ignore[override]
-        """Whether a warpgroup of its own does the loading."""
+        """Return True if a warpgroup of its own does the loading."""
         return self.schedule != "multistage"
 
     def peeks(self, side: Side) -> bool:
@@ -129,7 +129,7 @@ class LadderConfig(GemmConfig):
         return self.stages != 1 and (self.peek is True or self.peek == side)
 
     def every_thread(self, side: Side) -> bool:
-        """Whether every thread of a side of the ring arrives on its barriers."""
+        """Return True if every thread of a side of the ring arrives on its barriers."""
         return self.arrivals in ("thread", side)
 
     @property

@@ -179,7 +179,7 @@ def pairings_table() -> str:
 
 
 def late_release() -> str:
-    """When a late release pays."""
+    """The rings in which a late release pays."""
     paired, every = pairings(), problems_of("one-consumer")
     ones = ran("one-consumer").query("tile == '128x128' and k_depth == 4")
     square = ones.set_index(["problem", "stages", "stagger"])["speedup"].unstack("stagger")

@@ -180,7 +180,7 @@ def relaxed() -> str:
 
 
 def phase_bit() -> str:
-    """Whether one phase bit for each role is enough."""
+    """Evidence that one phase bit for each role is enough."""
     return (
         "it is what the ring of this kernel does (index and phase), and what its [model](verification.md) runs through "
         "in every order of events: a slot is never waited for with the parity of another round"

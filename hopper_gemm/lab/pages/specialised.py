@@ -179,7 +179,7 @@ class _Specialise(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         text = ast.unparse(node)
-        gone = ("self._await_launch", "self._fall_behind", f"{OBSERVER}.", "filling.seen")
+        gone: tuple[str, ...] = ("self._await_launch", "self._fall_behind", f"{OBSERVER}.", "filling.seen")
         if self.known["config"].specialised:
             gone = (*gone, "self.load_first", "self.load_ahead")
         if self.known["config"].stores == "direct":

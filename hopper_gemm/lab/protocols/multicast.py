@@ -15,7 +15,7 @@ from itertools import product
 from typing import Literal
 
 from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
-from hopper_gemm.lab.protocols.ring import Barrier
+from hopper_gemm.lab.protocols.ring_protocol import Barrier
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from random import Random
 
 from hopper_gemm.lab.protocols import exploration
 from hopper_gemm.lab.protocols.exploration import Broken
-from hopper_gemm.lab.protocols.ring import OPERAND_BYTES, Barrier, Move, Protocol, RingStep
+from hopper_gemm.lab.protocols.ring_protocol import OPERAND_BYTES, Barrier, Move, Protocol, RingStep
 
 
 class RingMachine:

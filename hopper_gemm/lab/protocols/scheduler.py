@@ -3,10 +3,9 @@
 Mirrors :class:`hopper_gemm.kernel.work.DynamicWalk` and ``ReceivedWalk``, and the loops of ``HopperGemm._fill`` and
 ``_consume``: the producer of a cluster's first CTA takes numbers one ahead, passes them to the other producers through
 a mailbox of :data:`SLOTS` slots with full and empty barriers, and every producer hands them to its consumer beside the
-stages of the item. The ring itself is that of :mod:`hopper_gemm.lab.protocols.ring`; here a slot is full once every CTA
-of the
-cluster has loaded its share of it, and empty once the consumers of all have given it back. CTAs of a cluster begin
-together; any cluster may begin first, and no more than ``resident`` are under way at once.
+stages of the item. The ring itself is that of :mod:`hopper_gemm.lab.protocols.ring_protocol`; here a slot is full once
+every CTA of the cluster has loaded its share of it, and empty once the consumers of all have given it back. CTAs of a
+cluster begin together; any cluster may begin first, and no more than ``resident`` are under way at once.
 """
 
 from __future__ import annotations

@@ -66,10 +66,11 @@ class VerifyJob:
         of: the kind of kernel, with a circumstance.
         also: configs of other kernels that it needs.
 
-    ``judges`` are the modules that decide whether it went right.
+    ``judges`` are the modules that decide whether it went right; ``shrinks`` is True if a failure is made small.
     """
 
     judges: ClassVar[tuple[str, ...]] = JUDGES
+    shrinks: ClassVar[bool] = True
 
     pair: Pair
     circumstance: str = ""
@@ -172,7 +173,7 @@ class Harness:
                 first += [(job, [own[number] for number in left])] if left else []
             elif found is None or not found.rows:
                 rest.append((job, [shared]))
-            if found is not None and found.rows and _to_be_shrunk(found.row):
+            if found is not None and found.rows and _to_be_shrunk(job, found.row):
                 self._to_shrink.put((job, found.row))
         todo, deadline = [*first, *rest], time.monotonic() + (seconds or float("inf"))
         self._total = sum(len(ready) for _, ready in todo)
@@ -238,7 +239,7 @@ class Harness:
         about = {"code": code, "bits": bits, "board": board.uuid, "gpu": board.name}
         row = job.row(status, reason=reason, seconds=round(time.monotonic() - begun, 3), **about)
         self._add(row)
-        if _to_be_shrunk(row):
+        if _to_be_shrunk(job, row):
             self._to_shrink.put((job, row))
 
     def _next_failure(self) -> tuple[VerifyJob, VerifyRow] | None:
@@ -289,9 +290,9 @@ def _end(queues: Iterable[Ready]) -> None:
         one.put(None)
 
 
-def _to_be_shrunk(row: VerifyRow) -> bool:
-    """Return True if a row is of a failure on a GPU that was not made small yet."""
-    return row.status in WENT_WRONG and row.minimal is None
+def _to_be_shrunk(job: VerifyJob, row: VerifyRow) -> bool:
+    """Return True if a job's row is of a failure on a GPU that was not made small yet."""
+    return job.shrinks and row.status in WENT_WRONG and row.minimal is None
 
 
 def compile_all(kernels: Iterable[KernelId], store: Path, say: Callable[[str], None] = print) -> int:

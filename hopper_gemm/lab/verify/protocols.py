@@ -11,13 +11,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.lab.protocols import ring
+from hopper_gemm.lab.protocols import ring_protocol
 from hopper_gemm.lab.protocols.exploration import Broken
 from hopper_gemm.lab.protocols.ledger_model import LedgerModel
 from hopper_gemm.lab.protocols.multicast import MulticastCluster
 from hopper_gemm.lab.protocols.pace import Meetings
-from hopper_gemm.lab.protocols.ring import Protocol
 from hopper_gemm.lab.protocols.ring_machine import explore
+from hopper_gemm.lab.protocols.ring_protocol import Protocol
 from hopper_gemm.lab.protocols.scheduler import Launch
 from hopper_gemm.lab.verify.rows import CPU, Rows, VerifyRow, failed_before, judged, verifier_digest
 
@@ -90,7 +90,7 @@ def wanted() -> list[VerifyRow]:
 def digest() -> str:
     """A name for the models' sources."""
     found = hashlib.sha256()
-    for path in sorted(Path(ring.__file__).parent.glob("*.py")):
+    for path in sorted(Path(ring_protocol.__file__).parent.glob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 

@@ -23,7 +23,7 @@ WENT_WRONG = ("wrong_result", "timeout", "crash")
 """Statuses of a run on a GPU that gave no right result."""
 
 NOT_BUILT = ("spilled", "compile_error")
-"""Why a kernel was never launched."""
+"""Statuses of a kernel that was never launched."""
 
 FAILED = (*WENT_WRONG, *NOT_BUILT)
 

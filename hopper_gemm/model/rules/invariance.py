@@ -67,7 +67,8 @@ def _invariant(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     if kernel.reverse_k:
         yield "reverse_k adds every other tile of a CTA from the end of k; take reverse_k false"
     if kernel.split_k != parts:
-        yield f"n = {problem.n}, k = {problem.k} are added up in {parts} parts but split_k is {kernel.split_k}"
+        added = f"n = {problem.n}, k = {problem.k} are added up in {parts} parts but split_k is {kernel.split_k}"
+        yield f"{added}; take split_k {parts}"
     elif cuts(problem.k, parts, kernel.tile_k) != cuts(problem.k, parts):
         yield f"stages of {kernel.tile_k} cut k = {problem.k} elsewhere than stages of {CUT}; take k_depth 4"
 

@@ -1,4 +1,4 @@
-"""Which parameters go together: tile order, loads, stores, split-K, epilogue chunks."""
+"""Rules on parameters that depend on each other: tile order, loads, stores, split-K, epilogue chunks."""
 
 from __future__ import annotations
 

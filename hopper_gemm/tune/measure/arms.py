@@ -68,7 +68,7 @@ def rmsnorm(sms: int) -> Launch:
 
 
 SPACERS: dict[str, Callable[[int], Launch]] = {"touch": touch, "rmsnorm": rmsnorm}
-"""What makes a spacer, for a GPU's number of SMs. Results are taken with ``touch``; the other one must agree with it
+"""Makers of a spacer, for a GPU's number of SMs. Results are taken with ``touch``; the other one must agree with it
 in which side is faster."""
 
 
@@ -119,7 +119,7 @@ class Arm:
         return self._graphs[span]
 
     def stretched(self, *spans: float) -> float:
-        """How many times longer than asked graphs take together, where launches are long; else 1."""
+        """The factor by which graphs take longer than asked together, where launches are long; else 1."""
         return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
 
     def _captured(self, launches: int) -> Graph:

@@ -28,11 +28,11 @@ from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
 from hopper_gemm.tune.measure.race import ALONE, Look, Race, hopeless
 from hopper_gemm.tune.measure.statistics import speedup
-from hopper_gemm.tune.measure.timing import Timer, Timing, host_times
+from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import Workload, make_workload
 
 TRIES = 3
-"""How often a timing that something voided is taken again before it is called unstable."""
+"""Number of times that a voided timing is taken again before it is called unstable."""
 
 ENERGY_US = 150.0
 """Time of a launch from which on its energy is reported in the isolated context, where the spacer's is in it: there
@@ -71,7 +71,7 @@ class Laps:
 
 @dataclass
 class Scene:
-    """What is kept of a problem from point to point.
+    """The state of a problem that is kept from point to point.
 
     Args:
         workload: the matrices on which launches are timed.
@@ -200,27 +200,6 @@ class Bench:
         again = tuple(one.recipe for one in chosen.finalists if one.recipe)
         return Outcome("ok", "", figures, samples, chosen.candidate.recipe, again, laps.seconds)
 
-    def host_times(self, problem: GemmProblem) -> dict[str, float]:
-        """Median host microseconds of a launch, each into a given output: ``torch.mm``, ``hopper_gemm.matmul``, and
-        ``kernel``, the loaded kernel alone.
-
-        Args:
-            problem: a tiny one, so that the GPU's work is shorter than the host's.
-        """
-        from hopper_gemm import fallback, matmul
-        from hopper_gemm.model.lookup import find, tables
-
-        kernel = self._kernel(find(tables(self.device.slug), problem).config, problem)
-        first = make_workload(problem, l2_bytes=0).sets[0]
-        a, b, right, out = first.a, first.b, first.b.t(), first.ours
-        calls = {
-            "torch.mm": lambda: torch.mm(a, right, out=out),
-            "hopper_gemm.matmul": lambda: matmul(a, right, out=out),
-            "kernel": lambda: kernel(a, b, out),
-        }
-        with fallback("never"):
-            return host_times(calls, torch.cuda.synchronize)
-
     # -----------------------------------------------------------------------------------------
 
     def _at(self, point: Point) -> Scene:
@@ -237,7 +216,8 @@ class Bench:
         return self._scene
 
     def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
-        """What is launched: the kernel, or where TMA cannot reach the matrices what matmul does, copies and all."""
+        """The launched function: the kernel, or where TMA cannot reach the matrices what matmul does, copies and
+        all."""
         key = config, problem
         if key not in self._kernels:
             while len(self._kernels) >= KEPT:
@@ -263,7 +243,7 @@ class Bench:
                 able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
                 if not able:
                     raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
-                chosen = choose(able, watch)
+                chosen = choose(able, watch, asked.care)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]

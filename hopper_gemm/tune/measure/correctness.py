@@ -1,4 +1,4 @@
-"""Is the product right: every element, against fp32, and the same bits twice."""
+"""Check of a product: every element, against fp32, and the same bits twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ k = 65,536, less than a third of what is allowed there. A wrong element is off b
 
 @dataclass(frozen=True)
 class Correctness:
-    """What a check found.
+    """The result of a check.
 
     Args:
         rel_err: relative Frobenius error against fp32; NaN where elements were not written. Against a product of

@@ -23,7 +23,7 @@ class NoHopperError(RuntimeError):
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What identifies the GPU in results.
+    """The GPU's identity in results.
 
     Args:
         name: as the driver gives it.
@@ -212,7 +212,7 @@ class Telemetry:
 
     @property
     def harm(self) -> str | None:
-        """What voids the measurement, if anything did."""
+        """The event that voids the measurement, if there was one."""
         return next((text for bit, text in HARMFUL_REASONS.items() if self.reasons & bit), None)
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""How a point is timed, and what comes back: the protocols of the two regimes, and the outcome of a measurement.
+"""Timing of a point and its result: the protocols of the two regimes, and the outcome of a measurement.
 
 burst: the GPU rests, a short warm-up, then some milliseconds timed. The power cap's slow loop, a tenth of a second,
 never closes; this is what a lone call in a model sees.
@@ -47,7 +47,7 @@ class Burst:
 
     @property
     def of_spacer(self) -> Burst:
-        """How the spacer alone is timed between the two sides: a quarter as long, and without a rest of its own."""
+        """Protocol of the spacer alone between the two sides: a quarter as long, and without a rest of its own."""
         return replace(self, rest=0.0, warm=self.warm / 4, timed=self.timed / 4)
 
 
@@ -76,7 +76,7 @@ class Steady:
 
     @property
     def of_spacer(self) -> Steady:
-        """How the spacer alone is timed between the two sides: one short slice."""
+        """Protocol of the spacer alone between the two sides: one short slice."""
         return replace(self, settle=self.slice / 10, window=self.slice / 5, slice=self.slice / 5)
 
 

@@ -21,7 +21,7 @@ class Look(NamedTuple):
 
 
 class Race(NamedTuple):
-    """When a config is dropped, and which one it is compared with.
+    """Rule of dropping configs: the looks, and the config that is compared with.
 
     Args:
         looks: when to drop it, in this order, where it is hopeless beside the leader.
@@ -51,8 +51,8 @@ def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
 
 
 def even(finals: Sequence[Ratio], noise: float) -> list[int]:
-    """Which finals may be the best, the greatest median first: those whose intervals reach the leader's within the
-    noise floor. One is a unique best; of several none is.
+    """Indices of the finals that may be the best, the greatest median first: those whose intervals reach the leader's
+    within the noise floor. One is a unique best; of several none is.
 
     Args:
         finals: measured alike, in fresh processes.

@@ -57,5 +57,5 @@ def speedup(samples: Sequence[Sample], seed: int = 0) -> Ratio:
 
 
 def noise_floor(control: Ratio) -> float:
-    """What an A/A control says about the smallest difference worth a word: how far it or its interval strays from 1."""
+    """The smallest difference worth a word by an A/A control: how far it or its interval strays from 1."""
     return max(abs(control.low - 1.0), abs(control.high - 1.0))

@@ -30,7 +30,7 @@ search that drops configs after one pair dropped nearly all."""
 
 @dataclass(frozen=True)
 class Timing:
-    """What one timing of one arm gave.
+    """The result of one timing of one arm.
 
     Args:
         us: microseconds per launch; one figure per slice.
@@ -110,7 +110,7 @@ class Timer:
         self._idle_since = time.perf_counter()
 
     def telemetry(self, protocol: Protocol) -> Telemetry:
-        """What watches the GPU during timings; power is read in steady state alone."""
+        """The telemetry of the GPU during timings; power is read in steady state alone."""
         return Telemetry(self._uuid, energy=isinstance(protocol, Steady))
 
     def time(

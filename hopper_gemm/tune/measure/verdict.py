@@ -1,4 +1,4 @@
-"""What measurements on several boards allow to be said. Pure functions, without torch or a GPU.
+"""Verdicts on measurements of several boards. Pure functions, without torch or a GPU.
 
 The model: a measurement p of entry e on board b gives ln(speedup) = mu[e] + B[e, b] + W[e, b, p]. B, normal with
 standard deviation *between*, is how the board suits our kernel more or less than the baseline's: the same for every
@@ -41,7 +41,7 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.
 
 @dataclass(frozen=True)
 class Component:
-    """How far measurements of one entry lie apart, standard deviations as fractions.
+    """The spread of measurements of one entry, standard deviations as fractions.
 
     Args:
         most_us: upper end of the class of duration.
@@ -201,7 +201,7 @@ def coverage(measured: Iterable[Measured]) -> tuple[Coverage, ...]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of an entry.
+    """The verdict of a check on an entry.
 
     Args:
         status: ``"held"``, ``"fallen"``, or ``"unsure"`` where more pairs, or a quieter GPU, must decide.

@@ -1,4 +1,4 @@
-"""Where the figures of a sweep come from: GPUs of this host, workers of other hosts, or a recorded study."""
+"""The source of a sweep's figures: GPUs of this host, workers of other hosts, or a recorded study."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Source:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What provenance says of it; of GPUs that are still to join, no name."""
+        """Its keys of the provenance; of GPUs that are still to join, no name."""
         if self.recorded is not None:
             return about_record(self.recorded)
         return {"gpu": {"name": self.gpus[0].name if self.gpus else ""}, "kernel": kernel_digest()}

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
-from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
-from hopper_gemm.tune.measure.protocol import Outcome, Protocol
+from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.measure.race import ALONE, Race
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.parameters import HOST_FIELDS, all_values
@@ -28,7 +27,7 @@ NAMED = ("control", "compare")
 
 @dataclass(frozen=True)
 class LaunchCounter:
-    """What counts launches, in processes of its own; it blocks, and has the GPU to itself.
+    """A counter of launches, in processes of its own; it blocks, and has the GPU to itself.
 
     Args:
         count: takes points, the GPU and the folder of kernels; returns the counts of each point. A function of a
@@ -46,7 +45,7 @@ class Task:
 
     Args:
         points: what is measured.
-        method: a protocol times them, a counter counts a launch of each, ``"host"`` takes the host time of a launch.
+        method: a protocol times them, a counter counts a launch of each.
         stage: of the rows.
         process: number of the fresh process, noted with each pair.
         child: name of the process that measures them, which has measured nothing of another name; any where empty.
@@ -59,7 +58,7 @@ class Task:
     """
 
     points: tuple[Point, ...]
-    method: Protocol | LaunchCounter | Literal["host"]
+    method: Protocol | LaunchCounter
     stage: str = "sweep"
     process: int = 0
     child: str = ""
@@ -93,8 +92,8 @@ class Task:
         return replace(self, points=tuple(point for point in self.points if point != row.point))
 
 
-Request = tuple[Literal["describe", "prepare", "measure", "host_times"], dict[str, Any]]
-"""What a measuring child is asked: a step, and its arguments by name; but for the first they are those of
+Request = tuple[Literal["describe", "prepare", "measure"], dict[str, Any]]
+"""A request to a measuring child: a step, and its arguments by name; but for the first they are those of
 :class:`hopper_gemm.tune.measure.bench.Bench`."""
 
 
@@ -112,8 +111,7 @@ def measuring(store: Path | None, seed: int) -> Handler:
         step, arguments = request
         if step == "describe":
             return asdict(bench().device), missing(**arguments)
-        found = getattr(bench(), step)(**arguments)
-        return Outcome("ok", figures=found) if step == "host_times" else found
+        return getattr(bench(), step)(**arguments)
 
     return handle
 
@@ -127,7 +125,7 @@ def naming() -> Handler:
 
 @dataclass(frozen=True)
 class Rig:
-    """What a worker is made of. Tests make it of other parts; all are module-level functions, since they travel.
+    """The parts of a worker. Tests replace them; all are module-level functions, since they travel.
 
     Args:
         find: a GPU by its index among the visible ones, without a CUDA context.
@@ -142,7 +140,7 @@ class Rig:
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker of a run is told.
+    """The settings of a run, sent to every worker.
 
     Args:
         study: its name.
@@ -214,8 +212,8 @@ Event = Joined | Said | Begun | Row | Left
 
 @lru_cache(4096)
 def launch_key(point: Point) -> tuple[Any, ...]:
-    """What two points must share, beside their machine code, to be one measurement."""
-    kernel = resolve(point.config)
+    """Values that two points of equal machine code must share to be one measurement."""
+    kernel = point.config
     values = all_values(point.config)
     host = tuple(values[name] for name in HOST_FIELDS)
     about = (point.problem, point.regime, point.context, point.against, point.data)

@@ -22,7 +22,7 @@ those of others."""
 
 
 def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep, measuring: bool = False) -> str:
-    """What keeps a GPU busy, in one line: processes that hold a context on it, other than this one and its descendants,
+    """A line on what keeps a GPU busy: processes that hold a context on it, other than this one and its descendants,
     or a utilisation of :data:`BUSY_PERCENT` with no process listed. Empty where it is idle or NVML does not tell.
 
     Args:
@@ -76,7 +76,7 @@ def _ours(pid: int) -> bool:
 
 
 def _asked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What NVML answers; None where it cannot, or may not."""
+    """The answer of NVML; None where it cannot, or may not."""
     try:
         return function(*arguments)
     except pynvml.NVMLError:

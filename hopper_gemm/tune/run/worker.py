@@ -19,7 +19,6 @@ from typing import Any
 from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
@@ -182,7 +181,7 @@ class Worker:
         self._tell(self._described())
 
     def _described(self) -> Joined:
-        """What the measuring child says of the GPU and of baselines.
+        """Ask the measuring child to describe the GPU and the baselines.
 
         Raises:
             NoHopperError: the GPU cannot be used.
@@ -232,7 +231,7 @@ class Worker:
         return Outcome("timeout" if reply.kind == "timeout" else "crash", reply.error)
 
     def _following(self, task: Task, index: int) -> Point | None:
-        """What is likely to be measured next in this process."""
+        """The point that is likely to be measured next in this process."""
         if index + 1 < len(task.points):
             return task.points[index + 1]
         later = (other for other in self._queue.values() if other.child == task.child and self._compiled(other))
@@ -317,8 +316,6 @@ class Worker:
 
 def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
     """The request to the measuring child for a point, and the seconds that it may take."""
-    if task.method == "host":
-        return ("host_times", {"problem": point.problem}), RUN_SECONDS
     assert not isinstance(task.method, LaunchCounter)
     asked = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
     known = {"following": following, "finalists": task.finalists.get(point.against, ())}
@@ -354,16 +351,16 @@ def _kernel_of(point: Point, observer: str) -> KernelId:
 
 
 def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
-    """What compiling tells of a point, by column."""
-    figures: dict[str, Any] = {"smem_bytes": resolve(point.config).smem_bytes}
+    """Figures of a point that compiling gives, by column."""
+    figures: dict[str, Any] = {"smem_bytes": point.config.smem_bytes}
     if built.report is not None:
         figures |= {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions", "code")}
     return figures
 
 
 def serialised(point: Point, built: Built) -> str:
-    """What a measured kernel's row should say beside its figures, if anything."""
-    most, told = resolve(point.config).wgmma_waits, built.reason
+    """A remark for a measured kernel's row, empty if there is none."""
+    most, told = point.config.wgmma_waits, built.reason
     if built.report is None or built.report.wgmma_waits <= most:
         return told
     waits = f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"

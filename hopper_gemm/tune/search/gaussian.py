@@ -19,7 +19,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Covariance:
-    """How alike figures at two places are.
+    """Covariance of the figures at two places.
 
     Args:
         groups: the parameter behind each column of a place.
@@ -66,7 +66,7 @@ class Covariance:
 
 
 class Posterior:
-    """What is expected at some places, as others become known one by one. A new one costs a product of a vector with a
+    """Expectation at some places, as others become known one by one. A new one costs a product of a vector with a
     matrix; figures may change at any time.
 
     Args:

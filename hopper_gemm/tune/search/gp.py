@@ -126,7 +126,7 @@ class Gp(LegalSampler):
         self._posterior = Posterior(self._kernel, self._where[self._some], known)
 
     def _observations(self, off: dict[int, float]) -> list[int]:
-        """What is modelled of all that is known."""
+        """The modelled figures of all known configs."""
         if len(off) <= OBSERVATIONS:
             return list(off)
         order = sorted(off, key=lambda number: off[number])
@@ -157,7 +157,7 @@ class Gp(LegalSampler):
 
 
 def _slope(predicted: np.ndarray, losses: np.ndarray) -> float:
-    """How far the prediction is to be believed: 1 where nothing speaks against it."""
+    """Trust in the prediction: 1 where nothing speaks against it."""
     if len(losses) < 2:
         return 1.0
     p, y = predicted - predicted.mean(), losses - losses.mean()

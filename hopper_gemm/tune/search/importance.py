@@ -1,4 +1,4 @@
-"""Which parameters a search's figures hang on."""
+"""The importance of each parameter for a search's figures."""
 
 from __future__ import annotations
 

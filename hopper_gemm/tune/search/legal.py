@@ -77,7 +77,8 @@ class LegalSpace:
         return int(free[np.abs(self.places[free] - wanted).sum(axis=1).argmin()])
 
     def coordinates(self, config: GemmConfig) -> np.ndarray:
-        """Where a config of any space would lie in this one; a word that is not known here lies between all others."""
+        """Return the place of a config of any space in this one; a word that is not known here lies between all
+        others."""
         parts = []
         for name, scaled in zip(self.names, self._scaled, strict=True):
             values, value = self.categories[name], _value(config, name)

@@ -1,4 +1,4 @@
-"""What a search looks for: the fastest config, the one that takes the least energy, or what lies between them."""
+"""The objectives of a search: the fastest config, the one that takes the least energy, or what lies between them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Objective:
 
     @property
     def pareto(self) -> bool:
-        """Whether there are two."""
+        """Return True if there are two figures."""
         return len(self.names) > 1
 
     def values(self, figures: Mapping[str, Any]) -> list[float] | None:

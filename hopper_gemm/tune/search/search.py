@@ -1,4 +1,4 @@
-"""What to measure next: for each place an Optuna study whose sampler proposes legal configs, within a budget.
+"""The search: for each place an Optuna study whose sampler proposes legal configs, within a budget.
 
 The studies live in memory and are made anew from the rows at every start: what has a row is answered, nothing else is.
 """
@@ -81,7 +81,7 @@ class Search:
 
     @property
     def finished(self) -> bool:
-        """Whether the budget is used up or everything was measured; false where ``most`` cut it short."""
+        """Return True if the budget is used up or everything was measured; False where ``most`` cut it short."""
         return not any(place.open for place in self._places)
 
     def propose(self, worker: str = "") -> Point | None:
@@ -137,7 +137,7 @@ class Search:
     # -----------------------------------------------------------------------------------------
 
     def _grouped(self, legal: Sequence[Point]) -> list[_Place]:
-        """What each study is about: for each of its configs the points that it is judged by."""
+        """The subject of each study: for each of its configs the points that it is judged by."""
         across = self._spec.across
         grouped: dict[str, dict[GemmConfig, list[Point]]] = {}
         problems: dict[str, set[GemmProblem]] = {}
@@ -210,7 +210,7 @@ class Search:
 
 @dataclass
 class _Place:
-    """What one sampler searches.
+    """The space of one sampler.
 
     Args:
         name: of the place.
@@ -268,13 +268,13 @@ class _Place:
         self.done.add(number)
 
     def values(self, rows: Sequence[Row]) -> list[float] | None:
-        """What is looked for, of a config's rows; None where it did not run."""
+        """The objective's figures from a config's rows; None where it did not run."""
         figures = joint(rows, self.across)
         return None if figures is None else self.objective.values(figures)
 
 
 def earlier_rows(folder: Path, gpu: str) -> list[Row]:
-    """What an earlier study found, for a warm start.
+    """The results of an earlier study, for a warm start.
 
     Args:
         folder: of the study; a relative one is looked for here and in the checkout.

@@ -167,7 +167,7 @@ class FileLock:
             os.close(handle)
 
     def taken(self) -> str | None:
-        """What the holder noted, without leaving a trace; None where nobody holds it."""
+        """The holder's note, without leaving a trace; None where nobody holds it."""
         import fcntl
 
         try:

@@ -48,7 +48,7 @@ class StudyFolder:
         self.about: dict[str, Any] | None = None
         self._names = NAMES
         self.remark = ""
-        """What the user should know of the rows that were found."""
+        """A remark for the user on the rows that were found."""
         if path.exists() and not path.is_dir():
             raise ResultsError(f"{path} is a file; name a folder with --out")
         if not path.is_dir():
@@ -158,7 +158,7 @@ class StudyFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the rows are those with which the study was finished."""
+        """Return True if the rows are those with which the study was finished."""
         said = (self.about or {}).get("finished")
         return said is not None and said["rows"] == len(self.rows)
 

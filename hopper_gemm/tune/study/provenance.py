@@ -1,4 +1,4 @@
-"""Where figures come from: everything a reader needs to trust or repeat them."""
+"""Provenance of figures: everything a reader needs to trust or repeat them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROVENANCE = "provenance.json"
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
 
 Rule = Callable[[Any], str]
-"""What a value must be, in words; empty where it is that."""
+"""Says in words what a value must be; empty where it is that."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ TEXT, MAYBE_TEXT = _is("text", str), _is("text or null", str, type(None))
 INTEGER, NUMBER = _is("an integer", int), _is("a number", int, float)
 
 MOMENT = "%Y-%m-%d %H:%M UTC"
-"""How a time is written."""
+"""Format of a time."""
 
 
 def _moment(value: Any) -> str:
@@ -132,7 +132,7 @@ SHAPE = Object(
     },
     ("schema_version", "study", "source", "created", "gpu", "spec"),
 )
-"""What readers take from the file; keys that no reader takes may hold anything."""
+"""Shape of what readers take from the file; keys that no reader takes may hold anything."""
 
 
 def checked(about: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def checked(about: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _mistakes(value: Any, shape: Any, place: str) -> Iterator[str]:
-    """What is wrong with a value, or with a part of it, by the place of the part."""
+    """Mistakes in a value and its parts, by place."""
     got = f"is a {type(value).__name__}"
     if isinstance(shape, Object):
         if not isinstance(value, dict):

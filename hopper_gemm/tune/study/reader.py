@@ -63,7 +63,8 @@ def read_study(folder: Path) -> Study:
 
 
 def lost_rows(folder: Path, about: Mapping[str, Any], rows: Sequence[Row], digest: str) -> str:
-    """How many rows of a finished study are gone, in words; empty where none is, and of a study that is not finished.
+    """The number of rows that a finished study lost, in words; empty where none is, and of a study that is not
+    finished.
 
     Args:
         folder: of the study.

@@ -23,7 +23,8 @@ SUM = "crc"
 """Last column of a file: CRC-32 of the line of column names, a line break and the row's values. A row that was changed
 or torn, or that stands under other names than it was written under, is told from a whole one."""
 
-PROBLEM, WAY = ("m", "n", "k", "dtype", "layouts"), ("regime", "context", "against", "data")
+PROBLEM = ("m", "n", "k", "dtype", "layouts", "batch_invariant")
+WAY = ("regime", "context", "against", "data")
 """Columns of a point: its problem, and how that is measured, in the order of the point's fields."""
 
 ORIGIN = ("study", "source", "gpu", "board")
@@ -67,12 +68,12 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether it has figures."""
+        """Return True if the row has figures."""
         return self.status == "ok"
 
     @property
     def key(self) -> RowKey:
-        """What tells it from the other rows of its study. The noise floor is one row for each board."""
+        """Key of the row among those of its study. The noise floor is one row for each board."""
         return RowKey(self.stage, self.point, self.process, self.board if self.stage == "control" else "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Row:
 
 
 class RowKey(NamedTuple):
-    """What tells a row from the others of its study; ``board`` only where it does."""
+    """Key of a row among those of its study; ``board`` only where rows differ by it."""
 
     stage: str
     point: Point
@@ -110,7 +111,7 @@ class RowKey(NamedTuple):
 
 
 def figures_of(status: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row of a status may carry: timings and counts only where it is ok."""
+    """The figures that a row of a status may carry: timings and counts only where it is ok."""
     allowed = CARRIED if status == "ok" else [name for name in CARRIED if name not in FIGURES]
     return {name: figures[name] for name in allowed if as_text(figures.get(name))}
 
@@ -136,7 +137,7 @@ class RowParser:
         for name, known in (("status", STATUSES), ("stage", STAGES)):
             if texts[name] not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)} but got {texts[name][:40]!r}")
-        if missing := [name for name in PROBLEM if not texts[name]]:
+        if missing := [name for name in PROBLEM if name in REQUIRED and not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
         problem = self._made(GemmProblem, PROBLEM, texts)
         subject = self._made(_config, FIELDS, texts) if texts.get("tile_m") else texts["against"]

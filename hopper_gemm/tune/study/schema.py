@@ -33,9 +33,9 @@ STAGES = {
     "final": "the best points again, in fresh processes",
     "control": "the baseline against itself: the noise floor",
     "compare": "the chosen config against one baseline, in one process",
+    "map": "a kernel of the menu on a problem of a map",
     "check": "the recorded kernel against today's",
     "counters": "one launch under the profiler, or metered",
-    "host": "host time of a launch",
 }
 
 Kind = Literal["text", "integer", "number", "flag"]
@@ -74,6 +74,7 @@ IDENTITY = (
     Column("k", "integer", "depth of the product"),
     Column("dtype", "text", "bf16 or fp16, of operands and output; bf16_fp32 or fp16_fp32: operands, then output"),
     Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
+    Column("batch_invariant", "flag", "true if a row's bits may not depend on m; false where the column is missing"),
     Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
     Column("regime", "text", "burst or steady"),
     Column("context", "text", "isolated: another kernel between any two launches; chained: back to back"),
@@ -108,7 +109,7 @@ TIMED = (
     Column("rel_err", "number", "relative Frobenius error of our product against fp32"),
     Column("baseline_rel_err", "number", "of the baseline's"),
 )
-"""What a timing gives."""
+"""Figures of a timing."""
 
 COUNTED = (
     Column("tensor_active_hw", "number", "percent of cycles with the tensor cores at work, as the profiler counts it"),
@@ -128,13 +129,17 @@ COUNTED = (
     Column("producer_wait_pct", "number", "cycles that the producer waited for a slot, percent of its cycles"),
     Column("consumer_wait_pct", "number", "cycles that the consumers waited for a slot, percent of their cycles"),
 )
-"""What the profiler and the kernel's own meter give."""
+"""Figures of the profiler and of the kernel's own meter."""
 
 ABOUT = (
     Column("baseline_kernel", "text", "kernel that the baseline ran"),
     Column("candidates", "integer", "ways of the baseline among which its fastest was chosen"),
     Column("choice", "text", "the one chosen, in the baseline's words"),
-    Column("how", "text", "how our config was picked: tuned, other regime, other context, model"),
+    Column(
+        "how",
+        "text",
+        "how our config was picked: tuned, other regime, other context, k forward, model; map: pick N, drawn",
+    ),
     Column("tuned_on", "text", "the problem, regime and context that it was tuned for"),
     Column("registers", "integer", "registers per thread at launch"),
     Column("wgmma", "integer", "wgmma instructions in the code"),
@@ -157,9 +162,9 @@ CARRIED = (
     *FIGURES,
     *(name for name in NAMES[NAMES.index("baseline_kernel") : NAMES.index("source")]),
 )
-"""What a row says of a measurement, beside its status."""
+"""Columns of a measurement, beside its status."""
 
-REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED))
+REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED, "batch_invariant"))
 """Columns that every file has."""
 
 PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}

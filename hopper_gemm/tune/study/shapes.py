@@ -5,19 +5,32 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import limit_seconds
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.spec import ProblemSection, SpecError, lines_of, read_toml
 
 
 class ShapeSection(ProblemSection):
-    """One problem of a list; as in a sweep, and whether it belongs to the steady regime too."""
+    """One problem of a list, as in a sweep.
+
+    Args:
+        steady: it belongs to the steady regime too.
+        part: of the map: sizes that people run, log-uniform ones, or ragged ones.
+        family: the model or public list that its size is from.
+        held_out: nothing is fitted to it.
+        search: the map's whole space is searched on it.
+    """
 
     steady: bool = False
+    part: Literal["", "people", "uniform", "ragged"] = ""
+    family: str = ""
+    held_out: bool = False
+    search: bool = False
 
 
 class Shapes(BaseModel):
@@ -62,3 +75,72 @@ def read_shapes(path: Path | None = None) -> Shapes:
         return Shapes(**read_toml(path))
     except ValidationError as error:
         raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "a list of problems"))) from None
+
+
+STRATA = (4e-6, 8e-6, 30e-6, 150e-6, float("inf"))
+"""Ends of the strata by torch.mm's time, seconds: a stratum begins where the one before it ends."""
+
+TORCH_LAUNCH_SECONDS = 1.3e-6
+"""Time of torch.mm beyond the roofline, about: from 64 us on the roofline alone is within 10 % of most recorded times,
+below it torch.mm takes 1 to 4 us longer."""
+
+
+def stratum_of(seconds: float) -> int:
+    """Index of the stratum of a time of torch.mm.
+
+    Example:
+        >>> [stratum_of(us * 1e-6) for us in (3, 4, 200)]
+        [0, 1, 4]
+    """
+    return next(index for index, end in enumerate(STRATA) if seconds < end)
+
+
+def expected_seconds(problem: GemmProblem) -> float:
+    """Time of torch.mm before anything is measured: the roofline and a launch. It sorts problems into strata; figures
+    are told by measured times."""
+    return limit_seconds(problem) + TORCH_LAUNCH_SECONDS
+
+
+class HeldOut(BaseModel):
+    """Problems that nothing is fitted to: whole families of models, and an octave of m * n * k in every stratum.
+
+    Args:
+        weights: (n, k) of a layer's weights, by model. A problem is held out that multiplies such a weight or its
+            transpose, or computes its gradient (layouts ``mn``), whoever else uses that size.
+        octaves: for each stratum of :data:`STRATA` the exponent e: m * n * k from 2^e up to 2^(e + 1) is held out
+            where torch.mm is expected to take a time of that stratum.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: dict[str, tuple[tuple[int, int], ...]]
+    octaves: Annotated[tuple[int, ...], Field(min_length=len(STRATA), max_length=len(STRATA))]
+
+    def has(self, problem: GemmProblem) -> bool:
+        """Return True if a problem is held out."""
+        m, n, k = problem.m, problem.n, problem.k
+        sizes = {(n, k), (k, n), *([(m, n)] if problem.layouts == "mn" else [])}
+        if any(pair in sizes for pairs in self.weights.values() for pair in pairs):
+            return True
+        return octave_of(problem) == self.octaves[stratum_of(expected_seconds(problem))]
+
+
+def octave_of(problem: GemmProblem) -> int:
+    """Exponent e of the octave, 2^e <= m * n * k < 2^(e + 1)."""
+    return (problem.m * problem.n * problem.k).bit_length() - 1
+
+
+def read_held_out(path: Path | None = None) -> HeldOut:
+    """Read what is held out.
+
+    Args:
+        path: of the file, or None for sweeps/shapes/held_out.toml.
+
+    Raises:
+        SpecError: no such file, not TOML, or not such a list.
+    """
+    path = path or suite_file().with_name("held_out.toml")
+    try:
+        return HeldOut(**read_toml(path))
+    except ValidationError as error:
+        raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "what is held out"))) from None

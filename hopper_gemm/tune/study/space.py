@@ -26,14 +26,15 @@ MOST = 2_000_000
 
 
 def problem_label(problem: GemmProblem) -> str:
-    """The sizes of a problem, with its type and layouts where they are not bf16 and kk.
+    """The sizes of a problem, with its type and layouts where they are not bf16 and kk, and a word if it is
+    batch-invariant.
 
     Example:
         >>> problem_label(GemmProblem(16, 6144, 4096, "fp16"))
         '16x6144x4096 fp16'
     """
     others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
-    return " ".join([str(problem), *others])
+    return " ".join([str(problem), *others, *["batch-invariant"] * problem.batch_invariant])
 
 
 def place_of(point: Point) -> str:
@@ -79,7 +80,7 @@ def rungs(spec: SweepSpec) -> list[Rung]:
 
 
 def count(spec: SweepSpec) -> int:
-    """How many choices a spec has, enumerating none: of its grids, times what each is measured on."""
+    """The number of choices of a spec, enumerating none: of its grids, times what each is measured on."""
     configs = 0
     for alone in spec.each():
         choices = [map(len, _axes(grid).values()) for grid in (alone.space, *alone.grids, *alone.known)]
@@ -112,7 +113,7 @@ def points(spec: SweepSpec) -> dict[Point, str]:
 
 @dataclass(frozen=True)
 class Space:
-    """What a study may measure.
+    """The points that a study may measure.
 
     Args:
         points: that get a row, with the reasons why they cannot run; none where they can.

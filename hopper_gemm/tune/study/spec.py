@@ -80,13 +80,14 @@ class _Section(BaseModel):
 
 
 class ProblemSection(_Section):
-    """One problem: m, n, k, and optionally dtype and layouts."""
+    """One problem: m, n, k, and optionally dtype, layouts and batch_invariant."""
 
     m: Size
     n: Size
     k: Size
     dtype: str = "bf16"
     layouts: str = "kk"
+    batch_invariant: bool = False
 
     @model_validator(mode="after")
     def _is_problem(self) -> ProblemSection:
@@ -95,7 +96,7 @@ class ProblemSection(_Section):
 
     def problem(self) -> GemmProblem:
         """The problem in the model's type."""
-        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts)
+        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
 
 
 class SearchedProblem(ProblemSection):
@@ -131,8 +132,8 @@ class SteadySection(_Section):
 
 
 class FinalSection(_Section):
-    """How the best of each problem and regime is measured again: in fresh processes, so many pairs in each, with so
-    many seconds of rest before each timing of a burst."""
+    """Finals, in which the best of each problem and regime is measured again: in fresh processes, so many pairs in
+    each, with so many seconds of rest before each timing of a burst."""
 
     best: Annotated[int, Field(ge=0, le=1000)] = 1
     processes: Count = 3
@@ -147,7 +148,7 @@ class FinalSection(_Section):
 
 
 class BudgetSection(_Section):
-    """When a search has looked long enough; no limit where nothing stands.
+    """The budget of a search; no limit where nothing stands.
 
     Args:
         trials: configs to measure of each problem and regime, those that already have a row counted.
@@ -174,7 +175,7 @@ class RaceSection(_Section):
 
 
 class TableSection(_Section):
-    """Which columns of the results span the published table, and which its facets where the picture has any."""
+    """Columns of the results that span the published table, and its facets where the picture has any."""
 
     rows: str = "tile_m"
     cols: str = "k_depth"
@@ -310,12 +311,12 @@ class SweepSpec(_Section):
 
     @property
     def sampled(self) -> bool:
-        """Whether a sampler chooses what is measured, instead of every point in turn."""
+        """Return True if a sampler chooses what is measured, instead of every point in turn."""
         return self.sampler != "exhaustive"
 
     @property
     def skips(self) -> bool:
-        """Whether points that a rule refuses get no row."""
+        """Return True if points that a rule refuses get no row."""
         return self.skip_illegal or self.sampled
 
 

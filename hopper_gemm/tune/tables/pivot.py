@@ -17,7 +17,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
-from hopper_gemm.tune.study.row import ResultsError, as_text
+from hopper_gemm.tune.study.row import PROBLEM, ResultsError, as_text
 from hopper_gemm.tune.study.schema import BY_NAME, NAMES, PAIRS
 from hopper_gemm.tune.study.space import place_of, problem_label
 
@@ -44,6 +44,7 @@ class Group:
     k: int
     dtype: str
     layouts: str
+    batch_invariant: bool
     data: str
     regime: str
     context: str
@@ -52,13 +53,14 @@ class Group:
     @property
     def problem(self) -> GemmProblem:
         """The problem that the rows share."""
-        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts)
+        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
 
     @property
     def title(self) -> str:
         """Heading: problem, type, regime, context; the rest only where it is unusual."""
         usual = {"layouts": "kk", "data": "normal", "against": "cublas"}
         unusual = [getattr(self, name) for name, value in usual.items() if getattr(self, name) != value]
+        unusual += ["batch-invariant"] * self.batch_invariant
         return ", ".join([f"{self.m} x {self.n} x {self.k} {self.dtype}", self.regime, self.context, *unusual])
 
     @property
@@ -111,7 +113,7 @@ def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
     """The problem of a frame's row."""
-    return GemmProblem(*(plain(row[name]) for name in ("m", "n", "k", "dtype", "layouts")))
+    return GemmProblem(**{name: plain(row[name]) for name in PROBLEM})
 
 
 def short_label(config: GemmConfig) -> str:

@@ -141,6 +141,7 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         for (problem, *rest), rows in parts.items():
             unusual = [word for word in (problem.dtype, problem.layouts, *rest) if word not in USUAL]
+            unusual += ["batch-invariant"] * problem.batch_invariant
             path = target if len(parts) == 1 else _named(target, "-".join([str(problem), *unusual]))
             write_json(path, results(study, rows))
             written.append(path)

@@ -23,6 +23,7 @@ from hopper_gemm.tune.study.schema import COUNTED, NAMES
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
+from hopper_gemm.tune.tables.mapped import MAP_LEGEND, by_stratum, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
 from hopper_gemm.tune.tables.pivot import (
     GROUP,
@@ -180,7 +181,7 @@ def view(
     Raises:
         ResultsError: there is nothing of that kind, or a name is no column.
     """
-    stage = "sweep" if study.stage("sweep") else "compare"
+    stage = next((name for name in ("sweep", "compare") if study.stage(name)), "map")
     every = study.stage(stage)
     wanted = {name: word for name, word in (asked or {}).items() if word is not None}
     kept = [row for row in every if all(str(getattr(row.point, name)) == word for name, word in wanted.items())]
@@ -190,10 +191,13 @@ def view(
         raise ResultsError(f"{study.path} has no such problem, regime and context; it has {known}")
     pivoted = (rows, cols, value) != (None, None, "speedup")
     frame = rows_of(replace(study, rows=tuple(kept)), stage)
-    if stage == "compare":
+    if stage != "sweep":
         if pivoted:
-            own = "is a comparison, with a table of its own"
+            own = f"is a {'comparison' if stage == 'compare' else 'map'}, with a table of its own"
             raise ResultsError(f"{study.path} {own}; leave out --rows, --cols and --value")
+        if stage == "map":
+            table = TextTable("by the time of torch.mm", "torch.mm takes", by_stratum(mapped(kept)), (MAP_LEGEND,))
+            return View(study, [table], tidy(frame), {"map": table.cells.to_dict("index")})
         records = cells(kept)
         tables = [_baselines(records, *place) for place in dict.fromkeys((r["regime"], r["context"]) for r in records)]
         found = frame.drop_duplicates(list(GROUP), keep="last")

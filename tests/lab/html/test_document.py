@@ -12,11 +12,11 @@ import vl_convert
 from hopper_gemm.lab.html.charts import charts
 from hopper_gemm.lab.html.document import VEGA_LITE, document
 from hopper_gemm.lab.html.records import records
-from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.reader import Study, read_study
 from tests.command import run
 from tests.conftest import ROOT
 from tests.each import each
-from tests.tune.tables.making import row, write_study
+from tests.tune.tables.making import ABOUT, row, write_study
 
 EVIL = "</script><img src=x onerror=alert(1)><!-- & \"quoted\" 'too'"
 SWEPT = [row(tile_m=256, speedup=1.25), row(tile_m=128, speedup=0.5), row("illegal", "exceeds smem", tile_m=64)]
@@ -66,6 +66,19 @@ def test_every_row_of_a_study_is_on_its_page(tmp_path, kind):
     assert set(data["columns"]) <= set(data["fields"])
 
 
+def test_a_map_has_a_point_for_each_problem(tmp_path):
+    rows = [row(stage="map", sizes=(64, 64, k), tile_m=tile) for k in (64, 128) for tile in (64, 128)]
+    study = Study(tmp_path, tuple(rows), ABOUT)
+    (problems,) = (one for one in charts(study, records(study)) if one.title == "Problems")
+    assert [point["problem"].split()[0] for point in problems.spec["data"]["values"]] == ["64x64x64", "64x64x128"]
+
+
+def test_a_study_without_rows_to_show_is_an_error_of_one_line(tmp_path):
+    done = run("report", str(write_study(tmp_path, row(stage="host"))))
+    assert done.returncode == 2
+    assert "has no rows of a sweep, a comparison or a map" in done.stderr
+
+
 def test_the_best_so_far_never_falls_and_counts_only_what_ran(tmp_path):
     study = read_study(write_study(tmp_path, *SWEPT))
     assert [(one.get("trial"), one.get("best")) for one in records(study)] == [(1, 1.25), (2, 1.25), (None, None)]
@@ -84,12 +97,12 @@ def test_no_text_of_a_study_becomes_an_element_or_a_script(tmp_path):
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", script) == []
 
 
-RECORDED = ("seed-table", "suite", "ladder", "suite/tune", "steady/steady-i")
+RECORDED = ("seed-table", "suite", "ladder", "suite/tune", "steady/steady-i", "neighbours/walk")
 
 
 @pytest.mark.results
 @each("name", RECORDED, ids=str)
-def test_every_chart_of_a_recorded_study_is_a_valid_specification(name):
+def test_every_chart_of_a_recorded_study_is_drawn(name):
     study = read_study(ROOT / "results/h200" / name)
     rows = records(study)
     found = charts(study, rows)
@@ -99,7 +112,7 @@ def test_every_chart_of_a_recorded_study_is_a_valid_specification(name):
     for chart in found:
         whole = {"data": {"values": rows}, **chart.spec}
         whole["params"] = [{"name": "place", "value": rows[0]["place"]}, *chart.spec.get("params", [])]
-        assert vl_convert.vegalite_to_vega(whole, vl_version=VEGA_LITE)["marks"]
+        assert "<path" in vl_convert.vegalite_to_svg(whole, vl_version=VEGA_LITE)
         assert "datum.place === place" in json.dumps(chart.spec) or chart.title == "Roofline"
 
 

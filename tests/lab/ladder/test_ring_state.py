@@ -9,7 +9,7 @@ from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.lab.ladder.gemm import STATES
-from hopper_gemm.lab.protocols.ring import place
+from hopper_gemm.lab.protocols.ring_protocol import place
 from tests.each import each
 
 COUNT = 60

@@ -9,8 +9,8 @@ from math import ceil
 import pytest
 
 from hopper_gemm.lab.protocols.exploration import Broken
-from hopper_gemm.lab.protocols.ring import Barrier, Fault, Protocol
 from hopper_gemm.lab.protocols.ring_machine import ORDERS, explore, run
+from hopper_gemm.lab.protocols.ring_protocol import Barrier, Fault, Protocol
 from hopper_gemm.model.rules.shape import STAGGER_MAX
 from tests.each import each
 from tests.lab.protocols.broken import failing

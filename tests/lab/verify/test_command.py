@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import typer
 
 from hopper_gemm.cli import app
 from hopper_gemm.lab.protocols.ledger_model import LedgerModel
-from hopper_gemm.lab.verify import protocols
+from hopper_gemm.lab.verify import batches, protocols
+from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.harness import Harness
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure import device
 
 
@@ -37,6 +41,7 @@ def test_without_a_hopper_gpu_it_says_so(capsys, monkeypatch, tmp_path):
         (["--gpus", "0,x"], "--gpus must be indices"),
         (["--cpu", "--report", "nowhere/page.md"], "make nowhere first"),
         (["--cpu", "--seconds", "20"], "leave --seconds out"),
+        (["--batch-invariant", "--cpu"], "leave out --cpu and --fixed"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(capsys, tmp_path, arguments, message):
@@ -91,3 +96,30 @@ def test_a_failed_protocol_fails_the_same_command_again(capsys, monkeypatch, tmp
         assert json.loads(capsys.readouterr().out)["failed"] == 1
     rows = (tmp_path / "rows.jsonl").read_text()
     assert len(rows.splitlines()) == 1
+
+
+def test_batch_invariance_is_compared_and_a_kernel_with_other_bits_fails_the_command(capsys, monkeypatch, tmp_path):
+    pair = Pair(GemmConfig(tile_m=64), GemmProblem(batches.BATCH, 64, 64, batch_invariant=True), 1)
+    jobs = [batches.InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu") for seed in (1, 2)]
+    status = {"status": "ok"}
+
+    def fake(self, jobs, seconds):
+        assert seconds == 7
+        for job in jobs:
+            self.rows.add(job.row(status["status"], reason="m = 7: 1 row", board="GPU-0"))
+
+    monkeypatch.setattr(device, "find_hopper", lambda index=0: device.GpuId(index, "H", f"GPU-{index}"))
+    monkeypatch.setattr(Harness, "run", fake)
+    monkeypatch.setattr(batches, "jobs", lambda seed, tables, chip: jobs)
+    counts = [batches.TorchCount("", 64, 64, "bf16", "kk", 7, rows) for rows in (0, 3)]
+    monkeypatch.setattr(batches, "torch_counts", lambda board, seed: counts)
+    asked = ("--batch-invariant", "--out", tmp_path, "--seconds", 7, "--json")
+    assert run(*asked) == 0
+    told = json.loads(capsys.readouterr().out)
+    equal = sum(batches.comparisons(job.pair) for job in jobs)
+    assert told == {"equal": equal, "failed": 0, "torch_outputs": 2, "torch_changed": 1}
+    assert "| its own | 2 | 1 | 14 | 3 |" in (tmp_path / "report.md").read_text()
+    status["status"] = "wrong_result"
+    assert run(*asked) == 1
+    assert json.loads(capsys.readouterr().out)["failed"] == 2
+    assert "m = 7: 1 row" in (tmp_path / "report.md").read_text()

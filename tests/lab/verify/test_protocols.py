@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hopper_gemm.lab.protocols.ledger_model import LedgerModel
-from hopper_gemm.lab.protocols.ring import Protocol
+from hopper_gemm.lab.protocols.ring_protocol import Protocol
 from hopper_gemm.lab.verify import protocols
 from hopper_gemm.lab.verify.protocols import models, moments, verify_protocols
 from hopper_gemm.lab.verify.rows import Rows, VerifyRow, read_rows

@@ -2,12 +2,12 @@
 
 import gc
 
-from hopper_gemm.lab.counters import question
+from hopper_gemm.lab.counters import counting_question
 from hopper_gemm.tune.run import task
 from tests.tune.run import fakes
 
 task.Rig.__init__.__defaults__ = (fakes.find, fakes.measuring, fakes.naming, fakes.compiling)
-question.KINDS.update(fakes.COUNTERS)
+counting_question.KINDS.update(fakes.COUNTERS)
 
 
 def lose_scheduler(*_):

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.lab.counters.question import KINDS, Counting, folder_of
+from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, HostTimes, choose, problems_of
+from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, choose, problems_of
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.questions.tune import Options, question
 from hopper_gemm.tune.run.task import Joined
@@ -159,15 +160,6 @@ def test_problems_are_given_one_after_the_other_or_as_a_list():
     assert len(problems_of(None, (), "steady")[2]) == 5
     with pytest.raises(ValueError, match="or as a list with --shapes, not both"):
         problems_of(Path("x"), [1, 2, 3], "burst")
-
-
-def test_the_host_time_is_one_measurement():
-    executor = Instant()
-    executor.row = lambda task, point, board: task.row(point, board, "ok", figures={"kernel": 3.0})
-    times = HostTimes()
-    run(times, executor)
-    assert times.times == {"kernel": 3.0}
-    assert [task.method for _, task in executor.tasks] == ["host"]
 
 
 # --- counters
@@ -352,6 +344,19 @@ def test_the_space_of_tune_holds_what_a_search_needs():
     assert question([small], Options(trials=5)).budget.seconds is None
 
 
+@pytest.mark.parametrize("sizes", [(2048, 2048, 2048), (512, 512, 65536)])
+def test_a_batch_invariant_problem_is_searched_among_the_kernels_of_its_rule(sizes):
+    problem = GemmProblem(*sizes, batch_invariant=True)
+    (spec,) = question([problem], Options(trials=10)).each()
+    known, some = begun_with(spec), spec.model_copy(update={"grids": spec.grids[-2:], "keep": 20})
+    assert any(is_legal(config, problem) for config in known)
+    assert not any(config.reverse_k for config in known)
+    legal = [point.config for point in space_of(some).legal]
+    assert legal
+    assert all(is_legal(config, problem) for config in legal)
+    assert spec.name == f"tune-{problem}-burst-batch-invariant"
+
+
 @pytest.mark.parametrize("context", ["isolated", "chained"])
 def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(context):
     problem, stranger = GemmProblem(2048, 2048, 2048), GemmProblem(2048, 2048, 2049 + 7)
@@ -406,6 +411,17 @@ def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_pat
     assert found.runner_up is not None
     assert found.winner.speedup >= found.runner_up.speedup
     assert found.winner.config != found.runner_up.config
+
+
+def test_a_batch_invariant_search_writes_an_entry_of_its_own_from_rows_that_say_so(tmp_path):
+    problem = GemmProblem(1024, 1024, 1024, batch_invariant=True)
+    out = tmp_path / "h200" / "tune"
+    run_sweep(question([problem], Options(trials=6, finals=2)), out)
+    (entry,) = read_tuned(out.parent / FILE)
+    assert entry.problem == problem
+    assert is_legal(entry.config, problem)
+    assert {row.point.problem for row in read_study(out).rows} == {problem}
+    assert pick([entry], problem).how == "tuned"
 
 
 def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):

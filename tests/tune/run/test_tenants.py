@@ -87,7 +87,7 @@ def test_a_gpu_is_busy_only_if_every_look_finds_it_so(monkeypatch):
     assert len(waited) == 2 * (LOOKS - 1)
 
 
-@pytest.mark.parametrize("command", [["check"], ["compare", "64", "64", "64"], ["compare", "--host"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["check"], ["compare", "64", "64", "64"]], ids=" ".join)
 def test_check_and_compare_refuse_a_busy_gpu_unless_it_may_be_shared(shared, monkeypatch, capsys, tmp_path, command):
     ran = []
     monkeypatch.setattr(running, "run", lambda *asked: ran.append(asked))

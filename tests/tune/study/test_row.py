@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -32,8 +33,9 @@ def read_back(line):
         Row(POINT, "ok", "", FIGURES, SAMPLES, study="s", gpu="NVIDIA H200", board="GPU-1"),
         Row(Point(POINT.problem, "cublas"), "ok", "", FIGURES, SAMPLES, "control"),
         Row(POINT, "timeout", 'killed, "twice", after 60 s', {"registers": 8}, process=2, stage="final"),
+        Row(replace(POINT, problem=replace(POINT.problem, batch_invariant=True)), "ok", "", FIGURES),
     ],
-    ids=["measured", "control", "killed"],
+    ids=["measured", "control", "killed", "batch-invariant"],
 )
 def test_a_row_is_the_same_after_its_line(row):
     line = row.line()
@@ -68,7 +70,8 @@ def test_the_noise_floor_is_a_row_for_each_board_and_nothing_else_is():
 def test_a_parameter_without_a_column_stands_at_its_default():
     """So rows that were recorded before there was the parameter still read."""
     row = Row(POINT, "ok", "", FIGURES)
-    record = {name: value for name, value in row.as_dict().items() if name not in ("scheduler", "rotate_k")}
+    newer = ("scheduler", "rotate_k", "batch_invariant")
+    record = {name: value for name, value in row.as_dict().items() if name not in newer}
     assert parsed(record).point == POINT
 
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections import Counter
 
 import pytest
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.study.shapes import read_held_out, read_shapes
 from hopper_gemm.tune.study.spec import SpecError
 from tests.conftest import ROOT
 
-spec = importlib.util.spec_from_file_location("draw", ROOT / "sweeps/shapes/draw.py")
-draw = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(draw)
+
+def loaded(name):
+    """A script beside the lists."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"sweeps/shapes/{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+draw, drawn_map = loaded("draw"), loaded("map")
 SIDE_MAX, SIDE_MIN, SKINNY_MAX, drawn, drawn_file = (
     getattr(draw, name) for name in ("SIDE_MAX", "SIDE_MIN", "SKINNY_MAX", "drawn", "drawn_file")
 )
 
-LISTS = sorted((ROOT / "sweeps/shapes").glob("*.toml"))
+LISTS = sorted(path for path in (ROOT / "sweeps/shapes").glob("*.toml") if path.stem != "held_out")
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -93,3 +102,41 @@ def test_problems_carry_type_and_layouts(tmp_path):
     path = tmp_path / "list.toml"
     path.write_text('name = "x"\nproblems = [{ m = 8, n = 16, k = 24, dtype = "fp16", steady = true }]')
     assert read_shapes(path).of_regime("steady") == (GemmProblem(8, 16, 24, "fp16"),)
+
+
+@pytest.fixture(scope="module")
+def mapped():
+    """The map's list."""
+    return read_shapes(ROOT / "sweeps/shapes/map.toml").problems
+
+
+def test_the_committed_map_is_what_its_seed_gives():
+    assert (ROOT / "sweeps/shapes/map.toml").read_text() == drawn_map.map_file()
+
+
+def test_the_map_has_600_problems_that_people_run_250_uniform_and_150_ragged(mapped):
+    assert Counter(one.part for one in mapped) == {"people": 600, "uniform": 250, "ragged": 150}
+
+
+def test_the_map_marks_what_is_held_out_and_searches_all_of_it(mapped):
+    held = read_held_out()
+    assert all(one.held_out == held.has(one.problem()) for one in mapped)
+    assert all(one.search for one in mapped if one.held_out)
+    assert sum(one.held_out for one in mapped) <= 150
+    assert sum(one.search for one in mapped) == 200
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layouts", "held"),
+    [
+        ((777, 4608, 3584), "kk", True),  # forward
+        ((777, 3584, 4608), "kn", True),  # gradient of the activations
+        ((4608, 3584, 4096), "mn", True),  # gradient of the weight
+        ((4608, 3584, 2000), "kk", False),
+        ((4096, 4096, 4096), "kk", False),
+        ((256, 256, 256), "kk", True),  # 2^24, under 4 us
+        ((1, 64, 2**18), "kk", False),  # 2^24, over 4 us
+    ],
+)
+def test_a_held_out_family_is_held_out_in_every_pass_and_an_octave_in_its_stratum(sizes, layouts, held):
+    assert read_held_out().has(GemmProblem(*sizes, layouts=layouts)) == held

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 
 from hopper_gemm.tune.measure.baselines.base import Baseline
-from hopper_gemm.tune.measure.baselines.cublaslt import Cublas, CublasLt
+from hopper_gemm.tune.measure.baselines.cublaslt import Cublas, CublasLt, Heuristics
 from hopper_gemm.tune.measure.baselines.peers import Quack, Triton
 from hopper_gemm.tune.registry import BASELINES as ADDED
 from hopper_gemm.tune.registry import load
@@ -26,7 +26,7 @@ class Baselines(dict[str, Baseline]):
         return self[name]
 
 
-BASELINES = Baselines({one.name: one for one in (Cublas(), CublasLt(), Triton(), Quack())})
+BASELINES = Baselines({one.name: one for one in (Cublas(), CublasLt(), Heuristics(), Triton(), Quack())})
 """Baselines by name, in the order of a table's columns."""
 
 

@@ -1,4 +1,4 @@
-"""What a kernel of ours is compared with: one interface for every library that multiplies matrices."""
+"""Baselines: one interface for every library that multiplies matrices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,27 @@ class BaselineError(RuntimeError):
     """A baseline has nothing that runs the problem; the message says why."""
 
 
+@dataclass(frozen=True)
+class Care:
+    """Care with which the fastest of a baseline's candidates is found.
+
+    Args:
+        near: candidates that take longer than this times the shortest are not timed further.
+        varied: candidates of which variants are tried.
+        semifinalists: that are timed in several short bursts, of as many rounds as ``short_rounds``.
+        finalists: that are timed in bursts as long as the comparison's, of as many rounds as ``rounds``.
+    """
+
+    near: float = 1.3
+    varied: int = 8
+    semifinalists: int = 24
+    finalists: int = 6
+    short_rounds: int = 3
+    rounds: int = 7
+
+
 def written(operands: MatrixSet) -> torch.Tensor:
-    """Where a baseline writes unless it says otherwise."""
+    """The matrix that a baseline writes unless it says otherwise."""
     return operands.theirs
 
 
@@ -55,8 +74,11 @@ class Baseline:
     seconds: float
     """Allowance for making the candidates of a problem and choosing among them."""
 
+    care: Care = Care()
+    """How the fastest is found."""
+
     def missing(self) -> str | None:
-        """Why it cannot be asked here, with the fix; None where it can."""
+        """The reason for which it cannot be asked here, with the fix; None where it can."""
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:

@@ -1,4 +1,4 @@
-"""Which of a baseline's candidates it is timed with: the fastest by our own clock.
+"""Choice among a baseline's candidates: the fastest by our own clock.
 
 All are run once, and so are variants of the fastest; those near the fastest are timed in a short burst; the best of
 these in several; the best few of them again, longer, in alternation, in the regime and the context that are asked
@@ -15,20 +15,13 @@ from statistics import median
 import torch
 
 from hopper_gemm.tune.measure.arms import Arm, Launch, seconds_per_launch
-from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
+from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate, Care
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import Workload
 
-NEAR = 1.3
-"""Candidates that take longer than this times the shortest are not timed further."""
-
-VARIED = 8
-"""Candidates of which variants are tried."""
-
-SEMIFINALISTS, FINALISTS = 24, 6
-SHORT_ROUNDS, ROUNDS = 3, 7
+USUAL = Care()
 
 SHORT = Burst(rest=0.005, warm=0.002, timed=0.002)
 LONGER = Burst()
@@ -43,13 +36,13 @@ GLANCED = 16
 """Sets of matrices, at most, that a first look takes."""
 
 REL_ERR_MAX = 1e-2
-"""What a baseline may be off by: several times the rounding of its output, since a library may round partial sums too;
-a wrong product is off by about 1."""
+"""Relative error that a baseline may have: several times the rounding of its output, since a library may round partial
+sums too; a wrong product is off by about 1."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a baseline is timed with.
+    """The choice among a baseline's candidates.
 
     Args:
         candidate: the fastest.
@@ -65,7 +58,7 @@ class Chosen:
 
 
 class Stopwatch:
-    """What tells candidates apart, on the GPU. Times are seconds or microseconds: only their order counts.
+    """Timings that tell candidates apart, on the GPU. Times are seconds or microseconds: only their order counts.
 
     Args:
         workload: the problem's matrices.
@@ -115,12 +108,13 @@ class Stopwatch:
             return median(self._timer.time(arm, protocol, telemetry).us)
 
 
-def choose(candidates: Sequence[Candidate], watch: Stopwatch) -> Chosen:
+def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
     """The fastest candidate whose product is right.
 
     Args:
         candidates: of one baseline, for one problem.
         watch: times them.
+        care: how often.
 
     Raises:
         BaselineError: none of them runs and is right; the message has the first one's reason.
@@ -131,15 +125,15 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch) -> Chosen:
     if len(everyone) > 1:
         glances = _timed(everyone, watch.glance, failed)
         known = {one.recipe for one in everyone}
-        others = (other for one, _ in glances[:VARIED] for other in one.variants())
+        others = (other for one, _ in glances[: care.varied] for other in one.variants())
         varied = list({other.recipe: other for other in others if other.recipe not in known}.values())
         everyone += varied
         glances = sorted(glances + _timed(varied, watch.glance, failed), key=lambda pair: pair[1])
-        near = [one for one, seconds in glances if one.seeded or seconds <= NEAR * glances[0][1]]
+        near = [one for one, seconds in glances if one.seeded or seconds <= care.near * glances[0][1]]
         once = [one for one, _ in _timed(near, watch.short, failed)]
-        some = [one for place, one in enumerate(once) if one.seeded or place < SEMIFINALISTS]
-        ranked = [one for one, _ in _timed(some, watch.short, failed, SHORT_ROUNDS)]
-    return _final(ranked, len(everyone), watch, failed)
+        some = [one for place, one in enumerate(once) if one.seeded or place < care.semifinalists]
+        ranked = [one for one, _ in _timed(some, watch.short, failed, care.short_rounds)]
+    return _final(ranked, len(everyone), watch, failed, care)
 
 
 def choose_again(finalists: Sequence[Candidate], watch: Stopwatch) -> Chosen:
@@ -157,13 +151,13 @@ def choose_again(finalists: Sequence[Candidate], watch: Stopwatch) -> Chosen:
     return _final(able, len(finalists), watch, failed)
 
 
-def _final(ranked: Sequence[Candidate], of: int, watch: Stopwatch, failed: list[str]) -> Chosen:
+def _final(ranked: Sequence[Candidate], of: int, watch: Stopwatch, failed: list[str], care: Care = USUAL) -> Chosen:
     """The last round: the first candidates whose products are right, and the seeded ones, timed as often as a
     comparison times them."""
     errors: dict[int, float] = {}
     finalists: list[Candidate] = []
     for one in ranked:
-        if len(finalists) >= FINALISTS and not one.seeded:
+        if len(finalists) >= care.finalists and not one.seeded:
             continue
         try:
             rel_err = watch.rel_err(one)
@@ -177,7 +171,7 @@ def _final(ranked: Sequence[Candidate], of: int, watch: Stopwatch, failed: list[
             failed.append(f"{one.label or 'its product'} is wrong, relative error {rel_err:.2e}")
     if not finalists:
         raise BaselineError(f"none of {of} candidates runs and is right: {failed[0]}")
-    timed = [(finalists[0], 0.0)] if len(finalists) == 1 else _timed(finalists, watch.again, failed, ROUNDS)
+    timed = [(finalists[0], 0.0)] if len(finalists) == 1 else _timed(finalists, watch.again, failed, care.rounds)
     best, least = timed[0]
     kept = tuple(one for one, time in timed if one.seeded or time <= (1 + KEPT_WITHIN) * least)
     return Chosen(best, of, errors[id(best)], kept)

@@ -16,7 +16,7 @@ import torch
 
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.tune.measure.arms import cublas_launch
-from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate
+from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate, Care
 from hopper_gemm.tune.measure.baselines.cublaslt_api import (
     CLUSTERS,
     COLUMN_MAJOR,
@@ -36,6 +36,9 @@ COUNT = 100
 
 WORKSPACE_BYTES = tuple(size * 2**20 for size in (0, 4, 32, 64, 256))
 """cuBLAS takes 32 MiB on Hopper by itself; more is room for split-K, and less may change the order of the list."""
+
+HEURISTICS, TORCH_WORKSPACE_BYTES = 64, 32 * 2**20
+"""Algorithms that :class:`Heuristics` asks for, and the workspace of torch on Hopper."""
 
 ORDERS = ("AB", "BA")
 """``AB``: C = A B. ``BA``: C^T = B^T A^T, as torch.mm asks."""
@@ -75,7 +78,7 @@ class CublasLt(Baseline):
         self._find = find
 
     def missing(self) -> str | None:
-        """Whether the library can be loaded."""
+        """Say why the library cannot be loaded; None where it can."""
         try:
             self._find()
         except (OSError, AttributeError) as error:
@@ -173,8 +176,28 @@ def _recipe(order: str, algo: Algo) -> str:
     return f"{order}:{bytes(algo).hex()}"
 
 
+class Heuristics(CublasLt):
+    """The best of one heuristic list of cuBLASLt, and torch.mm itself: what a program finds that asks the library once
+    and times what it offers. Chosen with less care than the best of all algorithms."""
+
+    name = "heuristics"
+    seconds = 60.0
+    care = Care(near=1.1, varied=0, semifinalists=8, finalists=3, rounds=3)
+
+    def candidates(self, workload: Workload) -> Sequence[Candidate]:
+        """torch.mm, and the list that it takes its own kernel from: 64 at most, in torch's order and with the workspace
+        that torch grants."""
+        try:
+            plan, workspace = self._plan("BA", workload), _workspace()
+            listed = [result.algo for result in plan.heuristics(TORCH_WORKSPACE_BYTES, HEURISTICS)]
+        except CublasLtError as error:
+            raise BaselineError(f"cuBLASLt has no algorithm: {error}") from None
+        found = (self._candidate("BA", plan, algo, workspace) for algo in listed)
+        return [Candidate(cublas_launch, TORCH, TORCH, seeded=True), *found]
+
+
 def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:
-    """What the library offers, workspace by workspace."""
+    """The algorithms that the library offers, workspace by workspace."""
     for size in WORKSPACE_BYTES:
         try:
             yield from (result.algo for result in plan.heuristics(size, COUNT))

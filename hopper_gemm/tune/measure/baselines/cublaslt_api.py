@@ -42,8 +42,8 @@ ALGO_FIELDS: dict[str, tuple[int, type[ctypes._SimpleCData[int]]]] = {
 """Attributes of an algorithm: ``cublasLtMatmulAlgoConfigAttributes_t`` and the type of each."""
 
 CAPABILITIES = {"split_k": 0, "reduction": 1, "swizzle": 2, "tile": 6, "custom": 7, "stages": 13}
-"""What the attributes may be: ``cublasLtMatmulAlgoCapAttributes_t``, 32 bits each. Of tiles and stages a list; of
-custom options and swizzles the largest; whether k is split; the schemes of reduction as bits."""
+"""Values that the attributes may have: ``cublasLtMatmulAlgoCapAttributes_t``, 32 bits each. Of tiles and stages a list;
+of custom options and swizzles the largest; whether k is split; the schemes of reduction as bits."""
 
 CLUSTERS = (0, 2, 3, 5, 4, 8, 6)
 """``cublasLtClusterShape_t``: the library's choice, 1x1, 2x1, 1x2, 4x1, 1x4, 2x2."""

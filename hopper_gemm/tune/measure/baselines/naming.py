@@ -1,4 +1,5 @@
-"""Which kernel a baseline runs. For a process of its own: the profiler slows what its process launches later."""
+"""The name of the kernel that a baseline runs. For a process of its own: the profiler slows what its process launches
+later."""
 
 from __future__ import annotations
 

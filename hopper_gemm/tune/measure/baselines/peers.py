@@ -30,7 +30,7 @@ class Triton(Baseline):
     seconds = 420.0
 
     def missing(self) -> str | None:
-        """Whether Triton is installed."""
+        """Say how to install Triton; None where it is installed."""
         return None if find_spec("triton") else "triton is not installed; pip install triton"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
@@ -60,7 +60,7 @@ class Quack(Baseline):
     seconds = 600.0
 
     def missing(self) -> str | None:
-        """Whether it is installed, and agrees with the DSL that is."""
+        """Say what is wrong with the installation; None where it agrees with the DSL."""
         if find_spec("quack") is None:
             return "quack is not installed; pip install quack-kernels"
         try:

@@ -191,7 +191,7 @@ def _key_file(name: str, text: str) -> FileLock:
 
 
 class _Watch(SchedulerPlugin):
-    """Who comes and goes, and what they say.
+    """The cluster's workers as they join and leave, and their events.
 
     Args:
         opening: given name, address and no tasks, has the GPU of a new Dask worker opened.

@@ -26,7 +26,7 @@ class Executor(Protocol):
 
     @property
     def awaited(self) -> str:
-        """What is waited for while there is no worker; empty if none will come."""
+        """The name of what is waited for while there is no worker; empty if none will come."""
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
         """Events of the workers, each with its worker's name; waits at most these seconds for the first."""

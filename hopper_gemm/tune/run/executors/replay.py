@@ -51,7 +51,7 @@ def recorded_points(study: Study) -> set[Point]:
 
 
 def about_record(study: Study) -> dict[str, Any]:
-    """What the provenance of a replay takes from the record, and what tells this record from another."""
+    """Keys that the provenance of a replay takes from the record, and the record's digest."""
     carried = ("gpu", "versions", "protocols", "kernel", "noise", "boards")
     known = {name: study.provenance[name] for name in carried if name in study.provenance}
     return {**known, "replayed_from": shown(study.path), "record": _digest(study)}

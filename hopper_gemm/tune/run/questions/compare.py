@@ -13,11 +13,10 @@ from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.model.tuned import Pick, read_tuned, untuned
-from hopper_gemm.tune.measure.device import NoHopperError
+from hopper_gemm.model.tuned import Pick, modelled, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Question, Recording
+from hopper_gemm.tune.run.question import Member, Recording
 from hopper_gemm.tune.run.task import Task
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh, versions
@@ -30,7 +29,7 @@ SEVERAL: dict[str, Protocol] = {"burst": Burst(pairs=7), "steady": Steady(pairs=
 """The same where several processes measure a row. The pairs of one process share its luck, so that an interval shrinks
 with the processes: half of the pairs in each leave time for more of them."""
 
-AGAINST = ("cublas", "cublaslt", "triton", "quack")
+AGAINST = ("cublas", "cublaslt", "heuristics", "triton", "quack")
 """Baselines, in the order of a table's columns."""
 
 CONFIGS = ("tuned", "auto")
@@ -253,7 +252,7 @@ def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: s
     """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
     filled = filled_up(problem)
     if config == "auto":
-        return untuned((entry for table in among for entry in table.entries), filled)
+        return modelled(filled)
     return find(among, filled, regime, context)
 
 
@@ -285,33 +284,3 @@ def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple
 def tables_of(named: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:
     """The named tuned table alone, whatever GPU it is of, else those that serve matmul on this kind of GPU."""
     return tables(kind, say) if named is None else [Table(tuple(read_tuned(named)), named)]
-
-
-HOST_PROBLEM = GemmProblem(64, 64, 64)
-"""Done before the next launch comes, so that the host alone is timed."""
-
-
-class HostTimes(Question):
-    """The host time of a launch, as a question: ``times`` in microseconds by what launches."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        self.times: dict[str, float] = {}
-
-    def next(self, member: Member) -> Task | None:
-        """One measurement."""
-        if self._asked:
-            return None
-        self._asked = True
-        return Task((Point(HOST_PROBLEM, "cublas"),), "host", "host")
-
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
-        """Keep it.
-
-        Raises:
-            NoHopperError: it could not be taken.
-        """
-        for _, row in rows:
-            if not row.ok:
-                raise NoHopperError(f"the host time of a launch could not be measured: {row.reason}")
-            self.times = dict(row.figures)

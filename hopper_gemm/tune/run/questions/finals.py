@@ -24,7 +24,7 @@ from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.study.spec import SweepSpec
 
 TWIN = "same machine code as"
-"""How the reason of a row begins whose figures are another's."""
+"""Beginning of the reason of a row whose figures are another's."""
 
 
 class Finals:
@@ -103,7 +103,7 @@ class Finals:
         return not any(self._missing(place_of(row.point), process) for process in self._processes)
 
     def even(self) -> dict[str, list[str]]:
-        """Where no final is the best beyond the noise: the configs that share the first place."""
+        """By place where no final is the best beyond the noise: the configs that share the first place."""
         found = {}
         for place in self._chosen if self._spec.objective == ["speedup"] else ():
             ran = self._ran(place)

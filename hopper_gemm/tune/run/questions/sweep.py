@@ -29,7 +29,7 @@ from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, 
 from hopper_gemm.tune.study.spec import SweepSpec
 
 NOTE_SECONDS = 5.0
-"""How often the time spent on a search is noted, so that a kill does not give it back."""
+"""Seconds between two notes of the time spent on a search, so that a kill does not give it back."""
 
 RETOLD = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
 """Keys of provenance that follow from the question, and are written anew when a folder is taken up."""
@@ -43,7 +43,7 @@ AHEAD = 32
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep would do, counted before anything is measured.
+    """The work of a sweep, counted before anything is measured.
 
     Args:
         points: refused ones included.
@@ -81,7 +81,7 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a watcher is told after each row.
+    """The state of a sweep after a row, for a watcher.
 
     Args:
         row: just recorded.
@@ -174,7 +174,7 @@ class Sweep(Recording):
         return 0 if self._only is None else len(points(self.spec)) - self._space.total
 
     def plan(self) -> SweepPlan:
-        """What there is to do."""
+        """Count the work."""
         space, legal, trials = self._space, self._legal, self.spec.budget.trials
         counts = Counter(place_of(point) for point in legal)
         most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
@@ -197,7 +197,7 @@ class Sweep(Recording):
         return self._folder.finished and about["finished"].get("budget") == self.spec.budget.model_dump()
 
     def protocol(self, point: Point, final: bool = False) -> Protocol:
-        """How a point is timed."""
+        """The protocol by which a point is timed."""
         spec = self.spec
         if point.regime == "burst":
             last = {"pairs": spec.final.burst_pairs, "rest": spec.final.burst_rest} if final else {}

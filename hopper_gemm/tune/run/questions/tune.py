@@ -14,6 +14,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.invariance import forward, parts_of
 from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, without_pdl
 from hopper_gemm.tune.parameters import DEFAULTS
 from hopper_gemm.tune.study.files import shown
@@ -138,9 +139,11 @@ def question(
 
 
 def study_name(what: str, problem: GemmProblem, options: Options) -> str:
-    """What tuning a problem or a list is called, and its folder: ``tune-4096x4096x4096-burst``, with the context where
-    it is not isolated, and for a problem its type where it is not bf16 and its layouts where they are not kk."""
+    """The name of a tuning run and of its folder: ``tune-4096x4096x4096-burst``, with the context where it is not
+    isolated, with ``batch-invariant`` where that is asked, and for a problem its type where it is not bf16 and its
+    layouts where they are not kk."""
     unusual = [] if options.context == "isolated" else [options.context]
+    unusual += ["batch-invariant"] * problem.batch_invariant
     if what == str(problem):
         unusual += [problem.dtype.replace("_", "-")] * (problem.dtype != "bf16")
         unusual += [problem.layouts] * (problem.layouts != "kk")
@@ -182,7 +185,7 @@ def _own(problem: GemmProblem, options: Options) -> dict[str, Any]:
     """A problem's section of the sweep."""
     ways = _ways(problem, options)
     return {
-        **{name: getattr(problem, name) for name in ("m", "n", "k", "dtype", "layouts")},
+        **problem.as_dict(),
         "space": ways,
         "known": _known(problem, options, ways, recorded_entries()) if options.known else [],
         **({"keep": KEEP + KEEP // 2} if ways.keys() & {"pdl", "pace", "scheduler"} else {}),
@@ -197,7 +200,7 @@ def _budget(options: Options, problems: int) -> dict[str, float]:
 
 
 def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
-    """What is searched beside the tiles, as the problem's size and the context suggest."""
+    """Parameters that are searched beside the tiles, as the problem's size and the context suggest."""
     seconds = predict(choose(problem), problem).seconds
     ways: dict[str, Any] = {}
     if (options.context == "chained" and seconds < SHORT) if options.pdl is None else options.pdl:
@@ -208,6 +211,8 @@ def _ways(problem: GemmProblem, options: Options) -> dict[str, Any]:
         ways["pace"] = [0, PACE]
     if problem.m * problem.n * problem.out_bytes > hopper.L2_BYTES:
         ways["evict_c"] = True  # nobody finds it there anyway
+    if problem.batch_invariant:
+        ways |= {"reverse_k": False, "split_k": [parts_of(problem.n, problem.k)]}
     return ways
 
 
@@ -215,15 +220,17 @@ def _known(
     problem: GemmProblem, options: Options, ways: dict[str, Any], entries: Sequence[TunedEntry]
 ) -> list[dict[str, Any]]:
     """Grids that begin at known configs: of this problem in any regime and context, then of the problems nearest to it.
-    Each varies raster and swizzle."""
+    Each varies raster and swizzle. Those of a batch-invariant problem read k forward."""
+    same = (problem, replace(problem, batch_invariant=not problem.batch_invariant))
 
     def far(other: GemmProblem) -> float:
         sides = zip((problem.m, problem.n, problem.k), (other.m, other.n, other.k), strict=True)
         return sum(abs(log2(mine / its)) for mine, its in sides)
 
-    alike = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {problem}
+    alike = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {*same}
     near = [pick(entries, other, options.regime, options.context).config for other in sorted(alike, key=far)[:NEAR]]
-    best = [*(entry.config for entry in entries if entry.problem == problem), *near]
+    best = [*(entry.config for entry in entries if entry.problem in same), *near]
+    best = list(map(forward, best)) if problem.batch_invariant else best
     early = [replace(config, pdl=True) for config in best] if "pdl" in ways else []
     found = []
     for config in dict.fromkeys([*map(without_pdl, best), *early]):

@@ -15,12 +15,14 @@ from hopper_gemm.tune.study.schema import PAIRS
 from hopper_gemm.tune.tables.comparison import cells, compare_page
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
+from hopper_gemm.tune.tables.mapped import map_page, map_picture, mapped
 from hopper_gemm.tune.tables.pages.report import report, source_line, spanning, varied
 from hopper_gemm.tune.tables.pages.winners import is_list
 from hopper_gemm.tune.tables.pivot import Group, groups, rows_of
 from hopper_gemm.tune.tables.plots import heatmap, ladder_bars, search_plot, small_multiples
 
 TABLE, COMPARISON, FOREST = "table.md", "compare.md", "compare.svg"
+MAP, MAP_PICTURE = "map.md", "map.svg"
 
 
 def publish(folder: Path, pictures: bool = True) -> None:
@@ -29,7 +31,8 @@ def publish(folder: Path, pictures: bool = True) -> None:
     Rows of a sweep give ``table.md`` and pictures: ``ladder.svg`` of a ladder, ``search.svg`` of a search, else
     ``heatmap.svg`` where a problem has several cells; one picture for each problem, regime and context, such as
     ``heatmap-4096x4096x4096-burst-chained.svg``, where a study with facets has several; none of problems that were
-    searched one by one. Rows of a comparison give ``compare.md`` and, of several problems, ``compare.svg``.
+    searched one by one. Rows of a comparison give ``compare.md`` and, of several problems, ``compare.svg``; rows of
+    a map ``map.md`` and ``map.svg``.
 
     Args:
         folder: of a study.
@@ -43,6 +46,12 @@ def publish(folder: Path, pictures: bool = True) -> None:
         write_whole(folder / COMPARISON, compare_page(study))
         if pictures:
             forest(cells(study.stage("compare")), folder / FOREST, comparison_title(study))
+    if study.stage("map"):
+        write_whole(folder / MAP, map_page(study))
+        found = mapped(study.stage("map"))
+        if pictures and found:
+            title = f"{study.provenance['study']}: kernels picked for {len(found)} problems that nobody tuned."
+            map_picture(found, folder / MAP_PICTURE, f"{title} {source_line(study.provenance)}")
     if study.stage("sweep"):
         write_whole(folder / TABLE, report(study))
         if pictures:

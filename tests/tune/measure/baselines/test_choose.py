@@ -6,18 +6,8 @@ from collections import Counter
 
 import pytest
 
-from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
-from hopper_gemm.tune.measure.baselines.choose import (
-    FINALISTS,
-    KEPT_WITHIN,
-    NEAR,
-    ROUNDS,
-    SEMIFINALISTS,
-    SHORT_ROUNDS,
-    VARIED,
-    choose,
-    choose_again,
-)
+from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate, Care
+from hopper_gemm.tune.measure.baselines.choose import KEPT_WITHIN, USUAL, choose, choose_again
 
 
 class FakeWatch:
@@ -64,7 +54,7 @@ def test_the_one_that_is_fastest_when_timed_again_wins_not_the_luckiest_sample()
 
 
 def test_what_is_far_behind_at_a_glance_is_not_timed_further():
-    watch = FakeWatch({"a": 1.0, "b": NEAR - 0.01, "c": NEAR + 0.01})
+    watch = FakeWatch({"a": 1.0, "b": USUAL.near - 0.01, "c": USUAL.near + 0.01})
     choose(candidates("abc"), watch)
     assert watch.labels("short") == {"a", "b"}
 
@@ -73,10 +63,12 @@ def test_each_round_has_fewer_candidates_and_more_looks():
     watch = FakeWatch({label: 1 + number / 1000 for number, label in enumerate(MANY)})
     choose(candidates(reversed(MANY)), watch)
     assert len(watch.labels("short")) == len(MANY)
-    several = {label for (kind, label), count in watch.asked.items() if kind == "short" and count == 1 + SHORT_ROUNDS}
-    assert several == set(MANY[:SEMIFINALISTS])
-    assert watch.labels("again") == set(MANY[:FINALISTS])
-    assert {count for (kind, _), count in watch.asked.items() if kind == "again"} == {ROUNDS}
+    several = {
+        label for (kind, label), count in watch.asked.items() if kind == "short" and count == 1 + USUAL.short_rounds
+    }
+    assert several == set(MANY[: USUAL.semifinalists])
+    assert watch.labels("again") == set(MANY[: USUAL.finalists])
+    assert {count for (kind, _), count in watch.asked.items() if kind == "again"} == {USUAL.rounds}
 
 
 def test_a_seeded_candidate_is_timed_to_the_end_and_wins_where_it_is_the_fastest_there():
@@ -85,7 +77,7 @@ def test_a_seeded_candidate_is_timed_to_the_end_and_wins_where_it_is_the_fastest
     seed = Candidate(lambda operands: None, "seed", "SEED", seeded=True)
     watch = FakeWatch(slow, again=slow | {"seed": 0.9})
     assert choose([*candidates(MANY), seed], watch).candidate is seed
-    assert len(watch.labels("again")) == FINALISTS + 1
+    assert len(watch.labels("again")) == USUAL.finalists + 1
     assert choose([*candidates(MANY), seed], FakeWatch(slow)).candidate is not seed
 
 
@@ -97,7 +89,7 @@ def test_another_process_chooses_among_those_near_the_fastest_and_the_seeded_one
     watch = FakeWatch(first, again={"a": 1.01, "b": 1.0, "seed": 1.2})
     chosen = choose_again(kept, watch)
     assert (chosen.candidate.label, chosen.of, chosen.rel_err) == ("b", 3, 1.7e-3)
-    assert {count for (kind, _), count in watch.asked.items() if kind == "again"} == {ROUNDS}
+    assert {count for (kind, _), count in watch.asked.items() if kind == "again"} == {USUAL.rounds}
     assert not watch.labels("short")
 
 
@@ -117,7 +109,7 @@ def test_variants_of_the_fastest_are_tried_and_one_may_win():
     watch = FakeWatch(times | fastest | {"c2": 0.5})
     chosen = choose(some, watch)
     assert chosen.candidate.label == "c2"
-    assert chosen.of == len(MANY) + 2 * VARIED, "what is known already is not tried twice"
+    assert chosen.of == len(MANY) + 2 * USUAL.varied, "what is known already is not tried twice"
     assert {count for (kind, _), count in watch.asked.items() if kind == "glance"} == {1}
 
 
@@ -153,3 +145,11 @@ def test_a_single_candidate_that_does_not_run_is_told():
 
     with pytest.raises(BaselineError, match="none of 1 candidates runs and is right: a: Expects 10 parameters"):
         choose(candidates("a"), Broken({}))
+
+
+def test_less_care_times_fewer_candidates_fewer_times():
+    watch = FakeWatch({label: 1.0 + at / 1000 for at, label in enumerate(MANY)})
+    found = choose([Candidate(None, label) for label in MANY], watch, Care(1.1, 0, 8, 3, 3, 3))
+    assert found.candidate.label == MANY[0]
+    assert watch.labels("again") == set(MANY[:3])
+    assert {count for (kind, _), count in watch.asked.items() if kind == "again"} == {3}

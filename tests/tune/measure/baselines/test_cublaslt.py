@@ -11,7 +11,15 @@ import torch
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.baselines import cublaslt as room
 from hopper_gemm.tune.measure.baselines.base import BaselineError
-from hopper_gemm.tune.measure.baselines.cublaslt import GLANCES_MOST, TORCH, WORKSPACE_BYTES, CublasLt
+from hopper_gemm.tune.measure.baselines.cublaslt import (
+    GLANCES_MOST,
+    HEURISTICS,
+    TORCH,
+    TORCH_WORKSPACE_BYTES,
+    WORKSPACE_BYTES,
+    CublasLt,
+    Heuristics,
+)
 from hopper_gemm.tune.measure.baselines.cublaslt_api import COLUMN_MAJOR, Algo, CublasLtError, HeuristicResult
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
@@ -218,3 +226,21 @@ def test_both_orders_ask_for_the_types_of_the_problem(make, dtype, types):
     baseline, workload, library = make()
     baseline.candidates(replace(workload, problem=GemmProblem(M, N, K, dtype)))
     assert library.types == [types] * 2
+
+
+def test_the_heuristic_list_is_that_of_torchs_order_and_workspace_with_torch_itself_to_the_end(make):
+    _, workload, library = make()
+    baseline = Heuristics(lambda: library)
+    found = baseline.candidates(workload)
+    assert [one.label.split()[0] for one in found] == [TORCH, "BA", "BA"]
+    assert [one.seeded for one in found] == [True, False, False]
+    assert not any(one.variants() for one in found[:1])
+    (plan,) = library.made
+    assert plan.asked == [TORCH_WORKSPACE_BYTES]
+    assert not plan.tried
+    found[1].launch(workload.sets[0])
+    assert torch.equal(workload.sets[0].theirs, workload.reference)
+    assert HEURISTICS == 64
+    _, workload, library = make(refuse=("BA",))
+    with pytest.raises(BaselineError, match="no algorithm"):
+        Heuristics(lambda: library).candidates(workload)

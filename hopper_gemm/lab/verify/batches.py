@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import ClassVar
@@ -25,13 +25,15 @@ from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, JUDGES, VerifyJob
 from hopper_gemm.lab.verify.judge import HUGE, SUBNORMAL, Launch, digest, ordinary
 from hopper_gemm.lab.verify.rows import Finding
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
 from hopper_gemm.model.rules.invariance import forward, parts_of
 from hopper_gemm.model.rules.problem import filled_up, reachable
+from hopper_gemm.model.tuned import Pick
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES
 
@@ -74,7 +76,8 @@ MENU, INSTRUCTION, TECHNIQUE = "of the menu", "by instruction", "by technique"
 class InvarianceJob(VerifyJob):
     """A kernel compared with the reference. The problem's m is that of the batch."""
 
-    judges: ClassVar[tuple[str, ...]] = (*JUDGES, "hopper_gemm.lab.verify.invariance")
+    judges: ClassVar[tuple[str, ...]] = (*JUDGES, "hopper_gemm.lab.verify.batches")
+    shrinks: ClassVar[bool] = False
 
 
 # What is compared -----------------------------------------------------------------------------
@@ -152,22 +155,27 @@ def _techniques() -> Iterator[GemmConfig]:
     for parts in (4, 8):
         for change in apart:
             yield replace(tile, split_k=parts, reduction="workspace", **change)  # type: ignore[arg-type]
-        for narrow in (16, 64, 192):
-            yield replace(tile, tile_n=narrow, split_k=parts)
-            yield replace(tile, tile_n=narrow, tile_m=64, split_k=parts, swap_ab=True)
+        for tile_n in (64, 192):
+            yield replace(tile, tile_n=tile_n, split_k=parts)
+            yield replace(tile, tile_n=tile_n, tile_m=64, split_k=parts, swap_ab=True)
 
 
-def jobs(seed: int, tables: Sequence[Table]) -> list[InvarianceJob]:
-    """Everything to compare: ``matmul`` first, then instructions and techniques, then the menu in a drawn order.
+def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[InvarianceJob]:
+    """Everything to compare: instructions and techniques first, then ``matmul``, then the menu in a drawn order.
 
     Args:
         seed: of the draws.
         tables: from which ``matmul`` picks on the GPU at hand.
+        chip: that GPU.
     """
     rng = random.Random(seed)
-    found = [_of_matmul(rng, n, k, dtype, tables) for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)]
+    found: list[InvarianceJob] = []
     for of, configs in ((INSTRUCTION, _instructions()), (TECHNIQUE, _techniques())):
-        found += filter(None, (_placed(rng, resolve(config), of, SIDES, DTYPES) for config in configs))
+        for config in configs:
+            sides, dtypes = rng.sample(SIDES, len(SIDES)), rng.sample(DTYPES, len(DTYPES))
+            found += _placed(rng, resolve(config), of, sides, dtypes)
+    pick = partial(find, tables, chip=chip)
+    found += [_of_matmul(rng, n, k, dtype, pick) for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)]
     kernels: dict[int, list[Kernel]] = {1: [], 4: [], 8: []}
     for kernel in dict.fromkeys(forward(kernel).compiled() for kernel in menu()):
         kernels.get(kernel.split_k, []).append(kernel)
@@ -175,21 +183,21 @@ def jobs(seed: int, tables: Sequence[Table]) -> list[InvarianceJob]:
         rng.shuffle(some)
     while any(kernels.values()):
         for parts in (1, 1, 4, 8):
-            sides = [side for side in SIDES if parts_of(*side) == parts]
-            side, dtype = rng.choice(sides), rng.choice(DTYPES)
+            sides, dtype = [side for side in SIDES if parts_of(*side) == parts], rng.choice(DTYPES)
+            side = rng.choice(sides)
             for kernel in kernels[parts][:TOGETHER]:
                 walks: dict[str, object] = {"raster": rng.choice("mn"), "swizzle": rng.choice((1, 2, 4, 8, 16))}
-                found += filter(None, [_placed(rng, kernel.but(**walks), MENU, [side, *sides], [dtype])])
+                found += _placed(rng, kernel.but(**walks), MENU, [side, *sides], [dtype, *DTYPES])
             del kernels[parts][:TOGETHER]
     return found
 
 
-def _of_matmul(rng: random.Random, n: int, k: int, dtype: str, tables: Sequence[Table]) -> InvarianceJob:
+def _of_matmul(rng: random.Random, n: int, k: int, dtype: str, pick: Callable[..., Pick]) -> InvarianceJob:
     problem = GemmProblem(BATCH, n, k, dtype, rng.choice(LAYOUTS), batch_invariant=True)
     pair = Pair(reference_config(problem), problem, rng.randrange(2**31))
     run = [filled_up(replace(problem, m=m)) for m in _sizes_of_matmul(pair)]
     return InvarianceJob(
-        pair, MATMUL, "any size", (reference_pair(pair), *(Pair(find(tables, one).config, one) for one in run))
+        pair, MATMUL, "any size", (reference_pair(pair), *(Pair(pick(one).config, one) for one in run))
     )
 
 
@@ -199,17 +207,15 @@ def _sizes_of_matmul(pair: Pair) -> list[int]:
 
 def _placed(
     rng: random.Random, kernel: Kernel, of: str, sides: Sequence[tuple[int, int]], dtypes: Sequence[str]
-) -> InvarianceJob | None:
-    """A kernel on the first problem of drawn type and layouts that the rules let it run; None without one."""
-    seed = rng.randrange(2**31)
-    order = list(sides) if of == MENU else rng.sample(sides, len(sides))
-    kinds = [(dtype, layouts) for dtype in rng.sample(dtypes, len(dtypes)) for layouts in rng.sample(LAYOUTS, 4)]
-    for (n, k), (dtype, layouts) in product(order, kinds) if is_legal(kernel) else ():
-        pair = Pair(kernel, GemmProblem(BATCH, n, k, dtype, layouts, batch_invariant=True), seed)
+) -> Iterator[InvarianceJob]:
+    """A kernel on the first of some sides and types, with drawn layouts, on which the rules let it run."""
+    seed, layouts = rng.randrange(2**31), rng.sample(LAYOUTS, len(LAYOUTS))
+    for (n, k), dtype, axes in product(sides, dtypes, layouts):
+        pair = Pair(kernel, GemmProblem(BATCH, n, k, dtype, axes, batch_invariant=True), seed)
         fewest = replace(pair.problem, m=reachable(1))
         if not pair_reasons(kernel, fewest) and len(drawn_sizes(pair)) == DRAWS:
-            return InvarianceJob(pair, KERNEL, of, (reference_pair(pair),))
-    return None
+            yield InvarianceJob(pair, KERNEL, of, (reference_pair(pair),))
+            return
 
 
 # Matrices -------------------------------------------------------------------------------------
@@ -341,15 +347,19 @@ class Comparer:
     def disturbed(self, one: int, other: int, number: int) -> Iterator[str]:
         """A graph, two streams, and, if the pair wants it, SMs that another kernel holds."""
         (a, rows), (b, others) = self.given(one), self.given(other)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = self.launch(a)
+        graph, streams = torch.cuda.CUDAGraph(), (torch.cuda.Stream(), torch.cuda.Stream())
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[0]):  # torch.cuda.graph would first give back all memory, each time
+            graph.capture_begin()
+            try:
+                out = self.launch(a)
+            finally:
+                graph.capture_end()
         for _ in range(2):
             out.fill_(float("nan"))
             graph.replay()
             yield from self.differs(out, rows, "replay")
         torch.cuda.synchronize()
-        streams = torch.cuda.Stream(), torch.cuda.Stream()
         outputs = []
         for _ in range(3):
             for stream, operand, numbers in ((streams[0], a, rows), (streams[1], b, others)):
@@ -372,15 +382,15 @@ def answering(store: Path) -> Handler:
     from hopper_gemm.compiler.loader import load
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    batches: dict[Pair, Batch] = {}
+    known: dict[Pair, Batch] = {}
 
     def batch_of(pair: Pair) -> Batch:
         wanted = reference_pair(pair)
         key = Pair(wanted.config, replace(pair.problem, layouts="kk"), SEED)
-        if key not in batches:
-            batches.clear()
-            batches[key] = Batch.of(load(wanted.config, wanted.problem, store), key.problem, key.seed, "cuda")
-        return batches[key]
+        if key not in known:
+            known.clear()
+            known[key] = Batch.of(load(wanted.config, wanted.problem, store), key.problem, key.seed, "cuda")
+        return known[key]
 
     def handle(request: tuple[str, Pair, int] | None) -> Finding:
         if request is None:
@@ -470,11 +480,14 @@ def counting(workspace: str) -> Handler:
 
 
 def torch_counts(board: str, seed: int) -> list[TorchCount]:
-    """Counts of torch.mm on a board, with each workspace in a process of its own; of NaNs only the place counts.
+    """Count rows of torch.mm on a board, with each workspace in a process of its own; of a NaN only the place counts.
 
     Args:
         board: UUID of the GPU.
         seed: of the draws.
+
+    Raises:
+        ChildProcessError: a product could not be counted.
     """
     found: list[TorchCount] = []
     rng = random.Random(seed)
@@ -485,7 +498,9 @@ def torch_counts(board: str, seed: int) -> list[TorchCount]:
         try:
             for request in asked:
                 reply = child.ask(request, ANSWER_SECONDS)
-                found += reply.value if reply.kind == "answer" else []
+                if reply.kind != "answer":
+                    raise ChildProcessError(f"{request}: {reply.error}")
+                found += reply.value
         finally:
             child.close()
     return found

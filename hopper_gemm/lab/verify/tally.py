@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 
+from hopper_gemm.lab.verify.batches import TorchCount, comparisons
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.invariance import TorchCount, comparisons
 from hopper_gemm.lab.verify.rows import FAILED, Judgement, VerifyRow, judged
 
 COLUMNS = (*(one.name for one in fields(TorchCount)), "board", "gpu", "torch")
@@ -116,6 +116,14 @@ def _torch(rows: Sequence[Mapping[str, str]]) -> list[str]:
         "Rows of `torch.mm` whose bits change with the number of rows, on the same batches; of a NaN only the place "
         "counts. The second workspace is cuBLAS's setting for the same bits in every run.",
         "",
+        *torch_lines(rows),
+    ]
+    return [*lines, ""] if rows else []
+
+
+def torch_lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The lines of that table: one for each workspace."""
+    lines = [
         "| workspace | outputs | of them changed | rows | of them changed |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
@@ -124,7 +132,7 @@ def _torch(rows: Sequence[Mapping[str, str]]) -> list[str]:
         changed = [int(row["rows_changed"]) for row in own]
         counts = len(own), sum(map(bool, changed)), sum(int(row["m"]) for row in own), sum(changed)
         lines.append(f"| {workspace or 'its own'} | {' | '.join(f'{count:,}' for count in counts)} |")
-    return [*lines, ""] if rows else []
+    return lines
 
 
 def torch_table(counts: Iterable[TorchCount], **about: str) -> str:

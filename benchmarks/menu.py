@@ -1,0 +1,343 @@
+"""Choose the menu of :mod:`hopper_gemm.model.menu` from recorded rows, and print what a smaller or larger one loses.
+
+    python -m benchmarks.menu curve      loss against size: results/measurements/menu.csv and menu.svg
+    python -m benchmarks.menu choose > hopper_gemm/model/menu.json
+
+Problems: the tuned table's isolated bursts that are not held out, divided by a seed: one half chooses, the other
+judges; and the problems of sweeps/shapes/map.toml that are not held out, of which nothing is measured.
+
+Speeds, as a share of the best known of a problem, never above 1:
+
+* measured: the best speedup among the recorded ways to launch a binary, over the best recorded;
+* not measured: the model's prediction, calibrated on the problem's own rows within 15 % of its best (their median ratio
+  of measured to predicted) less one standard deviation of these, so that no menu profits from what nobody measured;
+* on a problem of the map, the prediction over the best prediction of all binaries.
+
+A binary's worth is the sum over problems of the logarithm of the best share; both kinds of problems weigh the same. The
+menu is chosen one by one, each the binary that adds most (greedy).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from hopper_gemm.model.config import DEFAULTS, GemmConfig
+from hopper_gemm.model.kernel import Kernel, resolve
+from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.menu import LONG, PACE, ROUNDS, launches
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import recorded_entries, without_pdl
+from hopper_gemm.tune.study.files import suite_file
+from hopper_gemm.tune.study.reader import read_study, recorded_folders
+from hopper_gemm.tune.study.shapes import read_held_out, read_shapes
+from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, save
+
+SEED = 27
+SIZES = (16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+SIZE = 128
+"""Binaries of the menu: see results/measurements/menu.csv."""
+
+NEAR = 0.15
+"""Rows that calibrate the prediction of a problem: slower than its best by this much at most."""
+
+EVERY = 2
+"""Of the map's problems every second one is looked at."""
+
+CLOSE = 0.03
+"""Measured binaries are offered that are slower than the best of a problem by this much at most."""
+
+FLOOR = 0.5
+"""Share that a problem without any kernel counts as: legal ones are looked for first."""
+
+WIDE = {
+    64: (64, 96, 128, 192, 256),
+    128: (64, 96, 128, 160, 176, 192, 208, 224, 256),
+    192: (96, 128, 160, 192, 208),
+    256: (96, 112, 128, 144, 160, 168, 176, 192, 200, 208),
+    384: (96, 112, 128),
+}
+"""tile_n for each tile_m where the output fills the GPU."""
+
+IN_TURN = {64: (128, 208), 128: (64, 128, 160, 176, 208)}
+"""The same for pingpong, where k is short."""
+
+NARROW = {64: (8, 16, 24, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
+"""The same where the output does not fill the GPU: split-K in a cluster, or memory-bound."""
+
+APART = {64: (64, 128), 128: (64, 128, 192, 256), 256: (64, 128)}
+"""The same for split-K through a workspace."""
+
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
+PARTS = (2, 4, 8)
+PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
+
+
+def offered() -> list[Kernel]:
+    """Binaries to choose from: a space of tiles and techniques, and what recorded searches found."""
+    found = [resolve(one) for one in _space() if is_legal(one)]
+    found += [one for problem in searched().values() for one, share in problem.shares.items() if share > 1 - CLOSE]
+    found += [without_pdl(entry.config) for entry in recorded_entries() if not read_held_out().has(entry.problem)]
+    return list(dict.fromkeys(plain(one) for one in found if type(one) is Kernel and not one.pdl and is_legal(one)))
+
+
+def plain(kernel: Kernel) -> Kernel:
+    """The binary that stands for a kernel: with a static scheduler neither reversed k nor pace, which are worth less
+    than 0.4 % in the pairs of recorded rows from 2048^3 on; without reversed k the sums keep their order, so that a row
+    of the product depends on no other."""
+    short = kernel.scheduler == "static"
+    return kernel.but(reverse_k=False, pace=0).compiled() if short else kernel.compiled()
+
+
+def _space() -> Iterator[GemmConfig]:
+    """Configs by tile and technique; see :func:`plain`."""
+    wide, in_turn = GemmConfig(epi_n="wide"), GemmConfig(schedule="pingpong")
+    apart = GemmConfig(reduction="workspace", stagger=0)
+    yield from _tiles(wide, WIDE, CLUSTERS)
+    yield from _tiles(GemmConfig(), NARROW, CLUSTERS)
+    yield from _tiles(GemmConfig(), NARROW, CLUSTERS[:1], PARTS)
+    yield from _tiles(GemmConfig(k_depth=8), {64: NARROW[64], 128: (64, 128)}, CLUSTERS)
+    yield from _tiles(in_turn, IN_TURN, CLUSTERS)
+    for like in (apart, replace(apart, part_order="part"), replace(apart, k_depth=8)):
+        yield from _tiles(like, APART, CLUSTERS[: 1 if like.part_order == "part" else 3], PARTS_APART, (0,))
+    counted = replace(wide, scheduler="dynamic")
+    for like in (counted, replace(counted, reverse_k=True, pace=PACE), replace(in_turn, scheduler="dynamic")):
+        yield from _tiles(like, IN_TURN if like.schedule == "pingpong" else WIDE, CLUSTERS)
+
+
+def _tiles(
+    like: GemmConfig,
+    tiles: Mapping[int, Iterable[int]],
+    clusters: Iterable[tuple[int, int]],
+    parts: Iterable[int] = (1,),
+    staggers: Iterable[int] = (1, 0),
+) -> Iterator[GemmConfig]:
+    """Variants of a config in these parameters."""
+    for tile_m, widths in tiles.items():
+        for tile_n, (cluster_m, cluster_n), split_k in product(widths, clusters, parts):
+            sides: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "cluster_m": cluster_m, "cluster_n": cluster_n}
+            for stagger, swap_ab in product(staggers, (False, True)):
+                yield replace(like, **sides, split_k=split_k, stagger=stagger, swap_ab=swap_ab)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Rows of a searched problem.
+
+    Args:
+        shares: speed of each binary over the best one's.
+        ratio: median of measured over predicted time near the best.
+        deviation: standard deviation of its logarithm.
+        best_us: time of the best.
+    """
+
+    shares: dict[Kernel, float]
+    ratio: float
+    deviation: float
+    best_us: float
+
+
+@cache
+def searched() -> dict[GemmProblem, Searched]:
+    """The tuned table's problems in isolated bursts, those held out aside, with their rows."""
+    held, tuned = read_held_out(), {one.problem for one in recorded_entries() if one.context == "isolated"}
+    rows: dict[GemmProblem, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for folder in recorded_folders():
+        for row in read_study(folder).stage("sweep", "final"):
+            point = row.point
+            usual = (point.regime, point.context, point.data, point.against) == (
+                "burst",
+                "isolated",
+                "normal",
+                "cublas",
+            )
+            if row.ok and usual and point.problem in tuned and not held.has(point.problem) and not point.is_baseline:
+                speed = float(row.figures["speedup"])
+                rows[point.problem][point.config].append((speed, float(row.figures["baseline_us"])))
+    return {problem: _searched(problem, configs) for problem, configs in rows.items() if len(configs) >= SIZES[0]}
+
+
+def _searched(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float, float]]]) -> Searched:
+    speeds = {config: median(speed for speed, _ in values) for config, values in configs.items()}
+    baseline = median(us for values in configs.values() for _, us in values)
+    best = max(speeds.values())
+    near = [
+        np.log(baseline / speed / (predict(config, problem).seconds * 1e6))
+        for config, speed in speeds.items()
+        if speed > best * (1 - NEAR)
+    ]
+    shares: dict[Kernel, float] = defaultdict(float)
+    for config, speed in speeds.items():
+        if type(config) is Kernel:
+            shares[plain(config)] = max(shares[plain(config)], speed / best)
+    return Searched(dict(shares), float(np.exp(np.median(near))), float(np.std(near)), baseline / best)
+
+
+def seconds(kernel: Kernel, problem: GemmProblem) -> float:
+    """The shortest predicted time among a binary's ways to launch; infinite where it cannot run."""
+    if pair_reasons(kernel, problem):
+        return float("inf")
+    return min(predict(way, problem).seconds for way in launches(kernel))
+
+
+def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.ndarray:
+    """Seconds by problem and binary. A dynamic scheduler counts from :data:`ROUNDS` on, pace from :data:`LONG` on."""
+    table = np.full((len(problems), len(kernels)), np.inf)
+    early = np.array([kernel.scheduler == "static" for kernel in kernels])
+    paced = np.array([kernel.pace > 0 for kernel in kernels])
+    for row, problem in zip(table, problems, strict=True):
+        for of, least in ((early, 0.0), (~early & ~paced, ROUNDS), (paced, LONG)):
+            if least and row.min() < least:
+                continue
+            for index in np.flatnonzero(of):
+                row[index] = seconds(kernels[index], problem)
+    return table
+
+
+def shares(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.ndarray:
+    """The share of the best known by problem and binary; see the module."""
+    table = predicted(kernels, problems)
+    place = {kernel: index for index, kernel in enumerate(kernels)}
+    for row, problem in zip(table, problems, strict=True):
+        known = searched().get(problem)
+        if known is None:
+            row[:] = row.min() / row
+            continue
+        expected = known.best_us / (row * 1e6 * known.ratio) * np.exp(-known.deviation)
+        row[:] = np.minimum(expected, 1.0)
+        for kernel, share in known.shares.items():
+            if kernel in place:
+                row[place[kernel]] = share
+    return np.maximum(table, 1e-9)
+
+
+def greedy(table: np.ndarray, weights: np.ndarray, size: int) -> list[int]:
+    """Columns that are chosen one by one, each of which adds most to the weighted logarithm of the best share."""
+    gain, chosen = np.log(np.maximum(table, FLOOR)), list[int]()
+    best = np.full(len(table), np.log(FLOOR))
+    while len(chosen) < size:
+        added = weights @ np.maximum(gain - best[:, None], 0)
+        added[chosen] = -1
+        chosen.append(int(np.argmax(added)))
+        best = np.maximum(best, gain[:, chosen[-1]])
+    return chosen
+
+
+def losses(table: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
+    """Loss of each problem's best in a menu."""
+    return 1 - table[:, list(chosen)].max(axis=1)
+
+
+@cache
+def data() -> tuple[list[Kernel], list[GemmProblem], list[GemmProblem], np.ndarray]:
+    """Binaries; problems that were searched, and of the map; and their shares in this order."""
+    kernels = offered()
+    tuned = sorted(searched(), key=str)
+    listed = read_shapes(suite_file().with_name("map.toml")).problems
+    fitted = list(dict.fromkeys(filled_up(one.problem()) for one in listed if not one.held_out))[::EVERY]
+    return kernels, tuned, fitted, shares(kernels, [*tuned, *fitted])
+
+
+def weights_of(*counts: int) -> np.ndarray:
+    """Weights that give every group the same sum; a group of none has no weight."""
+    return np.concatenate([np.full(count, 1 / max(1, count)) for count in counts])
+
+
+def menu_of(size: int) -> list[Kernel]:
+    """The menu, chosen on all problems that are not held out."""
+    kernels, tuned, fitted, table = data()
+    return [kernels[index] for index in greedy(table, weights_of(len(tuned), len(fitted)), size)]
+
+
+def curve() -> list[dict[str, float]]:
+    """Loss against size, mean and worst: of the half that chose, of the half that judges, of the map's problems by
+    prediction alone; and of the map's held-out problems, on which nothing was chosen. The last row is of all binaries
+    but those that only the judging half's searches found."""
+    kernels, tuned, _, table = data()
+    order = random.Random(SEED).sample(range(len(tuned)), len(tuned))
+    one, other = sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
+    mapped = range(len(tuned), len(table))
+    chosen = greedy(table[[*one, *mapped]], weights_of(len(one), len(mapped)), SIZES[-1])
+    listed = read_shapes(suite_file().with_name("map.toml")).problems
+    unseen = list(dict.fromkeys(filled_up(one.problem()) for one in listed if one.held_out))
+    apart = shares(kernels, unseen)
+    alien = {found for index in other for found in searched()[tuned[index]].shares}
+    known = {found for index in one for found in searched()[tuned[index]].shares}
+    known |= {plain(resolve(config)) for config in _space() if is_legal(config)}
+    every = [index for index, kernel in enumerate(kernels) if kernel in known or kernel not in alien]
+    found = []
+    for columns in (*(chosen[:size] for size in SIZES), every):
+        lost = losses(table, columns)
+        by_group = {
+            "choosing": lost[one],
+            "judging": lost[other],
+            "map": lost[mapped],
+            "held_out": losses(apart, columns),
+        }
+        row: dict[str, float] = {"size": len(columns)}
+        for name, of in by_group.items():
+            row |= {f"{name}_mean": float(of.mean()), f"{name}_worst": float(of.max())}
+        found.append(row)
+    return found
+
+
+def text_of(kernels: Sequence[Kernel]) -> str:
+    """The file of a menu: of each binary what differs from the defaults, one a line."""
+    lines = [
+        json.dumps({name: value for name, value in one.as_dict().items() if value != DEFAULTS[name]}) for one in kernels
+    ]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+@plt.rc_context(STYLE)
+def draw(rows: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Draw the mean losses against the size of the menu; the last row is a line."""
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    *sized, whole = rows
+    for name, words, colour in (
+        ("judging", "searched problems, the half that judges", OURS),
+        ("map", "the map's problems, by prediction alone", THEIRS),
+        ("held_out", "its held-out problems, likewise", SERIES[2]),
+    ):
+        losses = [100 * row[f"{name}_mean"] for row in sized]
+        axes.plot([row["size"] for row in sized], losses, marker="o", markersize=3, color=colour, label=words)
+        axes.axhline(100 * whole[f"{name}_mean"], color=colour, linewidth=0.6, linestyle=":")
+    axes.axvline(SIZE, color=EVEN, linewidth=0.8)
+    axes.set(xlabel="kernels of the menu", ylabel="mean loss to the best known, %", ylim=(0, None))
+    axes.legend()
+    save(figure, path, f"Loss of a menu to the best of each problem; dotted: all {whole['size']:.0f} kernels")
+
+
+def read_curve(path: Path) -> list[dict[str, float]]:
+    """The rows of a written curve."""
+    names, *lines = path.read_text().splitlines()
+    return [dict(zip(names.split(","), map(float, line.split(",")), strict=True)) for line in lines]
+
+
+def main(what: Literal["curve", "choose"]) -> None:
+    """Print the menu; or write the curve, and its picture."""
+    if what == "choose":
+        print(text_of(menu_of(SIZE)), end="")
+        return
+    rows, path = curve(), suite_file().parents[2] / "results/measurements/menu.csv"
+    lines = [",".join(rows[0]), *(",".join(f"{value:.5g}" for value in row.values()) for row in rows)]
+    path.write_text("\n".join([*lines, ""]))
+    draw(rows, path.with_suffix(".svg"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""A public architecture from its config.json with random weights, patched: what is replaced, how far the logits are
+from those of fp32, by torch and patched, and the time of prefill and decode.
+
+    python examples/patched_model.py                        # Qwen2.5-1.5B's sizes, on a Hopper GPU
+    python examples/patched_model.py --config config.json   # another model of the Llama family
+    python examples/patched_model.py --tiny                 # anywhere, to see that it runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from decoder import QWEN_2_5_1_5B, TINY, Cache, Decoder, DecoderConfig
+from side_by_side import Row, captured, milliseconds, show
+
+import hopper_gemm
+
+
+def forwards(model: Decoder, config: DecoderConfig, prefill: int, decode: int) -> dict[str, Callable[[], torch.Tensor]]:
+    """A pass over one sequence, and a step of several sequences with as many tokens behind them."""
+    torch.manual_seed(1)
+    like = model.head.weight
+    prompt = torch.randint(config.vocab_size, (1, prefill), device=like.device)
+    last = torch.randint(config.vocab_size, (decode, 1), device=like.device)
+    caches = [Cache(config, decode, prefill + 1, like) for _ in model.layers]
+    for cache in caches:
+        cache.used = prefill
+    return {f"prefill {prefill}": lambda: model(prompt), f"decode {decode}": lambda: model(last, caches)}
+
+
+def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Relative distance, in the norm of all elements."""
+    return float((found.float() - exact).norm() / exact.norm())
+
+
+@torch.no_grad()
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--config", type=Path, help="config.json of a model of the Llama family")
+    asked.add_argument("--tiny", action="store_true", help="a small model, on the CPU where there is no GPU")
+    asked.add_argument("--warmup", action="store_true", help="time a few picks of each problem first")
+    given = asked.parse_args(arguments)
+    config = TINY if given.tiny else QWEN_2_5_1_5B
+    if given.config is not None:
+        config = DecoderConfig.of(json.loads(given.config.read_text()))
+    device, (prefill, decode) = "cuda" if torch.cuda.is_available() else "cpu", (12, 3) if given.tiny else (1024, 64)
+    torch.manual_seed(0)
+    model = Decoder(config).to(device, torch.bfloat16)
+    if given.warmup:
+        hopper_gemm.warmup(model, tokens=(prefill, decode))
+    exact = {
+        phase: forward() for phase, forward in forwards(copy.deepcopy(model).float(), config, prefill, decode).items()
+    }
+    rows = []
+    for phase, forward in forwards(model, config, prefill, decode).items():
+        theirs = distance(forward(), exact[phase])
+        plain = {"torch": captured(forward) if device == "cuda" else forward}
+        done = hopper_gemm.patch(model)
+        ours = distance(forward(), exact[phase])
+        if device == "cuda":  # both graphs exist, each with the products that it captured
+            taken = milliseconds({**plain, "ours": captured(forward)}, device)
+        else:
+            patched = milliseconds({"ours": forward}, device)
+            done.undo()
+            taken = {**milliseconds(plain, device), **patched}
+        done.undo()
+        row: Row = {"phase": phase, "torch from fp32": theirs, "ours from fp32": ours, "torch ms": taken["torch"]}
+        rows.append({**row, "speedup": taken["torch"] / taken["ours"]})
+    print(done)
+    show(f"Logits and time on {device}{', CUDA graphs' if device == 'cuda' else ''}", rows)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Times of several ways to do the same work, taken in turns on one device, and a table of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+Row = dict[str, Any]
+
+
+def captured(work: Callable[[], object]) -> Callable[[], object]:
+    """The work as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def milliseconds(ways: Mapping[str, Callable[[], object]], device: str, rounds: int = 20) -> dict[str, float]:
+    """Median milliseconds of each, the ways in turns; on a GPU by events, with the host a round ahead."""
+    times: dict[str, list[Any]] = {name: [] for name in ways}
+    for number in range(rounds + 3):
+        for name, work in list(ways.items())[:: -1 if number % 2 else 1]:
+            if device == "cuda":
+                marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+                marks[0].record()
+                work()
+                marks[1].record()
+                times[name].append(marks)
+            else:
+                began = time.perf_counter()
+                work()
+                times[name].append(1e3 * (time.perf_counter() - began))
+    if device == "cuda":
+        torch.cuda.synchronize()
+        times = {name: [begin.elapsed_time(end) for begin, end in marks] for name, marks in times.items()}
+    return {name: median(taken[3:]) for name, taken in times.items()}
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """Print rows as a Markdown table."""
+    print(f"\n{title}\n")
+    names = list(rows[0])
+    print(f"| {' | '.join(names)} |\n|{' --- |' * len(names)}")
+    for row in rows:
+        words = [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()]
+        print(f"| {' | '.join(words)} |")

@@ -1,0 +1,82 @@
+"""The command that maps a list of problems."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+import hopper_gemm.cli.options as options
+from hopper_gemm.cli.app import command, saying, stderr
+from hopper_gemm.cli.reading import show
+from hopper_gemm.model.tuned import local_root, slug
+from hopper_gemm.tune.study.files import shown, suite_file
+from hopper_gemm.tune.study.reader import read_study
+
+LINE_SECONDS = 5.0
+"""Time between two lines of progress."""
+
+
+@command
+def map(
+    shapes: options.Shapes = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Begin no further problem after this time. Default: map all.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="cuda; or replay: show what is recorded, and write nothing.")] = "cuda",
+    recorded: options.Recorded = None,
+    out: options.StudyOut = None,
+    gpus: options.Gpus = "0",
+    shared: options.Shared = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure what picks for untuned problems are worth.
+
+    Of each problem the pick's eight best kernels, 24 drawn from the menu, torch.mm and cuBLASLt's heuristic list are
+    measured. Problems come in a shuffled order, so that a part of a map is a sample; the same command goes on.
+    """
+    import time
+
+    from hopper_gemm.cli.running import local_source, run_question
+    from hopper_gemm.tune.run.questions.map import LIBRARY, Map, MapSpec
+    from hopper_gemm.tune.run.source import recorded_study
+    from hopper_gemm.tune.study.shapes import read_shapes
+    from hopper_gemm.tune.tables.pages.publish import publish
+    from hopper_gemm.tune.tables.view import view
+
+    if backend not in ("cuda", "replay"):
+        raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
+    read = read_shapes(shapes or suite_file().with_name("map.toml"))
+    if backend == "replay":
+        show(view(read_study(recorded or recorded_study(read.name, ""))), "json" if as_json else None)
+        return
+    if recorded is not None:
+        raise ValueError(f"--from names a study to show but --backend is {backend}; add --backend replay")
+    source = local_source(gpus, "a map", "; --backend replay shows a recorded one")
+    kind = source.gpus[0].name
+    folder = out or local_root() / slug(kind) / read.name
+    told = started = time.monotonic()
+
+    def watch(row: Any, done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= LINE_SECONDS or row.status in ("wrong_result", "timeout", "crash"):
+            told = now
+            what = f"{row.figures['speedup']:.3f}x" if row.ok else f"{row.status.replace('_', ' ')}: {row.reason}"
+            how = f"{row.figures['how']} over {row.point.against}"
+            stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {how}: {what}")
+
+    spec = MapSpec(read.name, read.question, tuple(dict.fromkeys(one.problem() for one in read.problems)))
+    question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
+    saying(as_json)(source.opening("Mapping", f"{len(spec.problems)} problems", folder))
+    run_question(question, source, read.name, stderr, question, shared=shared, against=("cublas", LIBRARY))
+    for one, reason in question.missing.items():
+        stderr(f"without {one}: {reason}")
+    publish(folder)
+    found = view(read_study(folder))
+    if as_json:
+        print(json.dumps({"out": str(folder), "open": question.open, **found.as_dict()}))
+        return
+    show(found)
+    print(f"\n{question.open} problems to go; written to {shown(folder)}")

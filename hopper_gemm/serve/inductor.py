@@ -1,0 +1,119 @@
+"""``hopper_gemm.inductor``: offer our kernel to torch.compile's Inductor, which times it beside its own choices.
+
+Ours is taken where it is faster by more than 2 %; its name in Inductor's log (``TORCH_LOGS="+inductor"``) is
+``hopper_gemm_mm``, with a bias ``hopper_gemm_addmm``. Both stand on interfaces that torch does not document:
+
+* ``mm`` (torch 2.9 on): ``torch._inductor.config.external_matmul``, beside ATen and Inductor's templates.
+* ``addmm``, a linear layer with a bias (torch 2.12 on): ``register_custom_op_autotuning``, beside ATen and Inductor's
+  own lowering. The bias is added in a kernel of Inductor's, which may fuse what follows.
+
+Products of batches (``bmm``) are not offered: there is no batched kernel. Shapes may be static or dynamic; Inductor
+times a dynamic size at its hint, once. Tested on a CPU, with torch 2.13; on a GPU neither way was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hopper_gemm.model import hopper
+from hopper_gemm.serve.checks import DTYPES
+from hopper_gemm.serve.fallback import GAIN
+from hopper_gemm.serve.matmul import matmul
+from hopper_gemm.serve.ops import mm
+
+ADDMM = torch.ops.aten.addmm.default
+
+_own: dict[Any, Callable[..., Any]] = {}
+"""Lowerings that are registered, by operator."""
+
+
+_handicapped: list[bool] = []
+"""Not empty once Inductor calls :func:`_handicap`; it concerns our choice alone, and stays."""
+
+
+def hopper_gemm_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    """A product as Inductor calls an external one; Inductor keeps functions by name."""
+    matmul(a, b, out=out)
+
+
+def hopper_gemm_addmm(
+    input: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """``torch.addmm`` by our operator; what is added is added to the rounded product."""
+    return alpha * mm(mat1, mat2) + beta * input
+
+
+def enable() -> None:
+    """Offer our kernel to Inductor, in this process, from the next compilation on. Calling it again changes nothing.
+
+    Raises:
+        RuntimeError: this torch has no such interface.
+
+    Example:
+        >>> hopper_gemm.inductor.enable()                                        # doctest: +SKIP
+        >>> layer = torch.compile(layer, mode="max-autotune-no-cudagraphs")      # doctest: +SKIP
+    """
+    try:
+        from torch._inductor import config
+        from torch._inductor.select_algorithm import add_feedback_saver
+
+        external = config.external_matmul
+    except (ImportError, AttributeError):
+        lacks = f"Inductor of torch {torch.__version__} takes no external product"
+        raise RuntimeError(f"{lacks}; use torch 2.9 or later") from None
+    if hopper_gemm_mm not in external:
+        config.external_matmul = [*external, hopper_gemm_mm]  # a new list: the old one is the default
+    if not _handicapped:
+        add_feedback_saver(_handicap)
+        _handicapped.append(True)
+    _register_addmm()
+
+
+def disable() -> None:
+    """Offer it no longer; what is compiled stays."""
+    from torch._inductor import config
+
+    config.external_matmul = [one for one in config.external_matmul if one is not hopper_gemm_mm]
+    for operator, lowering in _own.items():
+        from torch._inductor.lowering import user_lowerings
+
+        if user_lowerings.get(operator) is lowering:
+            del user_lowerings[operator]
+    _own.clear()
+
+
+def _handicap(timings: dict[Any, float], *rest: Any) -> None:
+    """Let our time count 2 % more, before Inductor takes the shortest."""
+    for choice in timings:
+        if getattr(choice, "name", "") == hopper_gemm_mm.__name__:
+            timings[choice] *= GAIN
+
+
+def _register_addmm() -> None:
+    try:
+        from torch._inductor.kernel.custom_op import CustomOpConfig, register_custom_op_autotuning
+        from torch._inductor.lowering import user_lowerings
+    except ImportError:  # before 2.10
+        return
+    if ADDMM in user_lowerings:  # ours, or another's
+        return
+
+    def configs(tensors: dict[str, torch.Tensor]) -> list[Any]:
+        """Inductor's own lowering, and ours, of a product that the kernel can run."""
+        return [CustomOpConfig(), CustomOpConfig(hopper_gemm_addmm)] if offered(tensors) else []
+
+    try:
+        register_custom_op_autotuning(ADDMM, config_generator=configs, min_speedup_threshold=GAIN)
+    except TypeError:  # before 2.12: for operators of custom_op alone
+        return
+    _own[ADDMM] = user_lowerings[ADDMM]
+
+
+def offered(tensors: dict[str, torch.Tensor]) -> bool:
+    """Return True if the kernel can run an addmm of fake tensors, by name."""
+    a, b = tensors["mat1"], tensors["mat2"]
+    able = a.dtype == b.dtype and a.dtype in DTYPES and a.device.type == "cuda"
+    return able and torch.cuda.get_device_capability(a.device) == hopper.COMPUTE_CAPABILITY

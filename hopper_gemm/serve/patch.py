@@ -1,0 +1,171 @@
+"""``hopper_gemm.patch``: let the ``torch.nn.Linear`` layers of a model multiply by our kernel, where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import ClassVar
+
+import torch
+
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.serve.checks import DTYPES
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.kernels import MODE, tables_for
+from hopper_gemm.serve.matmul import matmul
+
+
+class HopperLinear(torch.nn.Linear):
+    """``torch.nn.Linear`` by our kernel: the same parameters, hooks and state_dict."""
+
+    batch_invariant: ClassVar[bool | None] = None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return _linear(input, self.weight, self.bias, self.batch_invariant)
+
+
+class BatchInvariantLinear(HopperLinear):
+    """Likewise; a row of the output does not depend on the other rows of the input."""
+
+    batch_invariant: ClassVar[bool | None] = True
+
+
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool | None
+) -> torch.Tensor:
+    """``torch.nn.functional.linear`` by our kernel, or by torch.mm where that was measured to be faster; leading axes
+    folded, the bias added to the rounded product."""
+    rows, policy = x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), POLICY.fallback
+    product = matmul(
+        rows, weight.t(), batch_invariant=batch_invariant, fallback="faster" if policy == "unsupported" else policy
+    )
+    if x.dim() != 2:
+        product = product.view(*x.shape[:-1], weight.shape[0])
+    return product if bias is None else product + bias.to(product.dtype)
+
+
+@dataclass(frozen=True)
+class PatchedLayer:
+    """What was decided about a layer.
+
+    Args:
+        name: of the layer in its model.
+        about: its class and weight.
+        replaced: True if it multiplies by our kernel.
+        why: the reason.
+    """
+
+    name: str
+    about: str
+    replaced: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What :func:`patch` did to a model; printable.
+
+    Args:
+        layers: all layers that are a ``torch.nn.Linear`` or derived from it, with the reason.
+        modules: those that were replaced.
+    """
+
+    layers: tuple[PatchedLayer, ...]
+    modules: tuple[torch.nn.Linear, ...]
+
+    def undo(self) -> None:
+        """Let the replaced layers multiply by torch again."""
+        for module in self.modules:
+            if isinstance(module, HopperLinear):
+                module.__class__ = torch.nn.Linear  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        count = sum(layer.replaced for layer in self.layers)
+        width = max((len(layer.name) for layer in self.layers), default=0)
+        lines = [f"{count} of {len(self.layers)} linear layers multiply by hopper_gemm"]
+        lines += [
+            f"  {layer.name:{width}}  {layer.about}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
+            for layer in self.layers
+        ]
+        return "\n".join(lines)
+
+
+def patch(model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterable[int] = ()) -> Patch:
+    """Let the ``torch.nn.Linear`` layers of a model multiply by :func:`hopper_gemm.matmul` where it pays.
+
+    A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
+    see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call
+    goes to torch.mm where that was measured to be faster for its number of rows, and where the kernel cannot run, as
+    on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. Code that reads a layer's weight and calls
+    ``torch.nn.functional.linear`` itself, as ``torch.nn.MultiheadAttention`` does, goes on doing so.
+
+    A layer is left as it is if the tuned entries of its n and k say that torch.mm is the faster, in the geometric mean;
+    if nothing is known about it and its operands would be copied at each call; or if its type is not supported. A layer
+    of which nothing is known is replaced: time it before by :func:`hopper_gemm.warmup`.
+
+    Args:
+        model: changed in place; of bf16 or fp16, or of fp32 for use within ``torch.autocast``.
+        batch_invariant: True: all layers, and no row of a layer's output depends on the other rows; the model is left
+            as it is if that cannot be. Norms and attention are the model's own.
+        tokens: rows of the activations that count; by default all that have an entry.
+
+    Returns:
+        What was replaced and why; print it, or undo it.
+
+    Raises:
+        ValueError: with ``batch_invariant``, layers that cannot be, by name.
+
+    Example:
+        >>> done = patch(torch.nn.Sequential(torch.nn.Linear(64, 64, dtype=torch.bfloat16)))
+        >>> done.layers[0].replaced
+        True
+        >>> done.undo()
+    """
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    layers = [_decided(name, module, batch_invariant, frozenset(tokens)) for name, module in found]
+    if batch_invariant and (cannot := [layer for layer in layers if not layer.replaced]):
+        told = "; ".join(f"{layer.name or 'the model'} ({layer.about}): {layer.why}" for layer in cannot)
+        raise ValueError(f"batch_invariant needs every linear layer, and nothing was replaced: {told}")
+    modules = tuple(module for (_, module), layer in zip(found, layers, strict=True) if layer.replaced)
+    for module in modules:
+        module.__class__ = BatchInvariantLinear if batch_invariant else HopperLinear
+    return Patch(tuple(layers), modules)
+
+
+def _decided(name: str, module: torch.nn.Linear, batch_invariant: bool, tokens: Collection[int]) -> PatchedLayer:
+    weight = module.weight
+    about = f"{type(module).__name__} {tuple(weight.shape)} {weight.dtype}"
+    if type(module) is not torch.nn.Linear:
+        again = isinstance(module, HopperLinear)
+        return PatchedLayer(name, about, False, "replaced before" if again else "a class of its own")
+    cast = weight.dtype == torch.float32 and not batch_invariant
+    if weight.dtype not in DTYPES and not cast:
+        return PatchedLayer(name, about, False, "only bfloat16 and float16 are supported")
+    replaced, why = (True, "batch-invariant") if batch_invariant else _pays(weight, tokens)
+    return PatchedLayer(name, about, replaced, f"{why}; within torch.autocast" if cast and replaced else why)
+
+
+def _pays(weight: torch.Tensor, tokens: Collection[int]) -> tuple[bool, str]:
+    """Whether a layer is worth replacing, and why."""
+    (n, k), dtype = weight.shape, DTYPES.get(weight.dtype, "bf16")
+    device = weight.get_device() if weight.is_cuda else 0
+    known = dict(_speedups(GemmProblem(1, n, k, dtype), tokens, device))
+    if known:
+        mean = geometric_mean(known.values())
+        shown = ", ".join(str(m) for m in sorted(known)[:4]) + (", ..." if len(known) > 4 else "")
+        return mean >= 1.0, f"{mean:.3f}x torch.mm at m = {shown}"
+    if filled_up(GemmProblem(8, n, k, dtype)) != GemmProblem(8, n, k, dtype):
+        return False, "n or k is no multiple of 8, so that operands would be copied at each call"
+    return True, "untuned: the model picks, hopper_gemm.warmup times"
+
+
+def _speedups(layer: GemmProblem, tokens: Collection[int], device: int) -> Iterator[tuple[int, float]]:
+    """Rows and speedup of a layer's entries in this thread's context, those of the first table last."""
+    for table in reversed(tables_for(device)):
+        for entry in table.serving:
+            problem = entry.problem
+            same = (problem.n, problem.k, problem.dtype, problem.layouts) == (layer.n, layer.k, layer.dtype, "kk")
+            if same and entry.context == MODE.context and (not tokens or problem.m in tokens):
+                yield problem.m, entry.speedup

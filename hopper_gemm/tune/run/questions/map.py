@@ -1,0 +1,251 @@
+"""A map as a question: on every problem of a list the pick's best kernels, and kernels drawn uniformly from the menu.
+
+The drawn kernels are what a model may be fitted to: a search measures what its model already likes. Problems are
+measured in an order that a seed shuffles, so that a part of a map is a sample of the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import choices, menu
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
+from hopper_gemm.tune.measure.race import Look, Race
+from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.run.question import Member, Recording
+from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.study.folder import identity_of
+from hopper_gemm.tune.study.provenance import fresh
+from hopper_gemm.tune.study.row import Row, RowKey
+from hopper_gemm.tune.study.shapes import STRATA, expected_seconds
+
+STAGE = "map"
+
+LIBRARY = "heuristics"
+"""Baseline beside torch.mm: the best of the heuristic list of cuBLASLt, timed with the pick's first kernel."""
+
+DRAWN, PICKS = 24, 8
+"""Kernels of a problem that are drawn, and that the pick likes best."""
+
+PROTOCOL = Burst(rest=0.01, pairs=5)
+BRIEF = Burst(rest=0.005, warm=0.001, timed=0.005, pairs=5)
+"""How a point is timed: briefly where torch.mm is expected to take less than :data:`HEAVY`, so that the power cap does
+not act."""
+
+HEAVY = STRATA[-2]
+"""Seconds."""
+
+LOOKS, NOISE = (Look(1, 0.03),), 0.005
+"""A drawn kernel that is behind the best so far by more than this after one pair gets no further pair."""
+
+AHEAD = 8
+"""Tasks that a worker holds, two for each problem: the kernels of the others compile meanwhile."""
+
+
+@dataclass(frozen=True)
+class MapSpec:
+    """Question of a map.
+
+    Args:
+        name, question: of the list of problems.
+        problems: each once.
+        seed: of the order of the problems and of what is drawn.
+        drawn, picks: kernels of a problem.
+    """
+
+    name: str
+    question: str
+    problems: tuple[GemmProblem, ...]
+    seed: int = 27
+    drawn: int = DRAWN
+    picks: int = PICKS
+
+    @cached_property
+    def order(self) -> list[GemmProblem]:
+        """The problems in the order in which they are measured."""
+        return random.Random(self.seed).sample(self.problems, len(self.problems))
+
+    def points(self, problem: GemmProblem) -> dict[Point, str]:
+        """The points of a problem, each with how it was chosen: ``pick 1`` to ``pick 8``, ``drawn``, or both. What is
+        drawn depends on seed and problem alone. A problem that TMA cannot reach is run on copies, as ``matmul`` does.
+        """
+        filled = filled_up(problem)
+        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(choices(filled, self.picks), 1)}
+        first = next(iter(found), None)
+        able = [kernel for kernel in menu() if is_legal(kernel, filled)]
+        rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
+        for kernel in rng.sample(able, min(self.drawn, len(able))):
+            found.setdefault(kernel, []).append("drawn")
+        points = {Point(problem, kernel): ", ".join(how) for kernel, how in found.items()}
+        if first is not None:
+            points[Point(problem, first, against=LIBRARY)] = "pick 1"
+        return points
+
+    @property
+    def digest(self) -> str:
+        """Tells this question from another: problems, seed, numbers, menu and protocol."""
+        protocols = [protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)]
+        asked = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
+        text = json.dumps([*asked, [asdict(problem) for problem in self.problems]])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _menu_digest() -> str:
+    return hashlib.sha256("".join(map(repr, menu())).encode()).hexdigest()[:16]
+
+
+class Map(Recording):
+    """See the module. A problem is measured on one board: first the pick's kernels, then those drawn, which are raced.
+
+    Args:
+        spec: the question.
+        out: the results folder.
+        gpu: name of the kind of GPU, where it is known.
+        seconds: after which no further problem is begun; None: until all are measured.
+        watch: told of each row, how many problems were begun by now, and of how many.
+        say: takes a line for the user.
+        clock: seconds that pass.
+
+    Raises:
+        ResultsError: the folder is of another question, or damaged.
+    """
+
+    def __init__(
+        self,
+        spec: MapSpec,
+        out: Path,
+        gpu: str,
+        *,
+        seconds: float | None = None,
+        watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
+        say: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(spec.name, out, "measured", say)
+        self.spec, self.watch = spec, watch
+        self._seconds, self._clock = seconds, clock
+        noted = {"name": spec.name, "seed": spec.seed, "drawn": spec.drawn, "picks": spec.picks, "data": "normal"}
+        about = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
+        self._asked = fresh(
+            spec.name, spec.question, "measured", protocols=[protocol_dict(one) for one in (BRIEF, PROTOCOL)], **about
+        )
+        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
+        self._until = float("inf")
+        self._open = deque(spec.order)
+        self._later: dict[str, Task] = {}
+        """By worker, what follows the task that it was given last."""
+        self._how: dict[Point, str] = {}
+        self._best: dict[GemmProblem, Row] = {}
+        self.missing: dict[str, str] = {}
+        """Baselines that cannot be asked here, with the reason."""
+
+    @property
+    def open(self) -> int:
+        """Problems that were not begun."""
+        return len(self._open)
+
+    def joined(self, member: Member) -> None:
+        """Open the folder for the first worker, and note what each brings."""
+        super().joined(member)
+        self.missing |= member.missing
+        self._note_board(member, missing=self.missing)
+
+    def room(self, workers: int) -> int:
+        """Enough for compilers to work ahead."""
+        return AHEAD
+
+    def next(self, member: Member) -> Task | None:
+        """The pick's kernels of the next problem, or the drawn ones of the one that the worker was given last."""
+        if (later := self._later.pop(member.name, None)) is not None:
+            return self.renewed(later, member)
+        while self._open and self._clock() < self._until:
+            problem = self._open.popleft()
+            method = PROTOCOL if expected_seconds(problem) >= HEAVY else BRIEF
+            tasks = [Task(points, method, STAGE, board=member.board) for points in self._left(problem) if points]
+            if tasks:
+                if tasks[1:]:
+                    self._later[member.name] = tasks[1]
+                return self.renewed(tasks[0], member)
+        return None
+
+    def renewed(self, task: Task, member: Member) -> Task:
+        """Drawn kernels are raced with the best that is known of their problem."""
+        best = self._best.get(task.points[0].problem)
+        if best is None or best.board != member.board or self._how[task.points[-1]] != "drawn":
+            return task
+        return replace(task, race=Race(LOOKS, ratio_of(best.figures), NOISE))
+
+    def dropped(self, task: Task) -> None:
+        """Its board is gone for good: another may go on with the problem."""
+        self._open.append(task.points[0].problem)
+
+    def left(self, worker: str) -> None:
+        """Another may have the rest of its last problem."""
+        if (later := self._later.pop(worker, None)) is not None:
+            self._open.append(later.points[0].problem)
+
+    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+        """Record rows with how their kernels were chosen."""
+        complete = [self._complete(row, how=self._how[row.point]) for _, row in rows]
+        self._folder.append(complete)
+        for row in complete:
+            self._remember(row)
+            self.watch(row, len(self.spec.problems) - self.open, len(self.spec.problems))
+
+    def close(self) -> None:
+        """Note whether everything was measured, and let the folder go."""
+        if self._opened and self._folder.rows:
+            done = not self._open and not any(any(self._left(problem)) for problem in self.spec.problems)
+            if done:
+                self._folder.finish({}, {})
+            else:
+                self._folder.note(finished=None)
+        super().close()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
+        return {**self._asked, "gpu": gpu}
+
+    def _begin(self) -> None:
+        """Take up what the folder holds; the time begins to run."""
+        for row in self._folder.rows.values():
+            self._remember(row)
+        if self._seconds is not None:
+            self._until = self._clock() + self._seconds
+
+    def _left(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+        """Points of a problem without a row: those of picks, and those that were only drawn."""
+        points = self.spec.points(problem)
+        self._how |= points
+        left = [
+            point
+            for point in points
+            if RowKey(STAGE, point) not in self._folder.rows and point.against not in self.missing
+        ]
+        return (
+            tuple(point for point in left if points[point] != "drawn"),
+            tuple(point for point in left if points[point] == "drawn"),
+        )
+
+    def _remember(self, row: Row) -> None:
+        """Race with this row if it is the best of its problem on its board."""
+        best = self._best.get(row.point.problem)
+        if row.ok and row.point.against == "cublas":
+            slower = best is not None and best.board == row.board
+            if not slower or row.figures["speedup"] > best.figures["speedup"]:  # type: ignore[union-attr]
+                self._best[row.point.problem] = row

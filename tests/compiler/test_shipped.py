@@ -1,0 +1,97 @@
+"""Machine code that the package brings: found by the kernel's digest, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from hopper_gemm.compiler import loader, shipped
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.loader import compile_into, load
+from hopper_gemm.compiler.shared import link
+from hopper_gemm.compiler.store import KernelId, KernelStore
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
+from tests.compiler.test_shared import LOAD
+from tests.conftest import ROOT
+
+CONFIG, PROBLEM = GemmConfig(tile_m=64, tile_n=64), GemmProblem(512, 512, 512)
+KERNEL = KernelId.of(CONFIG, PROBLEM)
+REPORT = CubinReport(*[0] * 9, "code")
+
+
+def bring(folder, library: bytes) -> None:
+    """Put a library into a package's folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{KERNEL.digest}.so").write_bytes(library)
+    entry = {"shared": hashlib.sha256(library).hexdigest(), **asdict(REPORT)}
+    (folder / f"{KERNEL.digest}.json").write_text(json.dumps(entry))
+
+
+@pytest.fixture
+def brought(monkeypatch, tmp_path):
+    """The package brings a kernel; the user's store is empty, and nothing may be compiled."""
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(loader, "default_store", lambda: tmp_path / "store")
+    monkeypatch.setattr(loader, "resident_clusters", lambda size: 132)
+    bring(tmp_path / "package", b"library")
+    return tmp_path / "package"
+
+
+def test_a_kernel_that_the_package_brings_is_loaded_and_not_compiled(brought, monkeypatch):
+    monkeypatch.setattr(loader, "load_shared", lambda path, function: (path.read_bytes(), function))
+    monkeypatch.setattr(loader, "compile_into", None)
+    loaded = load(CONFIG, PROBLEM)
+    assert (loaded.launcher, loaded.report) == ((b"library", "hopper_gemm"), REPORT)
+
+
+def test_the_users_own_store_comes_first_and_a_named_one_alone(brought, monkeypatch, tmp_path):
+    monkeypatch.setattr(loader, "_launcher", lambda path: path)
+    KernelStore(tmp_path / "store").put(KERNEL, b"object", REPORT)
+    assert load(CONFIG, PROBLEM).launcher == tmp_path / "store" / f"{KERNEL.digest}.o"
+    monkeypatch.setattr(loader, "compile_into", lambda store, kernel: REPORT)
+    assert load(CONFIG, PROBLEM, tmp_path / "named").launcher == tmp_path / "named" / f"{KERNEL.digest}.o"
+
+
+def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path):
+    def compiled(store, kernel):
+        store.put(kernel, b"object", REPORT)
+        return REPORT
+
+    def launcher(path):
+        if path.suffix == ".so":
+            raise RuntimeError("another processor")
+        return path
+
+    monkeypatch.setattr(loader, "_launcher", launcher)
+    monkeypatch.setattr(loader, "compile_into", compiled)
+    assert load(CONFIG, PROBLEM).launcher.parent == tmp_path / "store"
+
+
+@pytest.mark.parametrize("damage", ["library", "report", "none"])
+def test_a_damaged_or_missing_file_counts_as_absent(brought, damage):
+    assert shipped.shipped(KERNEL) is not None
+    if damage == "none":
+        (brought / f"{KERNEL.digest}.so").unlink()
+    else:
+        (brought / f"{KERNEL.digest}.{'so' if damage == 'library' else 'json'}").write_bytes(b"[]")
+    assert shipped.shipped(KERNEL) is None
+
+
+@pytest.mark.compile
+def test_a_portable_library_names_no_folder_and_is_loaded_without_the_dsl(tmp_path):
+    store = KernelStore(tmp_path / "store")
+    compile_into(store, KERNEL)
+    portable = link(store.object_file(KERNEL).read_bytes(), portable=True)
+    assert portable is not None
+    assert b"site-packages" not in portable
+    assert b"site-packages" in store.shared_library(KERNEL).read_bytes()
+    bring(tmp_path / "package", portable)
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "package" / f"{KERNEL.digest}.so")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert told.stdout.strip() == "False True"

@@ -1,0 +1,210 @@
+"""On a GPU: fallbacks, the device's chip, warm-ups, patched models, and many sizes in graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hopper_gemm.compiler.workspace import WORKSPACES
+
+import hopper_gemm
+from hopper_gemm.compiler.loader import workspace_size
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.menu import choices
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import WARMUP, write_tuned
+from hopper_gemm.serve import kernels as serving
+from hopper_gemm.serve import matmul as room
+from hopper_gemm.serve import warmup as warming
+from hopper_gemm.serve.kernels import chip_of, default_config, pick_for
+from hopper_gemm.tune.measure.device import describe_current
+
+pytestmark = pytest.mark.gpu
+
+LAYER = (264, 520)
+"""n and k of a layer that nobody tuned."""
+DEEP = (520, 16384)
+"""n and k of a layer whose k is divided through a workspace."""
+BATCHES = [*range(1, 41), *range(48, 369, 16)][:60]
+WARMED = GemmProblem(72, 1032, 1096)
+
+
+def kernels() -> list[KernelId]:
+    problems = [GemmProblem(m, *LAYER) for m in (24, 40)] + [GemmProblem(m, *DEEP) for m in BATCHES]
+    runs = [(default_config(problem), problem) for problem in problems]
+    return [KernelId.of(*run) for run in runs] + [KernelId.of(one, WARMED) for one in choices(WARMED, 4)]
+
+
+@pytest.fixture
+def own_table(monkeypatch, tmp_path):
+    """A folder of the user's own tables that is empty."""
+    monkeypatch.setattr("hopper_gemm.model.lookup.local_root", lambda: tmp_path)
+    hopper_gemm.use_table(None)
+    yield tmp_path
+    monkeypatch.undo()
+    hopper_gemm.use_table(None)
+
+
+def pair(m, n, k, dtype=torch.bfloat16):
+    return torch.randn(m, k, device="cuda").to(dtype), torch.randn(n, k, device="cuda").to(dtype).t()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_other_types_go_to_torch_and_never_forbids_it(dtype):
+    a, b = pair(64, 72, 80, dtype)
+    for _ in range(2):
+        assert torch.equal(hopper_gemm.matmul(a, b), torch.mm(a, b))
+    assert room.launch_torch in {known[0] for known in room._known.values()}, "remembered"
+    with pytest.raises(TypeError, match="must both be bfloat16 or both float16"):
+        hopper_gemm.matmul(a, b, fallback="never")
+
+
+def test_a_cpu_tensor_goes_to_torch():
+    a, b = (one.cpu() for one in pair(64, 72, 80))
+    assert hopper_gemm.matmul(a, b).device.type == "cpu"
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32])
+def test_faster_runs_torch_on_a_problem_on_which_it_was_measured_to_win(own_table, out_dtype):
+    dtype = "bf16" if out_dtype == torch.bfloat16 else "bf16_fp32"
+    problem = GemmProblem(24, *LAYER, dtype)
+    entry = warming._entry(
+        problem, serving.kernel_for(problem, 0), [1e-6] * 20, [1.1e-6] * 20, torch.cuda.current_device()
+    )
+    (own_table / "h").mkdir()
+    write_tuned(own_table / "h" / "t.json", [replace(entry, study="s")])
+    hopper_gemm.use_table(own_table / "h" / "t.json")
+    a, b = pair(24, *LAYER)
+    with hopper_gemm.fallback("faster"):
+        for _ in range(2):
+            found = hopper_gemm.matmul(a, b, out_dtype=out_dtype)
+            assert torch.equal(found, torch.mm(a, b, out_dtype=out_dtype))
+        assert any(known[0] is room.launch_torch for known in room._known.values())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = hopper_gemm.matmul(a, b, out_dtype=out_dtype)
+        graph.replay()
+        assert torch.equal(captured, found)
+
+
+def test_the_chip_is_what_the_driver_says():
+    about, chip = describe_current(), chip_of(torch.cuda.current_device())
+    assert (chip.sms, chip.l2_bytes) == (about.sms, about.l2_bytes)
+    assert chip.resident[:2] == (about.sms, about.sms // 2)
+
+
+@pytest.mark.alone
+def test_a_warm_up_keeps_the_fastest_of_four_picks_and_matmul_runs_it(own_table):
+    told = []
+    done = hopper_gemm.warmup([WARMED, (4096, 4096, 4096)], say=told.append)
+    (entry,) = done.timed
+    assert (entry.problem, entry.study) == (WARMED, WARMUP)
+    assert 0.2 < entry.speedup < 5
+    assert entry.speedup_low <= entry.speedup <= entry.speedup_high
+    assert pick_for(WARMED).how == "warmup"
+    assert default_config(WARMED) == entry.config
+    a, b = pair(WARMED.m, WARMED.n, WARMED.k)
+    assert torch.allclose(hopper_gemm.matmul(a, b), torch.mm(a, b), atol=0.5, rtol=0.02)
+    again = hopper_gemm.warmup([WARMED], say=told.append)
+    assert (again.loaded, again.timed) == ([WARMED], [])
+
+
+def test_a_warm_up_is_refused_while_a_graph_is_captured():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(RuntimeError, match="must not run while a CUDA graph is captured"):
+        hopper_gemm.warmup([WARMED])
+
+
+def layers():
+    n, k = LAYER
+    about = {"device": "cuda", "dtype": torch.bfloat16}
+    first, last = torch.nn.Linear(k, n, **about), torch.nn.Linear(n, k, bias=False, **about)
+    return torch.nn.Sequential(first, torch.nn.GELU(), last)
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_patched_model_gives_the_outputs_and_gradients_of_the_plain_one(batch_invariant):
+    model, x = layers(), torch.randn(4, 6, LAYER[1], device="cuda", dtype=torch.bfloat16)
+    expected = model(x)
+    expected.float().square().sum().backward()
+    gradients = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    hopper_gemm.patch(model, batch_invariant)
+    with hopper_gemm.fallback("never"):
+        found = model(x)
+    assert torch.allclose(found, expected, atol=0.02, rtol=0.05)
+    found.float().square().sum().backward()
+    for one, other in zip(model.parameters(), gradients, strict=True):
+        assert float((one.grad - other).float().norm() / other.float().norm()) < 0.02
+    with torch.no_grad():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = model(x)
+        graph.replay()
+        assert torch.equal(captured, found)
+
+
+def test_a_patched_model_compiles_and_multiplies_in_the_type_of_autocast():
+    model = layers().float()
+    hopper_gemm.patch(model)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for rows in (24, 40):
+        x = torch.randn(rows, LAYER[1], device="cuda")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            eager = model(x)
+            assert eager.dtype == torch.bfloat16
+            assert torch.allclose(compiled(x), eager, atol=0.02, rtol=0.05)
+            with torch.no_grad():
+                assert torch.equal(model(x), eager)
+
+
+def test_inductor_times_our_product_beside_its_own(monkeypatch):
+    """And multiplies by whichever it takes."""
+    from torch._inductor import config
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    timed, benchmark = {}, AlgorithmSelectorCache.benchmark.__func__
+
+    def noting(cls, choices, *rest, **options):
+        timings = benchmark(cls, choices, *rest, **options)
+        timed.update({choice.name: seconds for choice, seconds in timings.items()})
+        return timings
+
+    monkeypatch.setattr(AlgorithmSelectorCache, "benchmark", classmethod(noting))
+    a, b = pair(384, *LAYER)
+    hopper_gemm.inductor.enable()
+    try:
+        with config.patch(force_disable_caches=True, max_autotune_gemm_backends="ATEN"), torch.no_grad():
+            compiled = torch.compile(lambda a, b: (a @ b).relu(), fullgraph=True, mode="max-autotune-no-cudagraphs")
+            assert torch.allclose(compiled(a, b), torch.mm(a, b).relu(), atol=0.5, rtol=0.02)
+    finally:
+        hopper_gemm.inductor.disable()
+    assert 0 < timed["hopper_gemm_mm"] < float("inf")
+
+
+def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded_workspace():
+    """The workspace of a capture is given back to the pool when the next one begins; apart, sixty would not fit."""
+    n, k = DEEP
+    weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t()
+    inputs = [torch.randn(m, k, device="cuda", dtype=torch.bfloat16) for m in BATCHES]
+    expected = [hopper_gemm.matmul(x, weight) for x in inputs]  # loads
+    loaded = [serving.kernel_for(GemmProblem(m, n, k), torch.cuda.current_device()) for m in BATCHES]
+    assert len({kernel.config.compiled() for kernel in loaded}) < 20
+    sizes = [4 * workspace_size(one.config, m, n, one.clusters)[0] for one, m in zip(loaded, BATCHES, strict=True)]
+    assert sum(sizes) > 128 * 2**20
+    before, pool, graphs = len(WORKSPACES._known), torch.cuda.graph_pool_handle(), []
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    used = torch.cuda.memory_reserved()
+    for x in inputs:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            product = hopper_gemm.matmul(x, weight)
+        graphs.append((graph, product))
+    assert torch.cuda.memory_reserved() - used < 64 * 2**20
+    assert len(WORKSPACES._known) <= before + 1
+    for (graph, product), right in reversed(list(zip(graphs, expected, strict=True))):
+        product.zero_()
+        graph.replay()
+        assert torch.equal(product, right)

@@ -1,0 +1,119 @@
+"""What Inductor is offered, on a CPU: our product stands among its choices, and is taken only by two percent.
+
+Times are given, not measured; the machine code is that of the CPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._inductor import config
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+import hopper_gemm
+from hopper_gemm.serve import inductor
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def enabled(monkeypatch):
+    """Inductor with our kernel, nothing kept from other compilations."""
+    monkeypatch.setattr(inductor, "offered", lambda tensors: True)
+    with config.patch(force_disable_caches=True):
+        hopper_gemm.inductor.enable()
+        torch._dynamo.reset()
+        yield
+        hopper_gemm.inductor.disable()
+        torch._dynamo.reset()
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """Seconds of choices by name, instead of times; those of others are 1. And the choices that were timed."""
+    given, asked = {}, []
+
+    def benchmark(cls, choices, *rest, **options):
+        asked.append([choice.name for choice in choices])
+        return {choice: next((s for name, s in given.items() if name in choice.name), 1.0) for choice in choices}
+
+    monkeypatch.setattr(AlgorithmSelectorCache, "benchmark", classmethod(benchmark))
+    return SimpleNamespace(given=given, asked=asked)
+
+
+def operands(m=24, n=40, k=16):
+    return torch.randn(m, k, dtype=torch.bfloat16), torch.randn(n, k, dtype=torch.bfloat16)
+
+
+def code(function, *arguments):
+    """The output of a compiled function, and the code that Inductor wrote for it."""
+    from torch._inductor.utils import run_and_get_code
+
+    out, codes = run_and_get_code(torch.compile(function, fullgraph=True), *arguments)
+    return out, "\n".join(codes)
+
+
+@pytest.mark.parametrize(("ours", "taken"), [(0.9, True), (0.99, False), (1.5, False)])
+def test_a_product_is_ours_where_it_wins_by_two_percent(enabled, seconds, ours, taken):
+    seconds.given["hopper_gemm_mm"] = ours
+    a, weight = operands()
+    out, written = code(lambda a: (a @ weight.t()).relu(), a)
+    assert any("hopper_gemm_mm" in names for names in seconds.asked)
+    assert ("extern_kernels.hopper_gemm_mm" in written) is taken
+    assert torch.allclose(out.float(), (a @ weight.t()).relu().float(), atol=0.1, rtol=0.02)
+
+
+def test_a_compiled_product_serves_any_number_of_rows(enabled, seconds):
+    seconds.given["hopper_gemm_mm"] = 0.5
+    _, weight = operands()
+    layer = torch.compile(lambda a: a @ weight.t(), fullgraph=True, dynamic=True)
+    for m in (24, 33, 57):
+        a, _ = operands(m)
+        assert torch.allclose(layer(a).float(), (a @ weight.t()).float(), atol=0.1, rtol=0.02)
+    assert len(seconds.asked) == 1
+
+
+@pytest.mark.skipif(not hasattr(torch._inductor, "kernel"), reason="no such Inductor")
+@pytest.mark.parametrize(("ours", "taken"), [(0.9, True), (0.99, False)])
+def test_a_linear_layer_with_a_bias_is_ours_where_it_wins_by_two_percent(enabled, seconds, ours, taken):
+    assert inductor.ADDMM in user_lowerings
+    seconds.given["hopper_gemm_addmm"] = ours
+    layer, (a, _) = torch.nn.Linear(16, 40, dtype=torch.bfloat16), operands()
+    with torch.no_grad():
+        out, written = code(layer, a)
+        assert ("torch.ops.hopper_gemm.mm.default" in written) is taken
+        assert torch.allclose(out.float(), layer(a).float(), atol=0.1, rtol=0.02)
+
+
+def test_addmm_by_the_operator_is_torchs():
+    a, weight = operands()
+    bias = torch.randn(40, dtype=torch.bfloat16)
+    for alpha, beta in ((1, 1), (2, 0.5)):
+        found = inductor.hopper_gemm_addmm(bias, a, weight.t(), alpha=alpha, beta=beta)
+        assert found.dtype == torch.bfloat16
+        right = torch.addmm(bias.float(), a.float(), weight.t().float(), alpha=alpha, beta=beta)
+        assert torch.allclose(found.float(), right, atol=0.1, rtol=0.02)
+
+
+def test_what_the_kernel_cannot_run_is_not_offered():
+    a, weight = operands()
+    assert not inductor.offered({"mat1": a, "mat2": weight.t()}), "on a CPU"
+
+
+def test_enabling_twice_offers_it_once_and_disabling_takes_it_back():
+    lowerings, external = dict(user_lowerings), list(config.external_matmul)
+    for _ in range(2):
+        inductor.enable()
+        inductor.enable()
+        assert config.external_matmul == [*external, inductor.hopper_gemm_mm]
+        inductor.disable()
+        inductor.disable()
+        assert (dict(user_lowerings), config.external_matmul) == (lowerings, external)
+
+
+def test_without_such_an_interface_enabling_is_refused_in_one_line(monkeypatch):
+    monkeypatch.delattr(config, "external_matmul", raising=False)
+    with pytest.raises(RuntimeError, match=r"takes no external product; use torch 2\.9 or later"):
+        inductor.enable()

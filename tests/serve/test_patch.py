@@ -1,0 +1,262 @@
+"""A patched model is the same model: parameters, outputs, gradients; only its linear layers multiply elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import hopper_gemm
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.lookup import Table
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import TunedEntry
+from hopper_gemm.serve import patch as room
+from hopper_gemm.serve.ops import mm
+from hopper_gemm.serve.patch import HopperLinear
+
+
+class Block(torch.nn.Module):
+    """A transformer layer of 64 channels and 4 heads."""
+
+    def __init__(self, dtype=torch.bfloat16) -> None:
+        super().__init__()
+        sizes = {"qkv": (64, 192), "out": (64, 64), "up": (64, 128), "down": (128, 64)}
+        for name, (k, n) in sizes.items():
+            setattr(self, name, torch.nn.Linear(k, n, bias=name in ("qkv", "down"), dtype=dtype))
+        self.first, self.second = (torch.nn.LayerNorm(64, dtype=dtype) for _ in range(2))
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.first(x)).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.second(x))))
+
+
+def transformer(dtype=torch.bfloat16, layers=2):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(Block(dtype) for _ in range(layers)), torch.nn.Linear(64, 104, dtype=dtype))
+
+
+def tokens(batch=2, length=12, dtype=torch.bfloat16):
+    return torch.randn(batch, length, 64, dtype=dtype)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """The products that patched layers ask for; the reference of the operators makes them."""
+    made = []
+
+    def matmul(a, b, batch_invariant=None, fallback=None):
+        made.append((*a.shape, b.shape[1], batch_invariant, fallback))
+        return mm(a, b)
+
+    monkeypatch.setattr(room, "matmul", matmul)
+    return made
+
+
+def near(one, other):
+    return torch.allclose(one.float(), other.float(), atol=0.05, rtol=0.05)
+
+
+def test_every_linear_layer_is_replaced_and_the_outputs_and_gradients_stay(products):
+    model, x = transformer(), tokens()
+    expected = model(x)
+    expected.float().square().mean().backward()
+    gradients = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    done = hopper_gemm.patch(model)
+    assert [layer.replaced for layer in done.layers] == [True] * 9
+    found = model(x)
+    assert products[0] == (24, 64, 192, None, "faster")
+    assert len(products) == 9
+    assert near(found, expected)
+    found.float().square().mean().backward()
+    assert all(near(one.grad, other) for one, other in zip(model.parameters(), gradients, strict=True))
+
+
+def test_the_objects_parameters_and_state_stay_and_undo_restores_the_class(products):
+    model = transformer()
+    before = {name: (id(module), type(module)) for name, module in model.named_modules()}
+    parameters, state = [id(one) for one in model.parameters()], list(model.state_dict())
+    hooked = []
+    model[-1].register_forward_hook(lambda *call: hooked.append(1))
+    done = hopper_gemm.patch(model)
+    assert [id(one) for one in model.parameters()] == parameters
+    assert list(model.state_dict()) == state
+    assert {name: id(module) for name, module in model.named_modules()} == {
+        name: at for name, (at, _) in before.items()
+    }
+    model(tokens())
+    assert hooked == [1]
+    model.load_state_dict(transformer().state_dict())
+    done.undo()
+    done.undo()
+    assert {name: (id(module), type(module)) for name, module in model.named_modules()} == before
+    made = len(products)
+    model(tokens())
+    assert len(products) == made
+
+
+def test_a_copy_and_a_pickle_of_a_patched_model_stay_patched():
+    model = transformer(layers=1)
+    hopper_gemm.patch(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model[-1])).train()):
+        assert isinstance(other[-1] if isinstance(other, torch.nn.Sequential) else other, HopperLinear)
+
+
+def test_without_gradients_in_a_checkpoint_and_under_autocast_the_outputs_stay(products):
+    model, x = transformer(), tokens()
+    with torch.no_grad():
+        expected = model(x)
+        hopper_gemm.patch(model)
+        assert near(model(x), expected)
+    x.requires_grad_()
+    checkpoint(model, x, use_reentrant=False).float().sum().backward()
+    again = x.grad.clone()
+    x.grad = None
+    model(x).float().sum().backward()
+    assert torch.equal(again, x.grad)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_model_of_fp32_multiplies_in_the_type_of_autocast(recorded):
+    model, x = transformer(torch.float32, 1), tokens(dtype=torch.float32)
+    with torch.set_grad_enabled(recorded), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = model(x)
+        done = hopper_gemm.patch(model)
+        assert {layer.why for layer in done.layers} == {
+            "untuned: the model picks, hopper_gemm.warmup times; within torch.autocast"
+        }
+        found = model(x)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    assert near(found, expected)
+    if recorded:
+        found.float().sum().backward()
+        assert model[-1].weight.grad.dtype == torch.float32
+
+
+def test_shapes_are_those_of_a_linear_layer():
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    shapes = [(64,), (3, 64), (2, 3, 64), (0, 64), (2, 0, 64)]
+    expected = [layer(torch.ones(shape, dtype=torch.bfloat16)) for shape in shapes]
+    hopper_gemm.patch(layer)
+    for shape, right in zip(shapes, expected, strict=True):
+        found = layer(torch.ones(shape, dtype=torch.bfloat16))
+        assert found.shape == right.shape
+        assert near(found, right)
+
+
+def test_a_patched_model_compiles_whole_for_any_number_of_tokens():
+    model = transformer(layers=1)
+    done = hopper_gemm.patch(model)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    for length in (4, 12, 33):
+        x = tokens(length=length)
+        assert near(compiled(x), model(x))
+    done.undo()
+
+
+def test_a_model_in_ddp_has_the_gradients_of_the_plain_one(tmp_path):
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model, x = transformer(layers=1), tokens()
+        model(x).float().sum().backward()
+        expected = [one.grad.clone() for one in model.parameters()]
+        model.zero_grad()
+        hopper_gemm.patch(model)
+        torch.nn.parallel.DistributedDataParallel(model)(x).float().sum().backward()
+        assert all(near(one.grad, other) for one, other in zip(model.parameters(), expected, strict=True))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_call_falls_back_where_torch_was_faster_unless_nothing_may(products):
+    model = transformer(layers=1)
+    hopper_gemm.patch(model)
+    for policy, asked in (("never", "never"), ("unsupported", "faster"), ("faster", "faster")):
+        with hopper_gemm.fallback(policy):
+            model(tokens())
+        assert products[-1][-1] == asked
+
+
+# Which layers --------------------------------------------------------------------------------
+
+
+class Own(torch.nn.Linear):
+    """A linear layer that does more."""
+
+
+def mixed():
+    return torch.nn.ModuleDict(
+        {
+            "own": Own(64, 64, dtype=torch.bfloat16),
+            "wide": torch.nn.Linear(64, 64, dtype=torch.float64),
+            "odd": torch.nn.Linear(60, 64, dtype=torch.bfloat16),
+            "plain": torch.nn.Linear(64, 64, dtype=torch.bfloat16),
+        }
+    )
+
+
+def test_layers_that_cannot_or_need_not_be_replaced_are_named_with_the_reason():
+    model = mixed()
+    done = hopper_gemm.patch(model)
+    assert {layer.name: layer.replaced for layer in done.layers} == {
+        "own": False,
+        "wide": False,
+        "odd": False,
+        "plain": True,
+    }
+    text = str(done)
+    assert text.startswith("1 of 4 linear layers multiply by hopper_gemm\n")
+    assert "own    Own (64, 64) torch.bfloat16: left, a class of its own" in text
+    assert "plain  Linear (64, 64) torch.bfloat16: replaced, untuned" in text
+    assert "replaced before" in str(hopper_gemm.patch(model))
+
+
+def test_batch_invariance_is_of_all_layers_or_of_none(products):
+    model = mixed()
+    with pytest.raises(ValueError, match=r"nothing was replaced: own .*: a class of its own; wide .*: only bfloat16"):
+        hopper_gemm.patch(model, batch_invariant=True)
+    assert not any(isinstance(module, HopperLinear) for module in model.modules())
+    model = transformer(layers=1)
+    done = hopper_gemm.patch(model, batch_invariant=True)
+    model(tokens())
+    assert all(layer.replaced for layer in done.layers)
+    assert {made[-2] for made in products} == {True}
+    with pytest.raises(ValueError, match="only bfloat16 and float16"):
+        hopper_gemm.patch(transformer(torch.float32), batch_invariant=True)
+
+
+def entry(m, speedup, context="isolated", n=104):
+    about = {"registers": 168, "wgmma": 8, "instructions": 500, "code": "0", "study": "s", "gpu": "NVIDIA H200"}
+    config = resolve(GemmConfig(tile_m=64, tile_n=64))
+    return TunedEntry(GemmProblem(m, n, 64), "burst", config, speedup, 1.0, 1.2, 0.001, context=context, **about)
+
+
+@pytest.mark.parametrize(
+    ("entries", "counts", "replaced", "why"),
+    [
+        ([entry(8, 0.9)], (), False, "0.900x torch.mm at m = 8"),
+        ([entry(8, 0.9), entry(512, 1.21)], (), True, "1.044x torch.mm at m = 8, 512"),
+        ([entry(8, 0.9), entry(512, 1.21)], (8,), False, "0.900x torch.mm at m = 8"),
+        ([entry(8, 0.9)], (16,), True, "untuned"),
+        ([entry(8, 0.9, "chained")], (), True, "untuned"),
+        ([entry(8, 0.9, n=64)], (), True, "untuned"),
+    ],
+)
+def test_a_layer_is_replaced_where_its_entries_say_that_it_pays(monkeypatch, entries, counts, replaced, why):
+    monkeypatch.setattr(room, "tables_for", lambda device: (Table(tuple(entries)),))
+    (layer,) = hopper_gemm.patch(torch.nn.Linear(64, 104, dtype=torch.bfloat16), tokens=counts).layers
+    assert layer.replaced is replaced
+    assert layer.why.startswith(why)
+
+
+def test_an_entry_of_the_first_table_counts_where_several_have_the_problem(monkeypatch):
+    monkeypatch.setattr(room, "tables_for", lambda device: (Table((entry(8, 1.1),)), Table((entry(8, 0.5),))))
+    (layer,) = hopper_gemm.patch(torch.nn.Linear(64, 104, dtype=torch.bfloat16)).layers
+    assert layer.why == "1.100x torch.mm at m = 8"

@@ -1,0 +1,165 @@
+"""A map: what is measured of each problem, in which order, and how it goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hopper_gemm.model.menu import choices, menu
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.measure.protocol import Outcome
+from hopper_gemm.tune.run.coordinator import run
+from hopper_gemm.tune.run.questions.map import BRIEF, DRAWN, LIBRARY, PICKS, PROTOCOL, Map, MapSpec
+from hopper_gemm.tune.run.task import Joined
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.tables.mapped import mapped
+from hopper_gemm.tune.tables.pages.publish import publish
+from hopper_gemm.tune.tables.view import view
+from tests.tune.run import fakes
+from tests.tune.run.instant import Instant
+
+PROBLEMS = tuple(GemmProblem(m, 1024, 1024) for m in (1, 64, 333, 1024, 4096))
+SPEC = MapSpec("list", "why", PROBLEMS)
+
+
+class Libraries(Instant):
+    """With or without the heuristic list."""
+
+    def __init__(self, missing=(), **options):
+        super().__init__(**options)
+        self._events = [(name, Joined(event.gpu, dict.fromkeys(missing, "none"))) for name, event in self._events]
+
+
+def run_map(out, executor=None, spec=SPEC, **options):
+    executor = executor or Libraries()
+    question = Map(spec, out, "NVIDIA H200", **options)
+    run(question, executor)
+    return question, executor
+
+
+def rows(out):
+    return read_study(out).stage("map")
+
+
+def test_every_problem_gets_the_eight_best_picks_and_24_kernels_drawn_from_the_menu_once(tmp_path):
+    run_map(tmp_path / "m")
+    for problem in PROBLEMS:
+        own = [row for row in rows(tmp_path / "m") if row.point.problem == problem]
+        hows = [(row.point, str(row.figures["how"]).split(", ")) for row in own if row.point.against == "cublas"]
+        assert sum("drawn" in how for _, how in hows) == DRAWN
+        picks = {how[0]: point.config for point, how in hows if how[0] != "drawn"}
+        assert picks == {f"pick {place}": one for place, one in enumerate(choices(problem, PICKS), 1)}
+        assert all(point.config in menu() for point, _ in hows)
+        (library,) = [row for row in own if row.point.against == LIBRARY]
+        assert library.point.config == picks["pick 1"]
+
+
+def test_what_is_drawn_depends_on_the_seed_and_the_problem_alone():
+    points = SPEC.points(PROBLEMS[2])
+    assert MapSpec("other", "", PROBLEMS[2:]).points(PROBLEMS[2]) == points
+    assert MapSpec("list", "", PROBLEMS, seed=28).points(PROBLEMS[2]) != points
+
+
+def test_the_order_is_shuffled_and_a_problem_is_measured_on_one_board(tmp_path):
+    _, executor = run_map(tmp_path / "m", Libraries(workers=2))
+    boards = {(row.point.problem, row.board) for row in rows(tmp_path / "m")}
+    assert len(boards) == len(PROBLEMS)
+    assert len({board for _, board in boards}) == 2
+    assert {task.points[0].problem for _, task in executor.tasks} == set(PROBLEMS)
+    many = MapSpec("list", "", tuple(GemmProblem(8 * m, 64, 64) for m in range(1, 40)))
+    assert sorted(many.order, key=str) == sorted(many.problems, key=str)
+    assert many.order != list(many.problems)
+
+
+def test_drawn_kernels_are_raced_with_the_best_pick_and_picks_are_not(tmp_path):
+    _, executor = run_map(tmp_path / "m")
+    raced = {task.race.leader is not None for _, task in executor.tasks if len(task.points) > PICKS + 1}
+    assert raced == {True}
+    assert all(task.race.leader is None for _, task in executor.tasks if task.points[-1].against == LIBRARY)
+
+
+def test_long_launches_are_timed_longer_than_short_ones(tmp_path):
+    long = GemmProblem(8192, 8192, 4096)
+    _, executor = run_map(tmp_path / "m", spec=MapSpec("list", "", (PROBLEMS[0], long)))
+    timed = {(task.points[0].problem, task.method.timed) for _, task in executor.tasks}
+    assert timed == {(PROBLEMS[0], BRIEF.timed), (long, PROTOCOL.timed)}
+
+
+def test_after_the_time_no_further_problem_is_begun_and_the_same_command_goes_on(tmp_path):
+    now = iter(range(10**6))
+    first, _ = run_map(tmp_path / "m", seconds=2, clock=lambda: float(next(now)))
+    half = rows(tmp_path / "m")
+    begun = {row.point.problem for row in half}
+    assert 0 < len(begun) < len(PROBLEMS)
+    assert first.open == len(PROBLEMS) - len(begun)
+    assert "finished" not in read_study(tmp_path / "m").provenance
+    _, executor = run_map(tmp_path / "m")
+    assert not begun & {task.points[0].problem for _, task in executor.tasks}
+    assert max(Counter(row.key for row in rows(tmp_path / "m")).values()) == 1
+    assert {row.point.problem for row in rows(tmp_path / "m")} == set(PROBLEMS)
+    assert read_study(tmp_path / "m").provenance["finished"]["rows"] == len(rows(tmp_path / "m"))
+
+
+def test_an_interrupted_map_measures_only_what_is_missing(tmp_path):
+    def stop(row, done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_map(tmp_path / "m", watch=stop)
+    kept = [row.key for row in rows(tmp_path / "m")]
+    assert 0 < len(kept) < 20
+    _, executor = run_map(tmp_path / "m")
+    again = [point for _, task in executor.tasks for point in task.points if task.stage == "map"]
+    assert not {key.point for key in kept} & set(again)
+    assert len({*again, *(key.point for key in kept)}) == len(rows(tmp_path / "m"))
+
+
+def test_a_worker_that_is_lost_leaves_the_rest_of_its_problem_to_others(tmp_path):
+    class Losing(Libraries):
+        def poll(self, seconds):
+            if len(self.tasks) == 3 and "w1" in self._held:
+                self.lose("w1", for_good=True)
+            return super().poll(seconds)
+
+    run_map(tmp_path / "m", Losing(workers=2))
+    assert {row.point.problem for row in rows(tmp_path / "m")} == set(PROBLEMS)
+
+
+def test_without_the_library_the_kernels_are_measured_all_the_same(tmp_path):
+    question, _ = run_map(tmp_path / "m", Libraries(missing=[LIBRARY]))
+    assert question.missing == {LIBRARY: "none"}
+    assert {row.point.against for row in rows(tmp_path / "m")} == {"cublas"}
+    assert all(one.listed is None for one in mapped(rows(tmp_path / "m")))
+
+
+def test_another_list_or_seed_is_refused_in_the_same_folder(tmp_path):
+    run_map(tmp_path / "m")
+    with pytest.raises(ResultsError, match="question"):
+        Map(MapSpec("list", "why", PROBLEMS, seed=1), tmp_path / "m", "NVIDIA H200")
+
+
+def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
+    def outcome(ask):
+        if ask.point.against == LIBRARY:
+            return fakes.timed(ask, 0.8)
+        return fakes.timed(ask, 0.9 if ask.point.config == choices(ask.point.problem, 1)[0] else 1.1)
+
+    def told(ask):
+        return Outcome("wrong_result", "off") if ask.point.problem == PROBLEMS[0] else outcome(ask)
+
+    run_map(tmp_path / "m", Libraries(outcome=told))
+    publish(tmp_path / "m")
+    page = (tmp_path / "m/map.md").read_text()
+    assert "4 problems" in page
+    assert "wrong result" in page
+    found = mapped(rows(tmp_path / "m"))
+    assert {round(one.pick, 2) for one in found} == {0.9}
+    assert {round(one.best, 2) for one in found} == {1.1}
+    assert {round(one.listed, 3) for one in found} == {1.125}
+    assert (tmp_path / "m/map.svg").is_file()
+    (table,) = view(read_study(tmp_path / "m")).tables
+    assert table.cells.loc["all", "pick"] == "0.900"
+    assert table.cells.loc["all", "behind"] == "4"
+    assert table.cells.loc["all", "pick of best"] == "0.818"
