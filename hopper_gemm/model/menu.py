@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
@@ -86,23 +87,33 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     )
 
 
-def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM) -> Kernel:
+def choose(
+    problem: GemmProblem,
+    more: Iterable[Kernel] = (),
+    chip: hopper.Chip = hopper.SXM,
+    finish: Finish | None = None,
+) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
     Args:
         problem: what is multiplied.
         more: kernels to choose from as well.
         chip: the GPU.
+        finish: of the product.
 
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    return next(iter(choices(problem, 1, more, chip)), resolve(GemmConfig()))
+    return next(iter(choices(problem, 1, more, chip, finish)), resolve(GemmConfig()))
 
 
 def choices(
-    problem: GemmProblem, count: int, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM
+    problem: GemmProblem,
+    count: int,
+    more: Iterable[Kernel] = (),
+    chip: hopper.Chip = hopper.SXM,
+    finish: Finish | None = None,
 ) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
     arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
@@ -116,7 +127,7 @@ def choices(
         if least <= shortest or not found:
             kind = dynamic, paced
             offered = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(chip, invariant)[kind]
-            found = _best(offered, problem, count, chip, found)
+            found = _best(offered, problem, count, chip, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
 
@@ -150,6 +161,7 @@ def _best(
     count: int,
     chip: hopper.Chip,
     found: list[Ranked],
+    finish: Finish | None,
 ) -> list[Ranked]:
     """The best binaries of those offered and those found before. Kernels whose lower bound is above the last of these
     are not predicted."""
@@ -158,9 +170,11 @@ def _best(
     for least, number, ways in order:
         if len(found) == count and least * PACED > found[-1][0]:
             break
-        able = [way for way in ways if not pair_reasons(way, problem) and parts_meet(way, problem, chip)]
+        able = [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, chip)]
         if able:
-            seconds, place = min((predict(kernel, problem, chip).seconds, at) for at, kernel in enumerate(able))
+            seconds, place = min(
+                (predict(kernel, problem, chip, finish=finish).seconds, at) for at, kernel in enumerate(able)
+            )
             kernel = able[place]
             found = sorted([*found, (seconds * (PACED if kernel.pace else 1.0), number, kernel)])[:count]
     return found
