@@ -605,6 +605,21 @@ def split() -> str:
     return table(("kernels of", "compiled", "same machine code"), [*rows, total])
 
 
+def menu_curve() -> str:
+    """Mean and worst loss against the size of the menu, and of all kernels that were offered."""
+    frame = pd.read_csv(ROOT / "results/measurements/menu.csv")
+    groups = {
+        "judging": "searched problems that judge",
+        "map": "the map's problems, by prediction",
+        "held_out": "its held-out ones, by prediction",
+    }
+    rows = [
+        [str(int(row["size"])), *(f"{row[f'{name}_mean']:.1%} ({row[f'{name}_worst']:.0%})" for name in groups)]
+        for _, row in frame.iterrows()
+    ]
+    return table(("kernels", *groups.values()), rows)
+
+
 SERIAL = "--set tile=128x128 --set stages=1 --set stagger=0 --set consumers=1 --set stores=direct --set peek=false"
 """The kernel of the first chapter."""
 
@@ -660,6 +675,7 @@ def against_own() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "menu": menu_curve,
     **{name: partial(ran, command) for name, command in RUNS.items()},
     **{f"chapter-{one}-diff": partial(chapters.diff, one) for one in range(1, 9)},
     **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},

@@ -1,5 +1,5 @@
-"""A small transformer trained for 200 steps on the bytes of this project's documents, by torch and patched, from the
-same weights and batches: two loss curves, and the time of a step.
+"""A small transformer trained for 200 steps on the bytes of hopper_gemm's sources, by torch and patched, from the same
+weights and batches: two loss curves, and the time of a step.
 
     python examples/train.py            # on a Hopper GPU
     python examples/train.py --tiny     # anywhere, to see that it runs
@@ -23,10 +23,9 @@ SMALL = DecoderConfig(1024, 2816, 8, 16, 16, 256, tie_word_embeddings=True)
 
 
 def text() -> torch.Tensor:
-    """The bytes of the pages beside this folder."""
-    root = Path(__file__).parents[1]
-    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
-    return torch.frombuffer(bytearray(b"".join(page.read_bytes() for page in pages)), dtype=torch.uint8).long()
+    """The bytes of the package's sources."""
+    files = sorted(Path(hopper_gemm.__file__).parent.rglob("*.py"))
+    return torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8).long()
 
 
 def stepper(model: Decoder, batches: torch.Tensor, device: str) -> Callable[[int], float]:

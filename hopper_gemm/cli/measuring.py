@@ -204,7 +204,9 @@ def ladder(
 def compare(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    against: Annotated[str, typer.Option(help="cublas, cublaslt, triton, quack, with commas.")] = "cublas,cublaslt",
+    against: Annotated[
+        str, typer.Option(help="cublas, cublaslt, heuristics, triton, quack, with commas.")
+    ] = "cublas,cublaslt",
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",

@@ -99,6 +99,14 @@ def torch_mm(
     return product if out_dtype is None else product.to(out_dtype)  # autocast has chosen another
 
 
+def is_plain(*matrices: torch.Tensor) -> bool:
+    """Return True if matrices are dense ones of real numbers on a GPU, whose product a launch can repeat."""
+    return all(
+        type(one) in PLAIN and one.layout == torch.strided and one.is_cuda and one.is_floating_point() and one.numel()
+        for one in matrices
+    )
+
+
 def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     """torch.mm in the form of a loaded kernel: ``b`` is (n, k)."""
     if out.dtype == a.dtype:

@@ -24,8 +24,7 @@ from hopper_gemm.serve.checks import (
     check_supported,
     refuse_foreign,
 )
-from hopper_gemm.serve.fallback import POLICY, launch_torch, torch_is_faster, torch_mm
-from hopper_gemm.serve.fallback import fallback as falling_back
+from hopper_gemm.serve.fallback import POLICY, checked, is_plain, launch_torch, torch_is_faster, torch_mm
 from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
 from hopper_gemm.serve.operands import copied_pair, extent, has_rows, reaches
 from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
@@ -93,8 +92,11 @@ def matmul(
     if is_dynamo_compiling():
         return _operator(a, b, out, out_dtype, config, batch_invariant, fallback)
     if fallback is not None:
-        with falling_back(fallback):
+        before, POLICY.fallback = POLICY.fallback, checked(fallback)  # the context manager takes longer
+        try:
             return matmul(a, b, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
+        finally:
+            POLICY.fallback = before
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
             return _operator(a, b, out, out_dtype, config, batch_invariant)
@@ -179,7 +181,10 @@ def _first(
     refuse_foreign(a, b, out, config)
     check_fit(a, b, out, out_dtype)
     if _falls_back(a, b, out, config is not None or batch_invariant):
-        return torch_mm(a, b, out, out_dtype)
+        product = torch_mm(a, b, out, out_dtype)
+        if product.dtype == a.dtype and is_plain(a, b, product) and len(remembered) < _KNOWN_MOST:
+            remembered[key] = (launch_torch, a.get_device(), extent(a), extent(b), extent(product))
+        return product
     if a.is_neg() or b.is_neg():
         plain = a.resolve_neg(), b.resolve_neg()
         return matmul(*plain, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)

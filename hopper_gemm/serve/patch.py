@@ -12,6 +12,7 @@ import torch
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve.checks import DTYPES
+from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
 from hopper_gemm.serve.matmul import matmul
 
@@ -34,9 +35,14 @@ class BatchInvariantLinear(HopperLinear):
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool | None
 ) -> torch.Tensor:
-    """``torch.nn.functional.linear`` by our kernel, leading axes folded; the bias is added to the rounded product."""
-    rows = matmul(x.reshape(-1, x.shape[-1]), weight.t(), batch_invariant=batch_invariant)
-    product = rows.reshape(*x.shape[:-1], weight.shape[0])
+    """``torch.nn.functional.linear`` by our kernel, or by torch.mm where that was measured to be faster; leading axes
+    folded, the bias added to the rounded product."""
+    rows, policy = x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), POLICY.fallback
+    product = matmul(
+        rows, weight.t(), batch_invariant=batch_invariant, fallback="faster" if policy == "unsupported" else policy
+    )
+    if x.dim() != 2:
+        product = product.view(*x.shape[:-1], weight.shape[0])
     return product if bias is None else product + bias.to(product.dtype)
 
 
@@ -90,10 +96,10 @@ def patch(model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterabl
     """Let the ``torch.nn.Linear`` layers of a model multiply by :func:`hopper_gemm.matmul` where it pays.
 
     A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
-    see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. What
-    the kernel cannot run at a call, such as a CPU tensor, goes to torch by :func:`hopper_gemm.fallback`. Code that
-    reads a layer's weight and calls ``torch.nn.functional.linear`` itself, as ``torch.nn.MultiheadAttention`` does,
-    goes on doing so.
+    see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call
+    goes to torch.mm where that was measured to be faster for its number of rows, and where the kernel cannot run, as
+    on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. Code that reads a layer's weight and calls
+    ``torch.nn.functional.linear`` itself, as ``torch.nn.MultiheadAttention`` does, goes on doing so.
 
     A layer is left as it is if the tuned entries of its n and k say that torch.mm is the faster, in the geometric mean;
     if nothing is known about it and its operands would be copied at each call; or if its type is not supported. A layer

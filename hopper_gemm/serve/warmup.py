@@ -73,7 +73,8 @@ def warmup(
     all cores (a script calls this below ``if __name__ == "__main__":``, as Python asks of whoever starts processes).
 
     A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
-    rounds. The GPU should be idle otherwise.
+    rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second: 15 of 3 to 1500 rows
+    took 1.3 s on an NVIDIA H200.
 
     Args:
         what: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; or a model: its

@@ -24,7 +24,7 @@ def example(monkeypatch):
 def row_by_row(monkeypatch):
     """Products of patched layers, each row alone: a row cannot depend on the others."""
 
-    def matmul(a, b, batch_invariant=None):
+    def matmul(a, b, batch_invariant=None, fallback=None):
         assert batch_invariant
         return torch.cat([mm(row[None], b) for row in a])
 
@@ -54,7 +54,7 @@ def test_a_model_of_a_public_config_gives_the_same_logits_patched(example, capsy
     module = example("patched_model")
     rows = module.main(["--tiny"])
     assert [row["phase"] for row in rows] == ["prefill 12", "decode 3"]
-    assert all(row["relative difference"] < 0.02 for row in rows)
+    assert all(row["ours from fp32"] < min(0.05, 1.5 * row["torch from fp32"]) for row in rows)
     values = {"model_type": "mistral", **vars(example("decoder").TINY), "vocab_size": 96, "sliding_window": None}
     (tmp_path / "config.json").write_text(json.dumps(values))
     module.main(["--tiny", "--config", str(tmp_path / "config.json")])

@@ -51,8 +51,8 @@ def products(monkeypatch):
     """The products that patched layers ask for; the reference of the operators makes them."""
     made = []
 
-    def matmul(a, b, batch_invariant=None):
-        made.append((*a.shape, b.shape[1], batch_invariant))
+    def matmul(a, b, batch_invariant=None, fallback=None):
+        made.append((*a.shape, b.shape[1], batch_invariant, fallback))
         return mm(a, b)
 
     monkeypatch.setattr(room, "matmul", matmul)
@@ -72,7 +72,7 @@ def test_every_linear_layer_is_replaced_and_the_outputs_and_gradients_stay(produ
     done = hopper_gemm.patch(model)
     assert [layer.replaced for layer in done.layers] == [True] * 9
     found = model(x)
-    assert products[0] == (24, 64, 192, None)
+    assert products[0] == (24, 64, 192, None, "faster")
     assert len(products) == 9
     assert near(found, expected)
     found.float().square().mean().backward()
@@ -175,6 +175,15 @@ def test_a_model_in_ddp_has_the_gradients_of_the_plain_one(tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def test_a_call_falls_back_where_torch_was_faster_unless_nothing_may(products):
+    model = transformer(layers=1)
+    hopper_gemm.patch(model)
+    for policy, asked in (("never", "never"), ("unsupported", "faster"), ("faster", "faster")):
+        with hopper_gemm.fallback(policy):
+            model(tokens())
+        assert products[-1][-1] == asked
+
+
 # Which layers --------------------------------------------------------------------------------
 
 
@@ -218,7 +227,7 @@ def test_batch_invariance_is_of_all_layers_or_of_none(products):
     done = hopper_gemm.patch(model, batch_invariant=True)
     model(tokens())
     assert all(layer.replaced for layer in done.layers)
-    assert {made[-1] for made in products} == {True}
+    assert {made[-2] for made in products} == {True}
     with pytest.raises(ValueError, match="only bfloat16 and float16"):
         hopper_gemm.patch(transformer(torch.float32), batch_invariant=True)
 

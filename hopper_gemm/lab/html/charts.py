@@ -23,6 +23,9 @@ Spec = dict[str, Any]
 CHOSEN = {"filter": "datum.place === place"}
 RAN = {"filter": "isValid(datum.trial)"}
 FIGURE = ".3f"
+WIDE = 1000
+"""Letters of an axis: a title with a line break is no valid expression."""
+
 CELLS_WITH_TEXT = 80
 """Cells of a map, at most, in which their figures are written."""
 
@@ -162,8 +165,8 @@ def _map(study: Study) -> Chart | None:
     most = max(Counter(cell["place"] for cell in cells).values(), default=0)
     if most < 2:
         return None
-    x = {"field": across, "type": "ordinal", "title": label(across), "axis": {"labelAngle": 0}}
-    y = {"field": down, "type": "ordinal", "title": label(down, 40)}
+    x = {"field": across, "type": "ordinal", "title": label(across, WIDE), "axis": {"labelAngle": 0}}
+    y = {"field": down, "type": "ordinal", "title": label(down, WIDE)}
     scale = {"type": "log", "scheme": "redblue", "domainMid": 1, "domain": [0.5, 2], "clamp": True}
     shown = _tips(down, across, "text", "speedup", "tflops", "time_us", "config", "reason")
     colour = {"field": "speedup", "type": "quantitative", "scale": scale, "legend": {"title": "speedup"}}

@@ -46,7 +46,9 @@ def torch_changes(folder: Path | None = None) -> str:
     path = (folder or results_root() / "verification/batch-invariance") / "torch-mm.csv"
     if not path.is_file():
         return NOT_YET
-    return "\n".join(torch_lines(list(csv.DictReader(path.read_text().splitlines()))))
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    ran = ", ".join(dict.fromkeys(f"{row['gpu']}, torch {row['torch']}" for row in rows))
+    return "\n".join([*torch_lines(rows), "", f"On {ran}."])
 
 
 def prices(path: Path | None = None) -> str:

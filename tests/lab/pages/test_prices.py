@@ -55,5 +55,7 @@ def test_bits_count_the_newest_sources_alone(tmp_path):
         rows.add(InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu").row(status, gpu="H", board="a"))
     equal = 2 * comparisons(pair)
     assert f"| kernel: of the menu | 3 | {equal} | 1 | 1 |" in bits(tmp_path)
-    (tmp_path / "torch-mm.csv").write_text(torch_table([TorchCount("", 8, 8, "bf16", "kk", 64, 3)], board="a"))
+    (tmp_path / "torch-mm.csv").write_text(
+        torch_table([TorchCount("", 8, 8, "bf16", "kk", 64, 3)], board="a", gpu="H", torch="2")
+    )
     assert "| its own | 1 | 1 | 64 | 3 |" in torch_changes(tmp_path)

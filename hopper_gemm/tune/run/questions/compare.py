@@ -29,7 +29,7 @@ SEVERAL: dict[str, Protocol] = {"burst": Burst(pairs=7), "steady": Steady(pairs=
 """The same where several processes measure a row. The pairs of one process share its luck, so that an interval shrinks
 with the processes: half of the pairs in each leave time for more of them."""
 
-AGAINST = ("cublas", "cublaslt", "triton", "quack")
+AGAINST = ("cublas", "cublaslt", "heuristics", "triton", "quack")
 """Baselines, in the order of a table's columns."""
 
 CONFIGS = ("tuned", "auto")
