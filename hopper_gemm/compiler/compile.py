@@ -20,7 +20,6 @@ from hopper_gemm.model.problem import types_of
 FUNCTION = "hopper_gemm"
 """Name of the launcher in the object file."""
 
-ALIGN_ELEMENTS = 8
 TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}
 
 
@@ -32,7 +31,9 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "") -> Compiled:
+def compile_kernel(
+    kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "", scattered: bool = False
+) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
@@ -41,18 +42,18 @@ def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: st
         layouts: the contiguous axis of A, then of B.
         observer: class of an observer that writes into one more argument, as module:name; see
             :class:`hopper_gemm.kernel.observer.Observer`.
+        scattered: True if the rows of C may start anywhere; threads then store it.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
     element, out = (TYPES[name] for name in types_of(dtype))
-    m, n = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS)
-    k = cute.sym_int(divisibility=ALIGN_ELEMENTS if "k" in layouts else 1)
+    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
 
-    def matrix(dtype, rows, columns, by_rows=False):
-        pitch = cute.sym_int64(divisibility=hopper.TMA_ALIGN_BYTES * 8 // dtype.width)
+    def matrix(dtype, rows, columns, by_rows=False, align=hopper.TMA_ALIGN_BYTES):
+        pitch = cute.sym_int64(divisibility=align * 8 // dtype.width)
         strides = (1, pitch) if by_rows else (pitch, 1)
-        return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
+        return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=align)
 
     sums, words, readings = None, None, None
     if kernel.has_workspace:
@@ -65,10 +66,10 @@ def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: st
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            _named(kernel.builder)(kernel, element, layouts, out, seen),
+            _named(kernel.builder)(kernel, element, layouts, out, seen, scattered),
             matrix(element, m, k, layouts[0] != "k"),
             matrix(element, n, k, layouts[1] != "k"),
-            matrix(out, m, n),
+            matrix(out, m, n, align=out.width // 8 if scattered else hopper.TMA_ALIGN_BYTES),
             Int32(0),
             Int32(0),
             Int32(0),

@@ -65,18 +65,25 @@ class Usage:
 
 @dataclass(frozen=True)
 class KernelId:
-    """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, and the observer, if any, as
-    module:name."""
+    """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, the observer, if any, as
+    module:name, and whether threads store C, whose rows then need not start at multiples of 16 bytes."""
 
     config: Kernel
     dtype: str
     layouts: str
     observer: str = ""
+    scattered: bool = False
 
     @staticmethod
-    def of(config: GemmConfig, problem: GemmProblem, observer: str = "") -> KernelId:
-        """The binary that serves a config on a problem; configs that differ only at launch share it."""
-        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer)
+    def of(config: GemmConfig, problem: GemmProblem, observer: str = "", scattered: bool | None = None) -> KernelId:
+        """The binary that serves a config on a problem; configs that differ only at launch share it.
+
+        Args:
+            config, problem, observer: as for :func:`hopper_gemm.compiler.loader.load`.
+            scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
+        """
+        asked = "c" in problem.out_of_reach if scattered is None else scattered
+        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, asked)
 
     @property
     def digest(self) -> str:
