@@ -14,7 +14,6 @@ from hopper_gemm.cli.app import CHECK_FAILED, NO_GPU, command, fail, saying, std
 from hopper_gemm.cli.reading import show
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import local_root, recorded_tables, slug
 from hopper_gemm.tune.study.files import ladder_file, shown, suite_file
 from hopper_gemm.tune.study.reader import read_study
@@ -134,7 +133,7 @@ def tune(
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         read = read_shapes(shapes)
-        problems = tuple(dict.fromkeys(map(filled_up, read.of_regime(regime))))
+        problems = tuple(dict.fromkeys(read.of_regime(regime)))
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
@@ -148,10 +147,7 @@ def tune(
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
-    asked = GemmProblem(m, n, k, dtype)
-    problem = filled_up(asked)
-    if problem != asked:
-        say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
+    problem = GemmProblem(m, n, k, dtype)
     source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
     folder = run_sweep(question([problem], how, recorded=source.recorded), source, out, "Tuning", say, verbose)
     told = conclude(folder)

@@ -116,7 +116,6 @@ def explain(
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.model.tuned import slug
     from hopper_gemm.tune.parameters import config_of
     from hopper_gemm.tune.tables.explain import explain as explained
@@ -124,8 +123,7 @@ def explain(
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
-    asked = GemmProblem(m, n, k, dtype, layouts)
-    problem = filled_up(asked)
+    problem = GemmProblem(m, n, k, dtype, layouts)
     kind = kind_here() if gpu is None else slug(gpu)
     served = find(tables(kind, stderr), problem, context=context)
     config = config_of(options.config_values(settings)) if settings else served.config
@@ -133,10 +131,8 @@ def explain(
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         serves = {"config": served.config.as_dict(), "how": served.how, "gpu": kind, "entry": entry}
-        print(json.dumps({"asked": asdict(asked), "copied": problem != asked, **found, "matmul": serves}))
+        print(json.dumps({**found, "matmul": serves}))
         return
-    if problem != asked:
-        print(f"TMA cannot reach the matrices of {asked}: matmul copies them at each call, and runs {problem}")
     print("\n".join(lines(found)))
     if not found["legal"]:
         return

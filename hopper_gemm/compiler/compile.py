@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, Int16, Int32, Int64, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.kernel.observer import Observer
+from hopper_gemm.kernel.threads.padding import pad
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
@@ -64,22 +65,33 @@ def compile_kernel(
         strides = (shape[1] * shape[2], shape[2], 1)
         readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
 
+    return _compiled(
+        _named(kernel.builder)(kernel, element, layouts, out, seen, scattered),
+        matrix(element, m, k, layouts[0] != "k"),
+        matrix(element, n, k, layouts[1] != "k"),
+        matrix(out, m, n, align=out.width // 8 if scattered else hopper.TMA_ALIGN_BYTES),
+        Int32(0),
+        Int32(0),
+        Int32(0),
+        Int32(0),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+        sums,
+        words,
+        readings,
+    )
+
+
+def compile_padding() -> Compiled:
+    """Compile :func:`hopper_gemm.kernel.threads.padding.pad`; raises as :func:`compile_kernel`."""
+    room = make_fake_tensor(Int16, (cute.sym_int64(),), (1,), assumed_align=hopper.TMA_ALIGN_BYTES)
+    operand = Int64(0), Int64(0), Int32(0), Int32(1)
+    return _compiled(pad, room, *operand, *operand, make_fake_stream(use_tvm_ffi_env_stream=True))
+
+
+def _compiled(function: Any, *arguments: Any) -> Compiled:
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
-        launcher = cute.compile(
-            _named(kernel.builder)(kernel, element, layouts, out, seen, scattered),
-            matrix(element, m, k, layouts[0] != "k"),
-            matrix(element, n, k, layouts[1] != "k"),
-            matrix(out, m, n, align=out.width // 8 if scattered else hopper.TMA_ALIGN_BYTES),
-            Int32(0),
-            Int32(0),
-            Int32(0),
-            Int32(0),
-            make_fake_stream(use_tvm_ffi_env_stream=True),
-            sums,
-            words,
-            readings,
-            options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
-        )
+        options = f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}"
+        launcher = cute.compile(function, *arguments, options=options)
         path = Path(scratch) / "kernel.o"
         launcher.export_to_c(object_file_path=str(path), function_name=FUNCTION)
         return Compiled(path.read_bytes(), launcher.__cubin__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
-from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
 from hopper_gemm.compiler.workspace import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -53,16 +53,16 @@ class LoadedKernel:
     clusters: int
 
     @staticmethod
-    def of(config: Kernel, report: CubinReport, object_file: Path) -> LoadedKernel:
-        """The kernel of an object file, loaded for the current device.
+    def of(config: Kernel, report: CubinReport, launcher: Any) -> LoadedKernel:
+        """The kernel of a launcher, for the current device.
 
         Args:
             config: the resolved kernel.
-            report: of the file's kernel.
-            object_file: its launcher with its device code.
+            report: of the kernel.
+            launcher: see :func:`launcher_of`.
         """
         clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
-        return LoadedKernel(config, report, _launcher(object_file), clusters)
+        return LoadedKernel(config, report, launcher, clusters)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None
@@ -119,50 +119,70 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
     return 0, FIXED_WORDS
 
 
-def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
+def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
     """Return the kernel's report; compile the kernel into the store if it is missing there."""
     report = store.report(kernel)
     if report is None:
-        from hopper_gemm.compiler.compile import compile_kernel
+        from hopper_gemm.compiler.compile import compile_kernel, compile_padding
 
-        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.observer)
+        if isinstance(kernel, PaddingId):
+            compiled = compile_padding()
+        else:
+            asked = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.scattered
+            compiled = compile_kernel(*asked)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report)
     return report
 
 
-def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, observer: str = "") -> LoadedKernel:
+def load(
+    config: GemmConfig,
+    problem: GemmProblem,
+    store: Path | None = None,
+    observer: str = "",
+    scattered: bool | None = None,
+) -> LoadedKernel:
     """A kernel for a config and a problem, from the store or compiled now (about a second).
 
     Args:
         config: any legal config; ``"auto"`` and ``"max"`` are resolved.
-        problem: only its type and layouts matter to the binary; its sizes are checked.
+        problem: only its type and layouts matter to the binary, and whether TMA reaches C; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
+        scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
 
     Returns:
-        The kernel, loaded for the current device.
+        The kernel, loaded for the current device. TMA must reach its operands; see
+        :func:`hopper_gemm.compiler.padding.load_any` for others.
 
     Raises:
-        IllegalConfigError: some rule refuses the config or the problem.
+        IllegalConfigError: some rule refuses the config on the problem.
     """
     found = reasons(config, problem)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
-    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, observer)
+    kernel = KernelId.of(config, problem, observer, scattered)
+    report, launcher = load_binary(kernel, store)
+    return LoadedKernel.of(resolve(config), report, launcher)
+
+
+def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, Any]:
+    """A binary's report and its launcher, from the store or compiled now."""
+    kernels = KernelStore(store or default_store())
     object_file = kernels.object_file(kernel)
     with LOADING:
         try:
-            return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), object_file)
+            return compile_into(kernels, kernel), launcher_of(object_file)
         except Exception:
             if object_file.is_file():
                 raise
             # Another process cleared the store between look-up and loading.
-            return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), object_file)
+            return compile_into(kernels, kernel), launcher_of(object_file)
 
 
 @cache
-def _launcher(object_file: Path) -> Any:
+def launcher_of(object_file: Path) -> Any:
+    """The launcher in an object file, with its device code."""
     from cutlass import cute
 
     from hopper_gemm.compiler.compile import FUNCTION

@@ -83,6 +83,7 @@ class KernelId:
             scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
         """
         asked = "c" in problem.out_of_reach if scattered is None else scattered
+        asked = asked or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
         return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, asked)
 
     @property
@@ -92,6 +93,23 @@ class KernelId:
         sources = source_digest(self.config.builder, self.observer)
         parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class PaddingId:
+    """Key of the binary that pads operands; there is one."""
+
+    def __str__(self) -> str:
+        return "padding of operands"
+
+    @property
+    def digest(self) -> str:
+        """Name of the entry in a store."""
+        parts = {"sources": source_digest(), "kernel": "padding", "versions": versions(), "arch": hopper.ARCH}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+AnyId = KernelId | PaddingId
 
 
 def versions() -> dict[str, str]:
@@ -155,11 +173,11 @@ class KernelStore:
 
     root: Path
 
-    def object_file(self, kernel: KernelId) -> Path:
+    def object_file(self, kernel: AnyId) -> Path:
         """The launcher with its device code; the path of an entry whether or not it exists."""
         return self.root / f"{kernel.digest}.o"
 
-    def report(self, kernel: KernelId) -> CubinReport | None:
+    def report(self, kernel: AnyId) -> CubinReport | None:
         """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged or
         of another kernel: then compile it and :meth:`put` it.
 
@@ -176,7 +194,7 @@ class KernelStore:
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def put(self, kernel: KernelId, object_file: bytes, report: CubinReport) -> None:
+    def put(self, kernel: AnyId, object_file: bytes, report: CubinReport) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
         report has a whole object file.
 
@@ -230,7 +248,7 @@ class KernelStore:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _report_file(self, kernel: KernelId) -> Path:
+    def _report_file(self, kernel: AnyId) -> Path:
         return self.root / f"{kernel.digest}.json"
 
     def _write(self, path: Path, content: bytes) -> None:

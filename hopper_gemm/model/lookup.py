@@ -123,12 +123,16 @@ def find(among: Sequence[Table], problem: GemmProblem, regime: str = "burst", co
 
     Args:
         among: the tables, in order.
-        problem: what is multiplied, within TMA's reach.
+        problem: what is multiplied.
         regime: burst or steady.
         context: isolated or chained.
     """
     found = [(table, best_entry(table.serving, problem, regime, context)) for table in among]
-    ranked = [(entry.context != context, entry, table) for table, entry in found if entry is not None]
+    ranked = [
+        ((entry.problem != problem, entry.context != context), entry, table)
+        for table, entry in found
+        if entry is not None
+    ]
     if not ranked:
         return modelled((entry for table in among for entry in table.entries), problem)
     _, entry, table = min(ranked, key=lambda one: one[0])

@@ -19,6 +19,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
 
 FILE = "best_configs.json"
 
@@ -264,10 +265,12 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
 
 def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
     """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
-    is preferred to one of the same regime."""
+    is preferred to one of the same regime. Where TMA cannot reach the matrices and there is no entry, it is that of the
+    problem that :func:`hopper_gemm.model.rules.problem.filled_up` names."""
+    asked = problem, filled_up(problem)
     return min(
-        (entry for entry in entries if entry.problem == problem and is_legal(entry.config, problem)),
-        key=lambda entry: (entry.context != context, entry.regime != regime, -entry.speedup),
+        (entry for entry in entries if entry.problem in asked and is_legal(entry.config, problem)),
+        key=lambda entry: (entry.problem != problem, entry.context != context, entry.regime != regime, -entry.speedup),
         default=None,
     )
 
@@ -297,7 +300,8 @@ def without_pdl(config: Kernel) -> Kernel:
 
 def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
     """The pick as if the problem were untuned."""
-    return modelled((entry for entry in entries if entry.problem != problem), problem)
+    itself = problem, filled_up(problem)
+    return modelled((entry for entry in entries if entry.problem not in itself), problem)
 
 
 def results_root() -> Path:

@@ -17,7 +17,7 @@ from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES, slug
 
-_loaded: dict[tuple[GemmConfig, GemmProblem, int], LoadedKernel] = {}
+_loaded: dict[tuple[GemmConfig, GemmProblem, int, bool], LoadedKernel] = {}
 """Loaded kernels, never dropped: a captured graph launches its kernel as long as the graph exists."""
 
 
@@ -52,23 +52,26 @@ def chained() -> Iterator[None]:
         MODE.context = before
 
 
-def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = None) -> LoadedKernel:
+def kernel_for(
+    problem: GemmProblem, device: int, config: GemmConfig | None = None, scattered: bool = False
+) -> LoadedKernel:
     """The kernel for a problem in this thread's context, loaded for the current device.
 
     Args:
         problem: what is multiplied.
         device: index of the current device.
         config: how to run it; by default :func:`default_config`.
+        scattered: True if rows of C may start anywhere.
 
     Raises:
         IllegalConfigError: the config cannot run the problem.
     """
     config = config or default_config(problem, device)
-    key = config, problem, device
+    key = config, problem, device, scattered
     if key not in _loaded:
         with LOADING:
             if key not in _loaded:
-                _loaded[key] = load(config, problem)
+                _loaded[key] = load(config, problem, scattered=scattered)
     return _loaded[key]
 
 

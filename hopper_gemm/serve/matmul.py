@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,14 +11,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.compiler.padding import PaddedKernel, Rows, load_padded
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.legality import problem_reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import DTYPES, check_device, check_matrices, check_memory, refuse_foreign
 from hopper_gemm.serve.kernels import MODE, kernel_for
-from hopper_gemm.serve.operands import copied_pair, extent, has_rows, reaches
+from hopper_gemm.serve.operands import copied, extent, has_rows, reaches, reads_along_k
 from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
 
 
@@ -55,10 +55,10 @@ def matmul(
     Returns:
         ``out``, written on torch's current stream.
 
-    Matrices that TMA cannot reach in place are copied first, at each call: operands whose n or k is no multiple of 8,
-    whose rows do not start at multiples of 16 bytes, or that are contiguous along neither axis, such as expanded ones;
-    an ``out`` of that kind is written from a buffer. A copy costs the time to read and write the matrix once. To avoid
-    it, pad a weight once.
+    Operands whose rows do not start at multiples of 16 bytes are out of TMA's reach: one launch ahead of the kernel
+    copies them to a workspace of the stream, at each call. It costs the time to read and write such an operand once; to
+    avoid it, pad a weight once. An output of that kind is written in place, by threads. Operands contiguous along
+    neither axis are copied by torch first, and an ``out`` whose rows are not contiguous is written from a buffer.
 
     Raises:
         TypeError: no plain torch tensors, an element type that is not supported, types that differ, or an output of a
@@ -127,10 +127,12 @@ _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 _KNOWN_MOST = 4096
 """Most launches kept in ``_known``; beyond it all are dropped."""
 
-_known: dict[Any, tuple[LoadedKernel, int | None, int, int, int]] = {}
-"""Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context; not
-addresses. Each: the kernel; the device that must be current, None on a host that has only one; the extents of the
-operands and the output, in bytes."""
+_Known = tuple[LoadedKernel | PaddedKernel, int | None, int, int, int]
+
+_known: dict[Any, _Known] = {}
+"""Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context; and,
+where some address is no multiple of 16 bytes, by which ones. Each: the kernel; the device that must be current, None on
+a host that has only one; the extents of the operands and the output, in bytes."""
 
 
 def _forget() -> None:
@@ -150,11 +152,19 @@ def _first(
     config: GemmConfig | None,
     key: Any,
 ) -> torch.Tensor:
-    """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
+    """A call that is not known, or that is at other addresses: check everything, multiply, and record the launch for
+    later calls unless torch copies something."""
     if _traced(a, b) or _cast(a):
         return _operator(a, b, out, out_dtype, config)
     remembered = _known
     refuse_foreign(a, b, out, config)
+    off = tuple(one is not None and one.data_ptr() & _MISALIGNED != 0 for one in (a, b, out))
+    if any(off):
+        key = key, off
+        if key in remembered:
+            if out is not None:
+                check_memory(out, a, b)
+            return _launched(remembered[key], a, b, out, out_dtype)
     if a.is_neg() or b.is_neg():
         return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
     check_matrices(a, b, out, out_dtype)
@@ -165,19 +175,56 @@ def _first(
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, n, k):
         return a.new_zeros((m, n), dtype=dtype) if out is None else out.zero_()
-    direct = not problem_reasons(_problem(a, b)) and all(reaches(one) or reaches(one.t()) for one in (a, b))
-    if not direct or not (out is None or (reaches(out) and not out.is_neg())):
-        return _staged(a, b, out, dtype, config)
-    problem, index = _problem(a, b, dtype), a.get_device()
+    if out is not None and (out.is_neg() or not has_rows(out) or out.stride(1) != 1):
+        return out.copy_(matmul(a, b, out_dtype=dtype, config=config))
+    rows_a, rows_b = _rows(a), _rows(b.t())
+    if rows_a is None or rows_b is None:
+        read_a, read_b = copied(a) if rows_a is None else a, copied(b.t()).t() if rows_b is None else b
+        return matmul(read_a, read_b, out=out, out_dtype=dtype, config=config)
+    index = a.get_device()
     product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
     with torch.cuda.device(index), _loading_allowed():
-        kernel = kernel_for(problem, index, config)
+        kernel = _kernel(a, b, product, (rows_a, rows_b), config)
         kernel(a, b.t(), product)
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
     device = index if torch.cuda.device_count() > 1 else None
     remembered[key] = (kernel, device, extent(a), extent(b), extent(product))
     return product
+
+
+def _rows(operand: torch.Tensor) -> Rows | None:
+    """How an operand (m or n, k) lies; None if it cannot be read as rows."""
+    along_k = reads_along_k(operand)
+    if along_k is None:
+        return None
+    rows = Rows.of(operand.shape, operand.stride(), along_k)
+    return rows if rows.countable else None
+
+
+def _kernel(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, rows: tuple[Rows, Rows], config: GemmConfig | None
+) -> LoadedKernel | PaddedKernel:
+    """The kernel for matrices as they lie, with what pads those that TMA cannot reach."""
+    dtype = DTYPES[a.dtype] + ("_fp32" if out.dtype == torch.float32 else "")
+    layouts = "".join("k" if one.by_depth else axis for one, axis in zip(rows, "mn", strict=True))
+    problem = GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts)
+    kernel = kernel_for(problem, a.get_device(), config, not reaches(out))
+    read = [one if row.by_depth else one.t() for one, row in zip((a, b.t()), rows, strict=True)]
+    pad_a, pad_b = (None if reaches(one) else row for one, row in zip(read, rows, strict=True))
+    return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
+
+
+def _launched(
+    known: _Known, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None
+) -> torch.Tensor:
+    """Launch what is known."""
+    kernel, device, *_ = known
+    if out is None:
+        out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
+    with nullcontext() if device is None else torch.cuda.device(device):
+        kernel(a, b.mT, out)
+    return out
 
 
 def _operator(
@@ -214,19 +261,6 @@ def _cast(matrix: Any) -> bool:
     return single and torch.is_autocast_enabled("cuda")
 
 
-def _staged(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, dtype: torch.dtype, config: GemmConfig | None
-) -> torch.Tensor:
-    """The product through copies that TMA can reach."""
-    m, n = a.shape[0], b.shape[1]
-    read_a, read_b = copied_pair(a, b)
-    size = read_a.shape[0], read_b.shape[1]
-    if out is not None and size == (m, n) and reaches(out) and not out.is_neg():
-        return matmul(read_a, read_b, out=out, config=config)
-    written = matmul(read_a, read_b, out=a.new_empty(size, dtype=dtype), config=config)[:m, :n]
-    return written.contiguous() if out is None else out.copy_(written)
-
-
 @contextmanager
 def _loading_allowed() -> Iterator[None]:
     """While a stream of this thread is captured, permit what loading a kernel needs and captures forbid by default,
@@ -242,13 +276,6 @@ def _loading_allowed() -> Iterator[None]:
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(before)
-
-
-def _problem(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> GemmProblem:
-    """The problem, by the axis along which each operand is read; its output of the operands' type if None."""
-    layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(b) and not has_rows(b.t()) else "k")
-    dtype = DTYPES[a.dtype] + ("_fp32" if out_dtype == torch.float32 else "")
-    return GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts)
 
 
 # The operators on a GPU -----------------------------------------------------------------------

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import slug
 
 
@@ -63,10 +62,10 @@ def prebuild(
     if context not in CONTEXTS:
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     among = tables(None if gpu is None else slug(gpu))
-    asked = [filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)) for one in problems]
-    kernels = list(
-        dict.fromkeys(KernelId.of(find(among, one, context=context).config, one) for one in dict.fromkeys(asked))
-    )
+    asked = dict.fromkeys(one if isinstance(one, GemmProblem) else GemmProblem(*one) for one in problems)
+    wanted: list[AnyId] = [KernelId.of(find(among, one, context=context).config, one) for one in asked]
+    wanted += [PaddingId() for one in asked if set(one.out_of_reach) & {"a", "b"}]
+    kernels = list(dict.fromkeys(wanted))
     folder = store or default_store()
     known = KernelStore(folder)
     missing = [kernel for kernel in kernels if known.report(kernel) is None]
@@ -79,7 +78,9 @@ def prebuild(
         for done, kernel in enumerate(missing, 1):
             built = pool.result(kernel)
             if built.status != "ok":
-                failed[str(kernel.config)] = f"{built.status.replace('_', ' ')}: {built.reason}"
+                failed[str(kernel.config if isinstance(kernel, KernelId) else kernel)] = (
+                    f"{built.status.replace('_', ' ')}: {built.reason}"
+                )
             watch(done, len(missing))
     finally:
         pool.close()

@@ -287,7 +287,7 @@ def test_a_kernel_cleared_between_look_up_and_loading_is_compiled_again(entry, m
         opened.append(object_file)
         return object_file.read_bytes()
 
-    monkeypatch.setattr(loader, "_launcher", launcher)
+    monkeypatch.setattr(loader, "launcher_of", launcher)
     assert load(kernel.config, PROBLEM, store.root).launcher == b"compiled again"
     assert len(opened) == 2
 
@@ -301,7 +301,7 @@ def test_a_kernel_that_stands_whole_and_cannot_be_loaded_is_not_tried_twice(entr
         raise RuntimeError("no such symbol")
 
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
-    monkeypatch.setattr(loader, "_launcher", launcher)
+    monkeypatch.setattr(loader, "launcher_of", launcher)
     with pytest.raises(RuntimeError, match="no such symbol"):
         load(kernel.config, PROBLEM, store.root)
     assert len(opened) == 1

@@ -26,6 +26,8 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
 
         * problem, config, label: as asked, the config with nothing left open, and in a line;
         * legal, reasons: whether it can run, and why not, one line each;
+        * padded, scattered: operands that a launch ahead of the kernel pads, by name; whether threads store C, whose
+          rows TMA cannot reach. Both where the matrices are contiguous;
         * stages_max, stage_bytes: stages that fit, bytes of one stage;
         * smem_bytes, smem_map: shared memory of a CTA, and its regions in order;
         * accumulators: accumulator registers of one consumer thread;
@@ -52,6 +54,8 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         "label": str(kernel),
         "legal": not found,
         "reasons": [str(reason) for reason in found],
+        "padded": [name for name in problem.out_of_reach if name != "c"],
+        "scattered": "c" in problem.out_of_reach,
         "stages_max": stages_max(kernel),
         "stage_bytes": kernel.stage_bytes,
         "smem_bytes": kernel.smem_bytes,
@@ -83,8 +87,11 @@ def lines(found: dict[str, Any]) -> list[str]:
     useful = f"{found['wave_efficiency']:.1%} of them useful"
     split = found["registers"] or {}
     registers = f"{split.get('producer')} for the producer and {split.get('consumer')} for the consumers"
+    ways = [f"{' and '.join(found['padded']).upper()} padded by a launch ahead"] if found["padded"] else []
+    ways += ["C stored by threads"] if found["scattered"] else []
     return [
         f"{title}: legal",
+        *([f"  reach       TMA cannot reach all matrices: {', '.join(ways)}"] if ways else []),
         f"  stages      up to {found['stages_max']} of {found['stage_bytes']} B, swizzle {found['swizzle_bytes']} B",
         f"  smem        {found['smem_bytes']} B = {regions}",
         f"  registers   {found['accumulators']} accumulators per consumer thread; {registers}, "

@@ -12,7 +12,6 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import Pick, read_tuned, untuned
 from hopper_gemm.tune.measure.device import NoHopperError
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
@@ -205,7 +204,7 @@ class Comparison(Recording):
             self._learn(row)
         rows = []
         for key in self._keys():
-            found = reasons(key.point.config, filled_up(key.point.problem))
+            found = reasons(key.point.config, key.point.problem)
             if found and key not in self._folder.rows:
                 rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
@@ -226,11 +225,10 @@ class Comparison(Recording):
 
 
 def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
-    """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
-    filled = filled_up(problem)
+    """Our config for a problem."""
     if config == "auto":
-        return untuned((entry for table in among for entry in table.entries), filled)
-    return find(among, filled, regime, context)
+        return untuned((entry for table in among for entry in table.entries), problem)
+    return find(among, problem, regime, context)
 
 
 def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
