@@ -17,6 +17,7 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import tiles_across, work_items
+from hopper_gemm.model.rules.problem import filled_up
 
 if TYPE_CHECKING:
     import torch
@@ -161,6 +162,11 @@ def load(
     found = reasons(config, problem)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
+    if observer and problem.out_of_reach:
+        raise IllegalConfigError(
+            f"an observer watches one kernel that TMA feeds and {problem} {problem.layouts} has matrices out of its "
+            f"reach; take {filled_up(problem)}"
+        )
     kernel = KernelId.of(config, problem, observer, scattered)
     report, launcher = load_binary(kernel, store)
     return LoadedKernel.of(resolve(config), report, launcher)

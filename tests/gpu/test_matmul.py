@@ -13,7 +13,6 @@ import hopper_gemm
 from hopper_gemm import GemmConfig
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
 from hopper_gemm.tune.measure.correctness import check
@@ -52,8 +51,7 @@ def kernels() -> list[KernelId]:
     chains = [KernelId.of(launched(changes, early), CHAIN) for changes in EARLY for early in (False, True)]
     by_layout = [GemmProblem(*sizes, "bf16", layouts) for sizes in (*SHAPES, *COPIED) for layouts in LAYOUTS]
     by_type = [GemmProblem(*sizes, dtype) for sizes in (*SIZES, *SHAPES, *COPIED) for dtype in DTYPES]
-    problems = map(filled_up, by_layout + by_type)
-    return chains + [KernelId.of(serving.default_config(problem), problem) for problem in problems]
+    return chains + [KernelId.of(serving.default_config(problem), problem) for problem in by_layout + by_type]
 
 
 def operands(m, n, k, dtype=torch.bfloat16):

@@ -78,7 +78,7 @@ class Compiler:
         self.overlaps = 0
         self.loaded = []
 
-    def load(self, config, problem):
+    def load(self, config, problem, scattered=False):
         free = self.busy.acquire(blocking=False)
         self.overlaps += not free
         time.sleep(0.01)
@@ -190,7 +190,7 @@ def test_what_is_tuned_in_a_process_serves_its_next_calls_and_loaded_kernels_sta
 
 
 def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
-    monkeypatch.setattr(kernels, "load", lambda config, problem: 1 / 0)
+    monkeypatch.setattr(kernels, "load", lambda config, problem, scattered: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         kernel_for(PROBLEM, 0, GemmConfig())
     monkeypatch.setattr(kernels, "load", compiler.load)
@@ -202,7 +202,7 @@ def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
 def test_four_threads_cross_compile_at_once(tmp_path, monkeypatch):
     """Without the lock the compiler aborts the process: an MLIR function requires a location."""
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
-    monkeypatch.setattr(kernels, "load", lambda config, problem: loader.load(config, problem, tmp_path))
+    monkeypatch.setattr(kernels, "load", lambda config, problem, scattered: loader.load(config, problem, tmp_path))
     configs = [GemmConfig(tile_m=64, tile_n=tile_n) for tile_n in (64, 72, 80, 88)]
     found = at_once([lambda config=config: kernel_for(PROBLEM, 0, config) for config in configs])
     assert [kernel.config.tile_n for kernel in found] == [64, 72, 80, 88]

@@ -87,11 +87,11 @@ def lines(found: dict[str, Any]) -> list[str]:
     useful = f"{found['wave_efficiency']:.1%} of them useful"
     split = found["registers"] or {}
     registers = f"{split.get('producer')} for the producer and {split.get('consumer')} for the consumers"
-    ways = [f"{' and '.join(found['padded']).upper()} padded by a launch ahead"] if found["padded"] else []
+    ways = [f"{' and '.join(map(str.upper, found['padded']))} padded by a launch ahead"] if found["padded"] else []
     ways += ["C stored by threads"] if found["scattered"] else []
     return [
         f"{title}: legal",
-        *([f"  reach       TMA cannot reach all matrices: {', '.join(ways)}"] if ways else []),
+        *([f"  unaligned   {', '.join(ways)}"] if ways else []),
         f"  stages      up to {found['stages_max']} of {found['stage_bytes']} B, swizzle {found['swizzle_bytes']} B",
         f"  smem        {found['smem_bytes']} B = {regions}",
         f"  registers   {found['accumulators']} accumulators per consumer thread; {registers}, "
