@@ -66,7 +66,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["ladder", SEED], "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["tune"], "tune needs a problem as M N K, or a list with --shapes"),
-        (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x96x448 bf16 burst isolated"),
+        (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x89x447 bf16 burst isolated"),
         (["tune", "64", "64", "64", "--from", RECORDED], "but --backend is cuda; add --backend replay"),
         (["tune", "64", "64", "64", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
         (["tune", "64", "64", "64", "--context", "vacuum"], "--context must be one of isolated, chained but got"),

@@ -16,6 +16,11 @@ from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.model import hopper
+from hopper_gemm.model.kernel import Kernel
+
+UNROLL, UNROLL_REGISTERS = 4, 48
+"""Stores of a thread under way at once, where its accumulators leave it so many registers; else one after the other.
+Found by compiling: with 39 left beside 216 accumulators two stores at once spilled."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class ScatterEpilogue(Epilogue):
         m, n: of C.
         across: True if rows of a chunk are columns of C.
         thread: within the warpgroup.
+        unroll: stores of a thread under way at once.
     """
 
     address: Int64
@@ -37,6 +43,7 @@ class ScatterEpilogue(Epilogue):
     n: Int32
     across: bool
     thread: Int32
+    unroll: int
 
     def wait_reads(self, pending: int) -> None:
         """Nothing to wait for: a thread has read a chunk before it arrives at the next barrier."""
@@ -51,8 +58,10 @@ class ScatterEpilogue(Epilogue):
             line, first = first, line
         size = self.shared.element_type.width // 8
         each = length * size // 4  # words of a row
-        for i in cutlass.range(lines * each // hopper.WARPGROUP_THREADS, unroll=2):
-            number = i * hopper.WARPGROUP_THREADS + self.thread
+        # a copy whose origin the compiler does not see: else it keeps every address that follows from it in registers
+        thread = inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[self.thread])
+        for i in cutlass.range(lines * each // hopper.WARPGROUP_THREADS, unroll=self.unroll):
+            number = i * hopper.WARPGROUP_THREADS + thread
             at, word = number // each, number % each
             start = self.address + Int64(line + at) * self.pitch + Int64(first) * size
             inside = Boolean(line + at < self.m)
@@ -101,14 +110,16 @@ class ScatterEpilogue(Epilogue):
         return Int32(element.bitcast(Uint16 if element.width == 16 else Int32))
 
     @staticmethod
-    def of(staged: Epilogue, across: bool, thread: Int32) -> ScatterEpilogue:
+    def of(staged: Epilogue, config: Kernel, thread: Int32) -> ScatterEpilogue:
         """The role of one of a consumer's threads, staged as given."""
+        across, free = config.swap_ab, config.registers.consumer - config.accumulators
         c = staged.target
         pitch = Int64(c.stride[0 if not across else 1]) * (c.element_type.width // 8)
         rows, columns = (cute.size(c, mode=[i]) for i in range(2))
         m, n = (columns, rows) if across else (rows, columns)
         given = {one.name: getattr(staged, one.name) for one in fields(Epilogue)}
-        return ScatterEpilogue(**given, address=c.iterator.toint(), pitch=pitch, m=m, n=n, across=across, thread=thread)
+        place = {"address": c.iterator.toint(), "pitch": pitch, "m": m, "n": n, "across": across, "thread": thread}
+        return ScatterEpilogue(**given, **place, unroll=UNROLL if free >= UNROLL_REGISTERS else 1)
 
 
 def _store(kind: str, address: Int64, bits: Int32, predicate: Boolean) -> None:
