@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+REPORTS := seed-table ladder suite suite-chained short drawn
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel-test lint types notebooks pages clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel-test lint types notebooks pages reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -11,9 +12,9 @@ sweep: $(VENV)/.ready
 
 # Everything: the style, the types, and all tests; those on a GPU skip themselves where there is none.
 test: lint types $(VENV)/.ready
-	$(BIN)/pytest -n auto -m "not gpu and not results"
-	$(MAKE) test-results
 	$(MAKE) test-gpu
+	$(MAKE) test-results
+	$(BIN)/pytest -n auto -m "not gpu and not results"
 
 # Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
 test-results: $(VENV)/.ready
@@ -46,6 +47,17 @@ types: $(VENV)/.ready
 # Write pages and pictures of results, their index and the generated parts of the docs anew.
 pages: $(VENV)/.ready
 	$(BIN)/python docs/generate.py
+
+# One interactive HTML file each for each of the main studies: build/reports/NAME.html.
+reports: $(VENV)/.ready
+	mkdir -p build/reports
+	for name in $(REPORTS); do \
+	    $(BIN)/hopper-gemm report results/h200/$$name --out build/reports/$$name.html || exit 1; \
+	done
+
+# The documentation as a site, strictly: build/site/index.html. A link that leads nowhere ends it.
+docs: $(VENV)/.ready
+	$(BIN)/mkdocs build --quiet
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready

@@ -106,6 +106,12 @@ def timed(problem: GemmProblem, config: GemmConfig, built: Mapping[str, Built], 
         about[name] = {**report, "right": found.ok, "rel_err": found.rel_err}
         if found.ok:
             arms[name] = arm(kernel_launch(kernel))
+    us = in_turns(timer, protocol, arms, alone, rounds)
+    return {"board": device.uuid, "gpu": device.name, "driver": device.driver, "us": us, "about": about}
+
+
+def in_turns(timer: Timer, protocol: Burst, arms: Mapping[str, Arm], alone: Arm, rounds: int) -> dict[str, list[float]]:
+    """Microseconds of every arm, round by round in rotating order, without the spacer's, which ``alone`` launches."""
     us: dict[str, list[float]] = {name: [] for name in arms}
     with timer.telemetry(protocol) as telemetry:
         for number in range(rounds):
@@ -113,7 +119,7 @@ def timed(problem: GemmProblem, config: GemmConfig, built: Mapping[str, Built], 
             (rest,) = timer.time(alone, protocol.of_spacer, telemetry).us
             for name in order if number % 2 == 0 else order[::-1]:
                 us[name].append(round(timer.time(arms[name], protocol, telemetry).us[0] - rest, 3))
-    return {"board": device.uuid, "gpu": device.name, "driver": device.driver, "us": us, "about": about}
+    return us
 
 
 def problems(texts: Sequence[str]) -> Iterator[GemmProblem]:

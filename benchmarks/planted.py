@@ -51,9 +51,10 @@ def main(out: Path) -> None:
 def checked(plant: str) -> dict[str, Any]:
     """Run the guard on a plant; return its verdicts and its exit code."""
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
-        package, results = Path(scratch), Path(scratch) / "guarded"
+        package = Path(scratch)
         shutil.copytree(ROOT / "hopper_gemm", package / "hopper_gemm", ignore=shutil.ignore_patterns("__pycache__"))
-        results.mkdir()
+        results = package / "hopper_gemm/results" / RECORDED.name
+        results.mkdir(parents=True)
         copy_guarded(results, PARAMETERS.get(plant, lambda config: {}))
         if plant in SOURCES:
             old, new = SOURCES[plant]

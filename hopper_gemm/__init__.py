@@ -14,17 +14,32 @@ from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
-    from hopper_gemm.serve.kernels import chained
+    from hopper_gemm.serve.fallback import fallback
+    from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.prebuild import prebuild
+    from hopper_gemm.serve.warmup import warmup
 
-__all__ = ["GemmConfig", "GemmProblem", "chained", "matmul", "prebuild", "use_table"]
+__all__ = [
+    "GemmConfig",
+    "GemmProblem",
+    "batch_invariant",
+    "chained",
+    "fallback",
+    "matmul",
+    "prebuild",
+    "use_table",
+    "warmup",
+]
 
 _SERVED = {
+    "batch_invariant": "hopper_gemm.serve.kernels",
     "chained": "hopper_gemm.serve.kernels",
+    "fallback": "hopper_gemm.serve.fallback",
     "matmul": "hopper_gemm.serve.matmul",
     "prebuild": "hopper_gemm.serve.prebuild",
     "use_table": "hopper_gemm.model.lookup",
+    "warmup": "hopper_gemm.serve.warmup",
 }
 """Imported when first asked for, since some bring torch and the DSL along."""
 

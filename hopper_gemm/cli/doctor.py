@@ -10,6 +10,7 @@ from hopper_gemm.cli.machine import PROJECT, Machine, this_machine
 from hopper_gemm.compiler.store import KernelStore, default_store
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import own_paths, tables
 from hopper_gemm.model.tuned import recorded_tables, results_root, slug
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
@@ -175,6 +176,18 @@ def kind_here() -> str | None:
         return slug(find_hopper().name)
     except NoHopperError:
         return None
+
+
+def chip_here(kind: str | None, sms: int | None = None) -> Chip:
+    """What a kind of GPU has: as the driver says of the one here if it is of that kind, else an H200, with so many SMs
+    if named."""
+    if sms is not None:
+        return Chip(sms)
+    if kind is None or kind != kind_here():
+        return SXM
+    from hopper_gemm.serve.kernels import chip_of  # brings torch
+
+    return chip_of()
 
 
 def _tables() -> list[MachineFinding]:

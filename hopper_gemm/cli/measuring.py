@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +42,7 @@ def sweep(
     recorded measurements are replayed.
     """
     from hopper_gemm.cli.running import open_sweep, run_sweep, summary
+    from hopper_gemm.lab.html.document import write
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
     from hopper_gemm.tune.tables.view import view
@@ -64,7 +66,11 @@ def sweep(
     if as_json:
         print(json.dumps(summary(found)))
     else:
-        show(view(read_study(found)), page=(found / "table.md").read_text())
+        study = read_study(found)
+        show(view(study), page=(found / "table.md").read_text())
+        with suppress(ModuleNotFoundError):  # of the extra lab
+            write(study, found / "report.html")
+            stderr(f"To look at: {(found / 'report.html').absolute().as_uri()}")
 
 
 @command
@@ -207,6 +213,7 @@ def compare(
     host: Annotated[bool, typer.Option("--host", help="Only the host time of a launch.")] = False,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where the seconds of each row went.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Compare the kernel with cuBLAS and other libraries.
@@ -253,7 +260,8 @@ def compare(
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:
-        run_question(comparison, source, title, stderr, comparison, shared=shared, against=names)
+        job = {"against": names, "fresh": min(processes - 1, 1), "verbose": verbose}
+        run_question(comparison, source, title, stderr, comparison, shared=shared, **job)
     for one, reason in comparison.missing.items():
         stderr(f"without {one}: {reason}")
     publish(folder)

@@ -40,6 +40,7 @@ Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many poin
 Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
 Layouts = Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
 Kind = Annotated[str | None, typer.Option("--gpu", help="Kind of GPU, such as h200. Default: the one here.")]
+Sms = Annotated[int | None, typer.Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
 Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
 Regime = Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
 Context = Annotated[str, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")]

@@ -82,6 +82,26 @@ def table(
         show(found, form)
 
 
+@command
+def report(
+    results: options.StudyFolder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Default: STUDY.html in the current folder.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write a study as one interactive page.
+
+    The file needs no network: a table to sort and filter, charts to hover over, the origin of every figure.
+    """
+    from hopper_gemm.lab.html.document import write
+
+    study = read_told(results)
+    path = out or Path(f"{study.provenance['study']}.html")
+    write(study, path)
+    print(json.dumps({"file": str(path), "bytes": path.stat().st_size}) if as_json else f"Written to {shown(path)}")
+
+
 def show(found: View, form: str | None = None, page: str = "") -> None:
     """Print a view: without a form as tables on a terminal; elsewhere its page if there is one, else Markdown."""
     from rich.console import Console
@@ -105,6 +125,7 @@ def explain(
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
     gpu: options.Kind = None,
+    sms: options.Sms = None,
     as_json: options.Json = False,
 ) -> None:
     """Explain what matmul runs for a problem, and what limits it.
@@ -112,7 +133,7 @@ def explain(
     With --set another config is explained: whether it can run, what it takes of an SM, what the chip allows. No GPU is
     needed.
     """
-    from hopper_gemm.cli.doctor import kind_here
+    from hopper_gemm.cli.doctor import chip_here, kind_here
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
@@ -125,9 +146,10 @@ def explain(
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     problem = GemmProblem(m, n, k, dtype, layouts)
     kind = kind_here() if gpu is None else slug(gpu)
-    served = find(tables(kind, stderr), problem, context=context)
+    chip = chip_here(kind, sms)
+    served = find(tables(kind, stderr), problem, context=context, chip=chip)
     config = config_of(options.config_values(settings)) if settings else served.config
-    found = explained(config, problem)
+    found = explained(config, problem, chip)
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         serves = {"config": served.config.as_dict(), "how": served.how, "gpu": kind, "entry": entry}
@@ -139,9 +161,8 @@ def explain(
     how = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
     if served.entry is not None and served.table is not None:
         how = f"{served.how}: {served.tuned_on}, {shown(served.table)}, measured on an {served.entry.gpu}"
-    other = (
-        f"{served.config}, {predict(served.config, problem).seconds * 1e6:.1f} us predicted; " if settings else "this; "
-    )
+    predicted = predict(served.config, problem, chip).seconds * 1e6
+    other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
     print(f"  matmul      {other}{how}")
 
 
@@ -239,23 +260,29 @@ def prebuild(
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
     gpu: options.Kind = None,
+    sms: options.Sms = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile ahead what matmul runs on problems.
 
     Their first calls then load a kernel instead of compiling it. No GPU is needed.
     """
-    from hopper_gemm.cli.doctor import kind_here
+    from hopper_gemm.cli.doctor import chip_here, kind_here
     from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.model.tuned import slug
     from hopper_gemm.serve.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.run.questions.compare import problems_of
 
     _, _, problems = problems_of(shapes, sizes or (), "burst")
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
-    kind = gpu or kind_here()
+    kind = kind_here() if gpu is None else slug(gpu)
     done = compile_ahead(
-        problems, context=context, gpu=kind, watch=lambda at, total: stderr(f"{at} of {total} compiled")
+        problems,
+        context=context,
+        gpu=kind,
+        chip=chip_here(kind, sms),
+        watch=lambda at, total: stderr(f"{at} of {total} compiled"),
     )
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))

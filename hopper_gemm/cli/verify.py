@@ -6,8 +6,9 @@ import csv
 import json
 import os
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +16,13 @@ import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, saying
 from hopper_gemm.tune.study.files import write_whole
 
+if TYPE_CHECKING:
+    from hopper_gemm.tune.measure.device import GpuId
+
 OUT = Path("results/verification")
+
+INVARIANCE = OUT / "batch-invariance"
+"""Folder of what ``--batch-invariant`` finds."""
 
 PROOFS = "verify-cpu.csv"
 """Table of damaged and killed runs; it lies beside the rows."""
@@ -27,12 +34,18 @@ def verify(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn pairs.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
     gpus: options.Gpus = "0",
-    out: Annotated[Path, typer.Option(help="Folder of the rows; a run goes on where its rows stop.")] = OUT,
+    out: Annotated[
+        Path | None,
+        typer.Option(help=f"Folder of the rows; a run goes on where its rows stop. Default: {OUT}, or a folder in it."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write. Default: report.md in the folder.")] = None,
     store: Annotated[Path | None, typer.Option(help="Folder of compiled kernels.")] = None,
     load: Annotated[bool, typer.Option(help="Also every kind of kernel under load.")] = True,
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Compile what is needed; needs no GPU.")] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Only the protocols' models; needs no GPU.")] = False,
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="Instead compare rows across batches, bit by bit.")
+    ] = False,
     fixed: Annotated[
         str | None, typer.Option(help="Only note what fixed the failures that stand, a commit or a sentence.")
     ] = None,
@@ -40,9 +53,16 @@ def verify(
 ) -> None:
     """Verify the kernel on drawn problems and under load.
 
-    With --cpu the models of its protocols run in every order of events, which needs no GPU. The exit code is 1 as long
-    as a failure of these sources stands, of this run or of an earlier one.
+    With --cpu the models of its protocols run in every order of events, which needs no GPU. With --batch-invariant the
+    kernels of batch-invariant products run on drawn rows of a batch, and must give the bits of the whole batch. The
+    exit code is 1 as long as a failure of these sources stands, of this run or of an earlier one.
     """
+    if batch_invariant:
+        if cpu or fixed:
+            raise ValueError("--batch-invariant compares kernels on a GPU; leave out --cpu and --fixed")
+        _verify_invariance(out or INVARIANCE, report, store, seed, seconds, gpus, compile_only, as_json)
+        return
+    out = out or OUT
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.lab.verify.drawing import pairs as drawn
     from hopper_gemm.lab.verify.harness import Harness, VerifyJob, compile_all, suspects
@@ -98,3 +118,64 @@ def verify(
         print(json.dumps({"rows": statuses.total(), "failed": len(failures), "by_status": statuses}))
     if failures:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _verify_invariance(
+    out: Path,
+    report: Path | None,
+    store: Path | None,
+    seed: int,
+    seconds: float | None,
+    gpus: str,
+    compile_only: bool,
+    as_json: bool,
+) -> None:
+    """Compare kernels of batch-invariant products with the reference, torch.mm with itself beside it."""
+    from hopper_gemm.cli.doctor import kind_here
+    from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.lab.verify.harness import Harness, compile_all
+    from hopper_gemm.lab.verify.invariance import answering, jobs
+    from hopper_gemm.lab.verify.invariance_page import counted, failures, page
+    from hopper_gemm.lab.verify.rows import read_rows
+    from hopper_gemm.model.lookup import tables
+    from hopper_gemm.tune.measure.device import find_hopper
+
+    say, kept = saying(as_json), store or default_store()
+    boards = [] if compile_only else [find_hopper(index) for index in options.gpus_of(gpus)]
+    todo = jobs(seed, tables(kind_here(), say))
+    if compile_only:
+        kernels = (kernel for job in todo for kernel in job.kernels)
+        raise typer.Exit(CHECK_FAILED if compile_all(kernels, kept, say) else 0)
+    table = out / "torch-mm.csv"
+    with ThreadPoolExecutor(1) as beside:
+        if not table.exists():
+            beside.submit(_count_torch, table, boards[0], seed)
+        Harness(out, kept, boards, answering, say).run(todo, seconds)
+    rows, wanted = read_rows(out), [job.row() for job in todo]
+    told = list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
+    write_whole(report or out / "report.md", page(rows, wanted, told))
+    wrong, sources = failures(rows, wanted), {row.sources for row in wanted}
+    equal = counted(row for row in rows if row.sources in sources)
+    for one in wrong:
+        say(f"{one.row.kind}: {one.row.status}: {one.row.reason}: {one.row.subject}")
+    changed = sum(row["rows_changed"] != "0" for row in told)
+    if as_json:
+        about = {"equal": equal, "failed": len(wrong), "torch_outputs": len(told), "torch_changed": changed}
+        print(json.dumps(about))
+    say(
+        f"{equal:,} outputs have the bits of the reference, {len(wrong)} kernels have other bits somewhere; "
+        f"{changed} of {len(told)} outputs of torch.mm change"
+    )
+    if wrong:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _count_torch(table: Path, board: GpuId, seed: int) -> None:
+    """Write the table of torch.mm."""
+    from hopper_gemm.lab.verify.invariance import torch_counts
+    from hopper_gemm.lab.verify.invariance_page import torch_table
+    from hopper_gemm.tune.study.provenance import versions
+
+    table.parent.mkdir(parents=True, exist_ok=True)
+    counts = torch_counts(board.uuid, seed)
+    write_whole(table, torch_table(counts, board=board.uuid, gpu=board.name, torch=str(versions()["torch"])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
-from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
+from hopper_gemm.compiler.shared import link, load_shared
+from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, PaddingId, default_store
 from hopper_gemm.compiler.workspace import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -132,7 +134,7 @@ def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
             asked = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.scattered
             compiled = compile_kernel(*asked)
         report = read_cubin(compiled.cubin)
-        store.put(kernel, compiled.object_file, report)
+        store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
 
 
@@ -188,9 +190,12 @@ def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, 
 
 @cache
 def launcher_of(object_file: Path) -> Any:
-    """The launcher in an object file, with its device code."""
+    """The launcher in an object file with its device code, from the shared library beside it where there is one; else
+    the DSL links it now."""
+    library = object_file.with_suffix(".so")
+    if library.is_file():
+        with contextlib.suppress(RuntimeError):  # the DSL is no longer where it was when the library was made
+            return load_shared(library, FUNCTION)
     from cutlass import cute
-
-    from hopper_gemm.compiler.compile import FUNCTION
 
     return cute.runtime.load_module(str(object_file), enable_tvm_ffi=True)[FUNCTION]

@@ -9,10 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, load, load_binary
 from hopper_gemm.compiler.store import PaddingId
 from hopper_gemm.compiler.workspace import PerStream
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem, padded_pitch
 
 if TYPE_CHECKING:
@@ -115,6 +117,16 @@ class PaddedKernel:
             self.pad(workspace.room, a.data_ptr(), *of_a, b.data_ptr(), *of_b)
             self.kernel(a if found[0] is None else found[0], b if found[1] is None else found[1], out)
 
+    @property
+    def config(self) -> Kernel:
+        """The resolved kernel."""
+        return self.kernel.config
+
+    @property
+    def report(self) -> CubinReport:
+        """The kernel's resources, without the padding's."""
+        return self.kernel.report
+
     @cached_property
     def _key(self) -> tuple[Any, ...]:
         """What the views depend on."""
@@ -148,10 +160,16 @@ def load_any(config: GemmConfig, problem: GemmProblem, store: Path | None = None
     Args:
         config, problem, store: as for :func:`hopper_gemm.compiler.loader.load`, which raises the same.
     """
-    kernel, pads = load(config, problem, store), dict[str, Rows | None]()
+    return behind_padding(load(config, problem, store), problem, store)
+
+
+def behind_padding(
+    kernel: LoadedKernel, problem: GemmProblem, store: Path | None = None
+) -> LoadedKernel | PaddedKernel:
+    """The kernel of a problem of contiguous matrices, behind the padding of those operands that TMA cannot reach."""
+    pads = dict[str, Rows | None]()
     for name, side, axis in zip("ab", (problem.m, problem.n), problem.layouts, strict=True):
         along = axis == "k"
         strides = (problem.k, 1) if along else (1, side)
-        out_of_reach = name in problem.out_of_reach
-        pads[name] = Rows.of((side, problem.k), strides, along) if out_of_reach else None
+        pads[name] = Rows.of((side, problem.k), strides, along) if name in problem.out_of_reach else None
     return load_padded(kernel, **pads, store=store) if any(pads.values()) else kernel

@@ -36,8 +36,9 @@ def resident_clusters(size: int) -> int:
 def _resident_clusters(device: int, size: int) -> int:
     import torch
 
+    sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
     if size == 1:
-        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+        return sms
     from cuda.bindings import driver
 
     torch.cuda.init()
@@ -53,7 +54,7 @@ def _resident_clusters(device: int, size: int) -> int:
         extent = dimension.value.clusterDim
         extent.x, extent.y, extent.z = size, 1, 1
         launch = driver.CUlaunchConfig()
-        launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, hopper.SM_COUNT, 1
+        launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, sms, 1
         launch.blockDimX, launch.blockDimY, launch.blockDimZ = hopper.WARPGROUP_THREADS, 1, 1
         launch.sharedMemBytes = hopper.SMEM_BYTES
         launch.attrs, launch.numAttrs = [dimension], 1

@@ -6,8 +6,9 @@ its calling convention, and the architecture. Nothing else: another GPU of the s
 another Python load the same file.
 
 An entry is machine code that runs with the rights of the process that loads it. Its report holds the SHA-256 of the
-object file and the digest of its kernel, both checked at every look-up; an inconsistent entry counts as missing, and is
-compiled again. Folders are made 0700; a file or folder that another user owns (root excepted) or may write is refused.
+object file and of the shared library made of it, and the digest of its kernel, all checked at every look-up; an
+inconsistent entry counts as missing, and is compiled again. Folders are made 0700; a file or folder that another user
+owns (root excepted) or may write is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ SOURCES = (
 )
 LOCK = ".lock"
 
-ENTRY = re.compile(r"[0-9a-f]{32}\.(json|o)")
+FUNCTION = "hopper_gemm"
+"""Name of the launcher in an object file."""
+
+ENTRY = re.compile(r"[0-9a-f]{32}\.(json|o|so)")
 """Beginning of the name of an entry's file; a half-written file has a further suffix."""
 
 
@@ -177,6 +181,10 @@ class KernelStore:
         """The launcher with its device code; the path of an entry whether or not it exists."""
         return self.root / f"{kernel.digest}.o"
 
+    def shared_library(self, kernel: AnyId) -> Path:
+        """The shared library made of the object file, as :meth:`object_file`; absent where there was no linker."""
+        return self.root / f"{kernel.digest}.so"
+
     def report(self, kernel: AnyId) -> CubinReport | None:
         """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged or
         of another kernel: then compile it and :meth:`put` it.
@@ -187,16 +195,24 @@ class KernelStore:
         try:
             _trusted(os.stat(self.root), self.root)
             entry = json.loads(_read(self._report_file(kernel)))
-            object_file = _read(self.object_file(kernel))
-            if (entry.pop("kernel"), entry.pop("object")) != (kernel.digest, hashlib.sha256(object_file).hexdigest()):
+            shared = entry.pop("shared")
+            found = _sha256(_read(self.object_file(kernel)))
+            if (entry.pop("kernel"), entry.pop("object")) != (kernel.digest, found):
+                return None
+            if shared is not None and shared != _sha256(_read(self.shared_library(kernel))):
                 return None
             return CubinReport(**entry)
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def put(self, kernel: AnyId, object_file: bytes, report: CubinReport) -> None:
+    def put(self, kernel: AnyId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
         report has a whole object file.
+
+        Args:
+            kernel: what was compiled.
+            object_file, report: of it.
+            shared: the shared library made of the object file, if one was.
 
         Raises:
             StoreError: as :meth:`report`.
@@ -204,8 +220,11 @@ class KernelStore:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             if self.report(kernel) is None:
-                entry = {"kernel": kernel.digest, "object": hashlib.sha256(object_file).hexdigest(), **asdict(report)}
+                digests = {"object": _sha256(object_file), "shared": None if shared is None else _sha256(shared)}
+                entry = {"kernel": kernel.digest, **digests, **asdict(report)}
                 self._write(self.object_file(kernel), object_file)
+                if shared is not None:
+                    self._write(self.shared_library(kernel), shared)
                 self._write(self._report_file(kernel), json.dumps(entry).encode())
 
     def usage(self) -> Usage:
@@ -268,6 +287,10 @@ class KernelStore:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read(path: Path) -> bytes:

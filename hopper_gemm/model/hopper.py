@@ -10,17 +10,20 @@ Units stand in the names. Sources, named once and referred to below:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 ARCH = "sm_90a"
 """The target of every compilation: wgmma, TMA multicast and setmaxnreg need the ``a`` (PTX)."""
 
 COMPUTE_CAPABILITY = (9, 0)
 
 SM_COUNT = 132
-"""SMs of an H100 SXM and of an H200 (HOPPER); a launch asks the device, plans without a GPU use this."""
+"""SMs of an H100 SXM and of an H200 (HOPPER); an H100 PCIe has 114, an H20 78, the whole die 144."""
 
 STRANDED_SMS = 12
 """SMs that clusters of four or more leave idle: a cluster lies within one group of SMs (GPC), and the groups are not of
-one size. Seen on an NVIDIA H200, where 30 clusters of four run at once; other GPUs strand other numbers."""
+one size. Seen on an NVIDIA H200, where 30 clusters of four run at once; other GPUs strand other numbers, taken as the
+same share of their SMs where no driver can be asked."""
 
 SMEM_BYTES = 232_448
 """Shared memory one CTA may use: 227 KiB of the SM's 228 (GUIDE)."""
@@ -75,3 +78,29 @@ L2_BYTES = 60 * 2**20
 
 HBM_BYTES_PER_SECOND = 4.3e12
 """Measured on an NVIDIA H200: a device-to-device copy, bytes read plus bytes written."""
+
+SM_HZ_MAX = 1.98e9
+"""The highest SM clock of an H100 SXM and of an H200, as their driver reports it."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What a GPU has that other Hopper GPUs have not; by default an H200, of whose SMs an H100 SXM has as many.
+
+    Args:
+        sms: streaming multiprocessors.
+        l2_bytes: of the L2.
+        resident: clusters of 1, 2, 4 and 8 CTAs that run at once, one CTA an SM, as the driver counts them; empty:
+            estimated, see :func:`hopper_gemm.model.roofline.clusters_at_once`.
+    """
+
+    sms: int = SM_COUNT
+    l2_bytes: int = L2_BYTES
+    resident: tuple[int, ...] = ()
+
+
+CLUSTER_SIZES = (1, 2, 4, 8)
+"""CTAs of the clusters that a :class:`Chip` counts."""
+
+SXM = Chip()
+"""An H200; plans without a GPU are made for it."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import (
     CHANGES,
     FILE,
+    WARMUP,
     Pick,
     TunedEntry,
     TunedTableError,
@@ -20,6 +22,7 @@ from hopper_gemm.model.tuned import (
     modelled,
     read_tuned,
     recorded_tables,
+    same_sizes,
     served,
 )
 
@@ -113,27 +116,31 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
     return [Table(read[path], path, of) for path, of in asked if path in read]
 
 
-def find(among: Sequence[Table], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
+def find(
+    among: Sequence[Table], problem: GemmProblem, regime: str = "burst", context: str = "isolated", chip: Chip = SXM
+) -> Pick:
     """The config to run where none is named: the first table's entry for the exact problem, else the model's choice,
     with the configs of all tables among its candidates.
 
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
-    kernels, and vice versa. The regime does not: a user's own steady entry is served before a recorded burst entry.
+    kernels, and vice versa; so does an entry of a search, which comes before one of a warm-up. The regime does not: a
+    user's own steady entry is served before a recorded burst entry.
 
     Args:
         among: the tables, in order.
         problem: what is multiplied.
         regime: burst or steady.
         context: isolated or chained.
+        chip: the GPU for which the model chooses.
     """
     found = [(table, best_entry(table.serving, problem, regime, context)) for table in among]
     ranked = [
-        ((entry.problem != problem, entry.context != context), entry, table)
+        ((not same_sizes(entry.problem, problem), entry.context != context, entry.study == WARMUP), entry, table)
         for table, entry in found
-        if entry is not None
+        if entry
     ]
     if not ranked:
-        return modelled((entry for table in among for entry in table.entries), problem)
+        return modelled((entry for table in among for entry in table.entries), problem, chip)
     _, entry, table = min(ranked, key=lambda one: one[0])
-    return served(entry, regime, context, table.path)
+    return served(entry, problem, regime, context, table.path)

@@ -14,7 +14,8 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle
+from hopper_gemm.model.roofline import best_swizzle, parts_meet
+from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 WIDE = {
@@ -63,30 +64,53 @@ def menu() -> tuple[Kernel, ...]:
     return tuple(dict.fromkeys(resolve(config) for config in offered if is_legal(config)))
 
 
-def choose(problem: GemmProblem, more: Iterable[Kernel] = (), sms: int = hopper.SM_COUNT) -> Kernel:
+def able_on(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM) -> list[Kernel]:
+    """The kernels of the menu, and more, that can run a problem without waits for a later wave; of a batch-invariant
+    one as they read k forward."""
+    among: Iterable[Kernel] = (*menu(), *more)
+    if problem.batch_invariant:
+        among = dict.fromkeys(map(forward, among))
+    return [config for config in among if not pair_reasons(config, problem) and parts_meet(config, problem, chip)]
+
+
+def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
     Args:
         problem: what is multiplied.
         more: kernels to choose from as well, such as tuned ones.
-        sms: SMs of the GPU.
+        chip: the GPU.
 
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    able = [config for config in (*menu(), *more) if not pair_reasons(config, problem)]
+    return choices(problem, 1, more, chip)[0]
+
+
+def choices(
+    problem: GemmProblem, count: int, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM
+) -> list[Kernel]:
+    """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
+    arguments that it expects to be best; arguments as for :func:`choose`."""
+    able = able_on(problem, more, chip) or [resolve(GemmConfig())]
 
     def seconds(config: Kernel) -> float:
-        return predict(config, problem, sms).seconds
+        return predict(config, problem, chip).seconds
 
-    best = min(able, key=seconds, default=resolve(GemmConfig()))
-    if seconds(best) < ROUNDS:
-        return best
-    able = [_with(config, scheduler="dynamic") for config in able]
-    if seconds(best) >= LONG:
-        able = [_with(config, pace=config.pace or PACE) for config in able]
-    return min(able, key=seconds, default=best)
+    ranked = sorted(able, key=seconds)
+    least = seconds(ranked[0])
+    if least >= ROUNDS:
+        able = [_with(config, scheduler="dynamic") for config in able]
+        if least >= LONG:
+            able = [_with(config, pace=config.pace or PACE) for config in able]
+        ranked = sorted(able, key=seconds)
+    binaries: dict[Kernel, Kernel] = {}
+    for config in ranked:
+        binaries.setdefault(config.compiled(), config)
+        if len(binaries) == count:
+            break
+    return list(binaries.values())
 
 
 def _with(config: Kernel, **changes: Any) -> Kernel:
@@ -100,7 +124,7 @@ def promising(
     problem: GemmProblem,
     keep: int,
     known: Iterable[Kernel] = (),
-    sms: int = hopper.SM_COUNT,
+    chip: hopper.Chip = hopper.SXM,
 ) -> set[Kernel]:
     """The kernels of the ``keep`` binaries that the model predicts to be fastest. A quarter of the binaries is spread
     evenly over the techniques, since the model may be wrong about a whole technique.
@@ -110,10 +134,10 @@ def promising(
         problem: what is multiplied.
         keep: binaries; every config that launches one of these stays.
         known: configs whose binaries stay as well, whatever the model predicts.
-        sms: SMs of the GPU.
+        chip: the GPU.
     """
     ranked: dict[Kernel, tuple[Any, ...]] = {}
-    for config in sorted(configs, key=lambda config: predict(config, problem, sms).seconds):
+    for config in sorted(configs, key=lambda config: predict(config, problem, chip).seconds):
         ranked.setdefault(config.compiled(), technique(config))
     by_technique: dict[tuple[Any, ...], list[Kernel]] = {}
     for key, kind in ranked.items():

@@ -228,14 +228,14 @@ class Prediction:
 
 
 def predict(
-    config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT, constants: ModelConstants = FITTED
+    config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM, constants: ModelConstants = FITTED
 ) -> Prediction:
     """Predict the launch time of a legal config.
 
     Args:
         config: any legal config.
         problem: what is multiplied.
-        sms: SMs of the GPU.
+        chip: the GPU: its SMs, and the clusters that run at once. Its rates are those of an H200.
         constants: constants.
 
     Example:
@@ -245,7 +245,7 @@ def predict(
     """
     kernel = resolve(config)
     size, sides = kernel.cluster_size, tile_sides(kernel, problem.m, problem.n)
-    fits, clusters = clusters_at_once(size, sms), prod(sides) * kernel.work_items
+    fits, clusters = clusters_at_once(size, chip), prod(sides) * kernel.work_items
     ctas = _ctas_per_sm(kernel)
     slots = fits * ctas
     resident = slots if kernel.stream_k else min(slots, clusters)
@@ -292,7 +292,7 @@ def predict(
         entry * (1 - hidden) + constants.latency + load + constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
     )
 
-    stages = clusters * size * steps / (sms * total)
+    stages = clusters * size * steps / (chip.sms * total)
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
     least = problem.bytes / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock

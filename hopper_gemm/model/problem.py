@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hopper_gemm.model import hopper
@@ -37,6 +37,7 @@ class GemmProblem:
         k: columns of A, rows of B.
         dtype: ``"bf16"`` or ``"fp16"``; ``"bf16_fp32"`` or ``"fp16_fp32"`` with an output of fp32. See :data:`DTYPES`.
         layouts: the contiguous axis of A, then of B; see :data:`LAYOUTS`.
+        batch_invariant: True if a row's bits may not depend on m; see :mod:`hopper_gemm.model.rules.invariance`.
 
     Raises:
         ValueError: a size is not a positive integer, or dtype or layouts is none of the known.
@@ -51,6 +52,7 @@ class GemmProblem:
     k: int
     dtype: str = "bf16"
     layouts: str = "kk"
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -93,6 +95,10 @@ class GemmProblem:
         rows = {name: ELEMENT_BYTES * sides[axis] for name, axis in zip("ab", self.layouts, strict=True)}
         rows["c"] = self.out_bytes * self.n
         return "".join(name for name, size in rows.items() if size % hopper.TMA_ALIGN_BYTES)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field by its name, ready for JSON; ``batch_invariant`` only where it is true."""
+        return {name: value for name, value in asdict(self).items() if name != "batch_invariant" or value}
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"

@@ -71,29 +71,39 @@ def work_items(config: GemmConfig, problem: GemmProblem) -> int:
     return cluster_tiles(config, problem) * config.work_items
 
 
-def clusters_at_once(size: int, sms: int = hopper.SM_COUNT) -> int:
-    """Clusters of ``size`` CTAs that should run at once, one CTA an SM; a launch asks the driver.
+def clusters_at_once(size: int, chip: hopper.Chip = hopper.SXM) -> int:
+    """Clusters of ``size`` CTAs that should run at once, one CTA an SM, at least 1: the driver's count where the chip
+    has it, else an estimate; a launch asks the driver.
 
     Example:
-        >>> [clusters_at_once(size) for size in (1, 2, 4, 8)]
-        [132, 66, 30, 15]
+        >>> [[clusters_at_once(size, hopper.Chip(sms)) for size in (1, 2, 4, 8)] for sms in (132, 78)]
+        [[132, 66, 30, 15], [78, 39, 17, 8]]
     """
-    return sms // size if size <= 2 else (sms - hopper.STRANDED_SMS) // size
+    if chip.resident and size in hopper.CLUSTER_SIZES:
+        return chip.resident[hopper.CLUSTER_SIZES.index(size)]
+    stranded = 0 if size <= 2 else -(-chip.sms * hopper.STRANDED_SMS // hopper.SM_COUNT)
+    return max(1, (chip.sms - stranded) // size)
 
 
-def waves(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT) -> Waves:
+def parts_meet(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> bool:
+    """Return True if the split-K parts of each tile run at once, so that none waits for a part of a later wave."""
+    at_once = clusters_at_once(config.cluster_size, chip) * config.ctas_per_sm
+    return config.part_order == "tile" or cluster_tiles(config, problem) * config.split_k <= at_once
+
+
+def waves(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> Waves:
     """Count the rounds of a persistent launch.
 
     Args:
         config: any config.
         problem: what is multiplied.
-        sms: SMs of the GPU.
+        chip: the GPU.
     """
     items = work_items(config, problem)
-    resident = min(clusters_at_once(config.cluster_size, sms) * config.ctas_per_sm, items)
+    resident = min(clusters_at_once(config.cluster_size, chip) * config.ctas_per_sm, items)
     rounds = ceil(items / resident)
     useful = problem.m * problem.n * config.split_k
-    offered = rounds * sms * config.ctas_per_sm * config.tile_m * config.tile_n
+    offered = rounds * chip.sms * config.ctas_per_sm * config.tile_m * config.tile_n
     return Waves(items * config.cluster_size, resident * config.cluster_size, rounds, useful / offered)
 
 
@@ -108,9 +118,11 @@ def smem_reads_per_flop(config: GemmConfig) -> float:
     return ELEMENT_BYTES * (hopper.WGMMA_M + n) / (2 * hopper.WGMMA_M * n)
 
 
-def limit_seconds(problem: GemmProblem) -> float:
-    """The shortest time the chip allows: the larger of arithmetic and memory, plus a launch."""
-    arithmetic = problem.flop / POWER_LIMITED_FLOPS
+def limit_seconds(problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> float:
+    """The shortest time a chip allows: the larger of arithmetic and memory, plus a launch. Arithmetic is limited by
+    power, as on an H200, or by the SMs at their highest clock."""
+    peak = hopper.FLOP_PER_CLOCK_PER_SM * chip.sms * hopper.SM_HZ_MAX
+    arithmetic = problem.flop / min(POWER_LIMITED_FLOPS, peak)
     memory = problem.bytes / hopper.HBM_BYTES_PER_SECOND
     return max(arithmetic, memory) + LAUNCH_SECONDS
 
@@ -141,7 +153,7 @@ def tile_order(
     return list(islice(tiles(), most))
 
 
-def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
+def best_swizzle(config: GemmConfig, chip: hopper.Chip = hopper.SXM) -> float:
     """The swizzle that reads the fewest bytes into L2, in theory: that of a square patch.
 
     The clusters that run at once compute a patch of the output, ``swizzle`` cluster tiles wide across the walk and
@@ -155,7 +167,7 @@ def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
 
     Args:
         config: any config; its own swizzle is ignored.
-        sms: SMs of the GPU.
+        chip: the GPU.
 
     Example:
         >>> [round(best_swizzle(GemmConfig(tile_m=256, tile_n=128, raster=raster)), 1) for raster in ("m", "n")]
@@ -163,4 +175,4 @@ def best_swizzle(config: GemmConfig, sms: int = hopper.SM_COUNT) -> float:
     """
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     along, across = (rows, columns) if config.raster == "m" else (columns, rows)
-    return (clusters_at_once(config.cluster_size, sms) * config.ctas_per_sm * along / across) ** 0.5
+    return (clusters_at_once(config.cluster_size, chip) * config.ctas_per_sm * along / across) ** 0.5

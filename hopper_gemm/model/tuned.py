@@ -9,19 +9,25 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.problem import filled_up
 
 FILE = "best_configs.json"
+
+WARMUP = "warmup"
+"""Study of an entry that no search found: the best of a few picks, each timed for some launches. An entry of a search
+comes before it and replaces it; it replaces none."""
 
 STALE_SECONDS = 3600.0
 """Age from which a half-written file counts as left by a killed writer: no write takes an hour."""
@@ -36,14 +42,14 @@ class TunedEntry:
     """One tuned problem.
 
     Args:
-        problem: sizes, type, layouts.
+        problem: sizes, type, layouts; batch-invariant if it was tuned so.
         regime: burst or steady.
         config: the kernel.
         speedup, speedup_low, speedup_high: of the final, over cuBLAS.
         noise: noise floor of that run.
         registers, wgmma, instructions: of the compiled kernel.
         code: digest of its machine code.
-        study: where it was found.
+        study: where it was found; :data:`WARMUP` for an entry of a warm-up.
         gpu: name of the GPU.
         context: isolated or chained; entries older than the distinction are chained.
         board: UUID of the board on which the final ran, where it is known.
@@ -131,7 +137,8 @@ def _entry(raw: Any) -> TunedEntry:
 def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[GemmConfig | None] = ()) -> None:
     """Merge entries into a tuned table: one per problem, regime, context and kind of GPU. A new entry of the same study
     or of the same config replaces the old entry, since the better of two measurements of one config is only the
-    luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster.
+    luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster. An
+    entry of a search replaces one of a warm-up, never the other way round.
     Several processes may write one table: each waits for the lock.
 
     Args:
@@ -147,16 +154,22 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
             known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
             for entry in entries:
                 old = known.get(_key(entry))
-                same = old is not None and (old.study == entry.study or old.config in (entry.config, *beside))
-                if old is None or same or entry.speedup > old.speedup:
+                if old is None or _replaces(entry, old, beside):
                     known[_key(entry)] = entry
-            merged = [asdict(known[key]) for key in sorted(known)]
+            merged = [{**asdict(known[key]), "problem": known[key].problem.as_dict()} for key in sorted(known)]
             replace_file(path, (json.dumps(merged, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise TunedTableError(
             f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
         ) from None
     CHANGES.happened()
+
+
+def _replaces(entry: TunedEntry, old: TunedEntry, beside: Collection[GemmConfig | None]) -> bool:
+    if (entry.study == WARMUP) != (old.study == WARMUP):
+        return old.study == WARMUP
+    same = old.study == entry.study or old.config in (entry.config, *beside)
+    return same or entry.speedup > old.speedup
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -203,7 +216,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _key(entry: TunedEntry) -> tuple[Any, ...]:
     problem = entry.problem
     about = entry.regime, entry.context, entry.kind
-    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, *about)
+    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, problem.batch_invariant, *about)
 
 
 class Changes:
@@ -233,13 +246,15 @@ class Pick:
     Args:
         config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
-            very problem in another one; ``"model"``: untuned, the analytic model chose.
+            very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
+            ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"warmup"``: the best of a few
+            timed picks; ``"model"``: untuned, the analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, if there is one.
     """
 
     config: Kernel
-    how: Literal["tuned", "other regime", "other context", "model"]
+    how: Literal["tuned", "other regime", "other context", "k forward", "other sizes", "warmup", "model"]
     entry: TunedEntry | None = None
     table: Path | None = None
 
@@ -260,34 +275,67 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
     """
     entries = list(entries)
     entry = best_entry(entries, problem, regime, context)
-    return modelled(entries, problem) if entry is None else served(entry, regime, context)
+    return modelled(entries, problem) if entry is None else served(entry, problem, regime, context)
 
 
 def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
     """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
-    is preferred to one of the same regime. Where TMA cannot reach the matrices and there is no entry, it is that of the
-    problem that :func:`hopper_gemm.model.rules.problem.filled_up` names."""
-    asked = problem, filled_up(problem)
+    is preferred to one of a search, and that to one of the same regime. A batch-invariant problem also takes an entry
+    of the same problem tuned without that condition, if the entry's config meets it once it reads k forward. Where TMA
+    cannot reach the matrices and there is no entry, it is that of the problem that
+    :func:`hopper_gemm.model.rules.problem.filled_up` names."""
+    known = itself(problem)
     return min(
-        (entry for entry in entries if entry.problem in asked and is_legal(entry.config, problem)),
-        key=lambda entry: (entry.problem != problem, entry.context != context, entry.regime != regime, -entry.speedup),
+        (entry for entry in entries if entry.problem in known and is_legal(_as_run(entry, problem), problem)),
+        key=lambda entry: (
+            not same_sizes(entry.problem, problem),
+            entry.context != context,
+            entry.study == WARMUP,
+            entry.regime != regime,
+            -entry.speedup,
+        ),
         default=None,
     )
 
 
-def served(entry: TunedEntry, regime: str, context: str, table: Path | None = None) -> Pick:
-    """The pick of an entry in a regime and context. A chained entry serves isolated launches without PDL, whose gain
-    was the overlap of a launch with its own predecessor."""
+def itself(problem: GemmProblem) -> set[GemmProblem]:
+    """The problem and those whose entries serve it: tuned without batch invariance, or for its sizes filled up."""
+    return {
+        replace(one, batch_invariant=invariant)
+        for one in (problem, filled_up(problem))
+        for invariant in (problem.batch_invariant, False)
+    }
+
+
+def same_sizes(one: GemmProblem, other: GemmProblem) -> bool:
+    """Return True if two problems have the same m, n and k."""
+    return (one.m, one.n, one.k) == (other.m, other.n, other.k)
+
+
+def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
+    """The kernel of an entry as it runs a problem."""
+    return forward(entry.config) if problem.batch_invariant else entry.config
+
+
+def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
+    """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
+    whose gain was the overlap of a launch with its own predecessor."""
+    config = _as_run(entry, problem)
     if entry.context != context:
-        config = without_pdl(entry.config) if context == "isolated" else entry.config
-        return Pick(config, "other context", entry, table)
-    return Pick(entry.config, "tuned" if entry.regime == regime else "other regime", entry, table)
+        return Pick(without_pdl(config) if context == "isolated" else config, "other context", entry, table)
+    if config != entry.config:
+        return Pick(config, "k forward", entry, table)
+    if not same_sizes(entry.problem, problem):
+        return Pick(config, "other sizes", entry, table)
+    if entry.study == WARMUP:
+        return Pick(config, "warmup", entry, table)
+    return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
-    """The model's choice, the entries' configs among its candidates."""
+def modelled(entries: Iterable[TunedEntry], problem: GemmProblem, chip: Chip = SXM) -> Pick:
+    """The model's choice for a GPU, the entries' configs among its candidates."""
     configs = dict.fromkeys(without_pdl(entry.config) for entry in entries)
-    return Pick(choose(problem, filter(is_legal, configs)), "model")
+    return Pick(choose(problem, filter(is_legal, configs), chip), "model")
 
 
 def without_pdl(config: Kernel) -> Kernel:
@@ -300,8 +348,8 @@ def without_pdl(config: Kernel) -> Kernel:
 
 def untuned(entries: Iterable[TunedEntry], problem: GemmProblem) -> Pick:
     """The pick as if the problem were untuned."""
-    itself = problem, filled_up(problem)
-    return modelled((entry for entry in entries if entry.problem not in itself), problem)
+    known = itself(problem)
+    return modelled((entry for entry in entries if entry.problem not in known), problem)
 
 
 def results_root() -> Path:

@@ -18,8 +18,30 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensor whose memory holds their values."""
 
 
+class UnsupportedError(Exception):
+    """The kernel cannot multiply operands that torch.mm can."""
+
+
+class UnsupportedTypeError(UnsupportedError, TypeError):
+    """The kernel has no such element type, or the class of a tensor says nothing of its memory."""
+
+
+class UnsupportedDeviceError(UnsupportedError, RuntimeError):
+    """The operands are not on a Hopper GPU."""
+
+
 def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
     """Refuse shapes and types that :func:`matmul` refuses on any device; tensors may be fake.
+
+    Raises:
+        TypeError, ValueError: as :func:`matmul`.
+    """
+    check_fit(a, b, out, out_dtype)
+    check_type(a, b)
+
+
+def check_fit(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
+    """Refuse shapes, types and devices that do not fit each other: mistakes for torch.mm as well.
 
     Raises:
         TypeError, ValueError: as :func:`matmul`.
@@ -32,17 +54,48 @@ def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, o
 
 
 def refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
-    """Refuse what is no tensor, tensors whose memory does not hold their values, and what is no config."""
+    """Refuse what is no tensor, and what is no config."""
     for name, one in (("a", a), ("b", b), ("out", out)):
-        if type(one) not in PLAIN and (one is not None or name != "out"):
+        if not isinstance(one, torch.Tensor) and (one is not None or name != "out"):
             kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
-            fix = "take its plain tensor" if isinstance(one, torch.Tensor) else "convert it with torch.as_tensor"
-            raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {'give one' if one is None else fix}")
+            fix = "give one" if one is None else "convert it with torch.as_tensor"
+            raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {fix}")
     if not isinstance(config, GemmConfig | None):
         raise TypeError(
             f"config must be a hopper_gemm.GemmConfig or None but is a {type(config).__name__}; "
             "leave it out for the tuned one, or give GemmConfig(tile_m=..., ...)"
         )
+
+
+def check_supported(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:
+    """Refuse tensors that torch.mm multiplies and the kernel cannot.
+
+    Raises:
+        UnsupportedError: their memory does not hold their values, an element type, or the device.
+    """
+    for name, one in (("a", a), ("b", b), ("out", out)):
+        if one is not None and type(one) not in PLAIN:
+            kind = f"a {type(one).__module__}.{type(one).__qualname__}"
+            raise UnsupportedTypeError(f"{name} must be a plain torch tensor but is {kind}; take its plain tensor")
+        if one is not None and one.layout != torch.strided:
+            raise UnsupportedTypeError(f"{name} must be a dense tensor but is {one.layout}; take its .to_dense()")
+    check_type(a, b)
+    check_device(a.device)
+
+
+def check_type(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Refuse an element type that the kernel does not have.
+
+    Raises:
+        UnsupportedTypeError: another one.
+    """
+    if a.dtype not in DTYPES:
+        raise UnsupportedTypeError(_types(a, b))
+
+
+def _types(a: torch.Tensor, b: torch.Tensor) -> str:
+    both = "a and b must both be bfloat16 or both float16"
+    return f"{both} but got {a.dtype} and {b.dtype}; convert them with .to()"
 
 
 def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -51,10 +104,8 @@ def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
         if a.dim() > 2:
             fix = "there is no batch: give a as a.flatten(0, -2), and .unflatten(0, a.shape[:-1]) the product"
         raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}")
-    if a.dtype != b.dtype or a.dtype not in DTYPES:
-        raise TypeError(
-            f"a and b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; convert them with .to()"
-        )
+    if a.dtype != b.dtype:
+        raise TypeError(_types(a, b))
     if a.device != b.device:
         raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
 
@@ -86,13 +137,18 @@ def check_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 @cache
 def check_device(device: torch.device) -> None:
+    """Refuse a device that is no Hopper GPU.
+
+    Raises:
+        UnsupportedDeviceError: another one.
+    """
     if device.type != "cuda":
-        raise RuntimeError(
+        raise UnsupportedDeviceError(
             f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm"
         )
     capability = torch.cuda.get_device_capability(device)
     if capability != hopper.COMPUTE_CAPABILITY:
         major, minor = capability
-        raise RuntimeError(
+        raise UnsupportedDeviceError(
             f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there"
         )

@@ -11,11 +11,13 @@ from functools import lru_cache
 import torch
 
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
+from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import CLUSTER_SIZES, COMPUTE_CAPABILITY, SXM, Chip
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import CHANGES, slug
+from hopper_gemm.model.tuned import CHANGES, Pick, slug
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int, bool], LoadedKernel] = {}
 """Loaded kernels, never dropped: a captured graph launches its kernel as long as the graph exists."""
@@ -26,9 +28,11 @@ class Mode(threading.local):
 
     Args:
         context: of :data:`hopper_gemm.model.point.CONTEXTS`.
+        batch_invariant: True if a row's bits may not depend on the other rows.
     """
 
-    context = "isolated"
+    def __init__(self) -> None:
+        self.context, self.batch_invariant = "isolated", False  # torch.compile guards what stands in the instance
 
 
 MODE = Mode()
@@ -52,8 +56,25 @@ def chained() -> Iterator[None]:
         MODE.context = before
 
 
+@contextmanager
+def batch_invariant() -> Iterator[None]:
+    """Context in which calls of this thread are batch-invariant, as ``matmul(..., batch_invariant=True)`` is.
+
+    The setting is read when an operator is called, and kept for its backward pass, which may run in another thread.
+
+    Example:
+        >>> with hopper_gemm.batch_invariant():                           # doctest: +SKIP
+        ...     y = hopper_gemm.matmul(x, weight.t())
+    """
+    before, MODE.batch_invariant = MODE.batch_invariant, True
+    try:
+        yield
+    finally:
+        MODE.batch_invariant = before
+
+
 def kernel_for(
-    problem: GemmProblem, device: int, config: GemmConfig | None = None, scattered: bool = False
+    problem: GemmProblem, device: int, config: GemmConfig | None = None, scattered: bool | None = None
 ) -> LoadedKernel:
     """The kernel for a problem in this thread's context, loaded for the current device.
 
@@ -61,12 +82,13 @@ def kernel_for(
         problem: what is multiplied.
         device: index of the current device.
         config: how to run it; by default :func:`default_config`.
-        scattered: True if rows of C may start anywhere.
+        scattered: True if rows of C may start anywhere; None: as a contiguous C asks.
 
     Raises:
         IllegalConfigError: the config cannot run the problem.
     """
     config = config or default_config(problem, device)
+    scattered = "c" in problem.out_of_reach if scattered is None else scattered
     key = config, problem, device, scattered
     if key not in _loaded:
         with LOADING:
@@ -78,17 +100,22 @@ def kernel_for(
 def default_config(problem: GemmProblem, device: int = 0) -> Kernel:
     """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
     :func:`hopper_gemm.use_table`, else the analytic model's choice."""
+    return pick_for(problem, device).config
+
+
+def pick_for(problem: GemmProblem, device: int = 0) -> Pick:
+    """:func:`default_config`, and where it comes from."""
     return _picked(problem, MODE.context, device, CHANGES.count)
 
 
 @lru_cache(maxsize=4096)
-def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Kernel:
-    """The config for a problem; cached until the tables change."""
+def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Pick:
+    """The pick for a problem; cached until the tables change."""
     kind = _kind(device)
-    found = find(_tables(kind, changes), problem, context=context)
+    found = find(_tables(kind, changes), problem, context=context, chip=chip_of(device))
     if found.entry is not None and kind not in (None, found.entry.kind):
         _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
-    return found.config
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -101,6 +128,18 @@ def _warn_of_other_gpu(gpu: str, table: str, changes: int) -> None:
     """Warn once in a process for each table and GPU, until the tables change."""
     text = f"{table} was measured on an {gpu}, which is another kind of GPU; tune here, or hopper_gemm.use_table(None)"
     warnings.warn(text, stacklevel=2)
+
+
+@lru_cache(maxsize=64)
+def chip_of(device: int = 0) -> Chip:
+    """What a GPU has, as its driver says; an H200 where torch sees no Hopper GPU."""
+    if not torch.cuda.is_available():
+        return SXM
+    about = torch.cuda.get_device_properties(device)
+    if (about.major, about.minor) != COMPUTE_CAPABILITY:
+        return SXM
+    with torch.cuda.device(device):
+        return Chip(about.multi_processor_count, about.L2_cache_size, tuple(map(resident_clusters, CLUSTER_SIZES)))
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,13 +11,22 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.compiler.padding import PaddedKernel, Rows, load_padded
+from hopper_gemm.compiler.padding import Rows, load_padded
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve.checks import DTYPES, check_device, check_matrices, check_memory, refuse_foreign
-from hopper_gemm.serve.kernels import MODE, kernel_for
+from hopper_gemm.serve.checks import (
+    DTYPES,
+    UnsupportedError,
+    check_fit,
+    check_memory,
+    check_supported,
+    refuse_foreign,
+)
+from hopper_gemm.serve.fallback import POLICY, launch_torch, torch_is_faster, torch_mm
+from hopper_gemm.serve.fallback import fallback as falling_back
+from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
 from hopper_gemm.serve.operands import copied, extent, has_rows, reaches, reads_along_k
 from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
 
@@ -29,6 +38,8 @@ def matmul(
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     config: GemmConfig | None = None,
+    fallback: str | None = None,
+    batch_invariant: bool | None = None,
 ) -> torch.Tensor:
     """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`, with gradients.
 
@@ -48,6 +59,11 @@ def matmul(
             :func:`hopper_gemm.use_table`), else the choice of an analytic model: for a launch between other
             kernels, or within :func:`hopper_gemm.chained` for launches back to back. Neither gradients nor
             torch.compile take one.
+        fallback: ``"never"``, ``"unsupported"`` or ``"faster"``: what torch.mm runs instead; by default that of the
+            thread, see :func:`hopper_gemm.fallback`.
+        batch_invariant: True: a row's bits depend on its own values, on ``b``, and on n, k and the types alone, never
+            on m, other rows, or the kernel that runs; tuned and picked configs are those that hold to it
+            (docs/batch-invariance). By default as :func:`hopper_gemm.batch_invariant` says for this thread.
 
     Where gradients are recorded or a model is traced, the call is ``torch.ops.hopper_gemm.mm``
     (:mod:`hopper_gemm.serve.ops`): gradients are products of the same kernel, and torch.compile makes no break.
@@ -61,48 +77,53 @@ def matmul(
     neither axis are copied by torch first, and an ``out`` whose rows are not contiguous is written from a buffer.
 
     Raises:
-        TypeError: no plain torch tensors, an element type that is not supported, types that differ, or an output of a
-            third type.
-        ValueError: shapes that do not fit, an illegal config, or an ``out`` that shares memory with an operand or with
-            itself.
-        RuntimeError: the tensors are not on a Hopper GPU; or ``out`` or ``config`` is given where a gradient is
-            recorded.
+        TypeError: no torch tensors, types that differ, or an output of a third type.
+        ValueError: shapes that do not fit, an illegal config, or one that is not batch-invariant where that is asked,
+            or an ``out`` that shares memory with an operand or with itself.
+        RuntimeError: ``out`` or ``config`` is given where a gradient is recorded.
+        UnsupportedError: a TypeError or RuntimeError where nothing falls back: the element type is not supported, or
+            the tensors are not plain ones on a Hopper GPU.
 
     Example:
         >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
+    if batch_invariant is None:
+        batch_invariant = MODE.batch_invariant
     if is_dynamo_compiling():
-        return _operator(a, b, out, out_dtype, config)
+        return _operator(a, b, out, out_dtype, config, batch_invariant, fallback)
+    if fallback is not None:
+        with falling_back(fallback):
+            return matmul(a, b, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-            return _operator(a, b, out, out_dtype, config)
+            return _operator(a, b, out, out_dtype, config, batch_invariant)
         if out is None:
             key: Any = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
-                out_dtype, config, MODE.context,
+                out_dtype, config, MODE.context, batch_invariant, POLICY.fallback,
             )  # fmt: skip
         else:
             if out.requires_grad and torch.is_grad_enabled():
-                return _operator(a, b, out, out_dtype, config)
+                return _operator(a, b, out, out_dtype, config, batch_invariant)
             key = (
                 a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
                 b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
                 out.shape, out.stride(), out.dtype, out.get_device(), out.is_neg(), type(out),
-                out_dtype, config, MODE.context,
+                out_dtype, config, MODE.context, batch_invariant, POLICY.fallback,
             )  # fmt: skip
         known = _known.get(key)
     except (AttributeError, TypeError):
         refuse_foreign(a, b, out, config)
         raise
     if known is None:
-        return _first(a, b, out, out_dtype, config, key)
+        return _first(a, b, out, out_dtype, config, batch_invariant, key)
     kernel, device, span_a, span_b, span_out = known
     at_a, at_b = a.data_ptr(), b.data_ptr()
     if out is None:
         if (at_a | at_b) & _MISALIGNED:
-            return _first(a, b, out, out_dtype, config, key)
+            return _first(a, b, out, out_dtype, config, batch_invariant, key)
         size = a.shape[0], b.shape[1]
         out = a.new_empty(size) if out_dtype is None else a.new_empty(size, dtype=out_dtype)
     else:
@@ -112,7 +133,7 @@ def matmul(
             or at_a - span_out < at < at_a + span_a
             or at_b - span_out < at < at_b + span_b
         ):
-            return _first(a, b, out, out_dtype, config, key)
+            return _first(a, b, out, out_dtype, config, batch_invariant, key)
     if device is None or device == torch.cuda.current_device():
         kernel(a, b.mT, out)
     else:
@@ -127,12 +148,12 @@ _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 _KNOWN_MOST = 4096
 """Most launches kept in ``_known``; beyond it all are dropped."""
 
-_Known = tuple[LoadedKernel | PaddedKernel, int | None, int, int, int]
+_Known = tuple[Callable[..., None], int | None, int, int, int]
 
 _known: dict[Any, _Known] = {}
-"""Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context; and,
-where some address is no multiple of 16 bytes, by which ones. Each: the kernel; the device that must be current, None on
-a host that has only one; the extents of the operands and the output, in bytes."""
+"""Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context,
+batch invariance, fallback; and, where some address is no multiple of 16 bytes, by which ones. Each: the kernel; the
+device that must be current, None on a host that has only one; the extents of the operands and the output, in bytes."""
 
 
 def _forget() -> None:
@@ -150,14 +171,18 @@ def _first(
     out: torch.Tensor | None,
     out_dtype: torch.dtype | None,
     config: GemmConfig | None,
+    batch_invariant: bool,
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known, or that is at other addresses: check everything, multiply, and record the launch for
     later calls unless torch copies something."""
     if _traced(a, b) or _cast(a):
-        return _operator(a, b, out, out_dtype, config)
+        return _operator(a, b, out, out_dtype, config, batch_invariant)
     remembered = _known
     refuse_foreign(a, b, out, config)
+    check_fit(a, b, out, out_dtype)
+    if _falls_back(a, b, out, config is not None or batch_invariant):
+        return torch_mm(a, b, out, out_dtype)
     off = tuple(one is not None and one.data_ptr() & _MISALIGNED != 0 for one in (a, b, out))
     if any(off):
         key = key, off
@@ -166,25 +191,32 @@ def _first(
                 check_memory(out, a, b)
             return _launched(remembered[key], a, b, out, out_dtype)
     if a.is_neg() or b.is_neg():
-        return matmul(a.resolve_neg(), b.resolve_neg(), out=out, out_dtype=out_dtype, config=config)
-    check_matrices(a, b, out, out_dtype)
+        plain = a.resolve_neg(), b.resolve_neg()
+        return matmul(*plain, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
     if out is not None:
         check_memory(out, a, b)
-    check_device(a.device)
     dtype = out.dtype if out is not None else out_dtype or a.dtype
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, n, k):
         return a.new_zeros((m, n), dtype=dtype) if out is None else out.zero_()
+    how: Any = {"config": config, "batch_invariant": batch_invariant}
     if out is not None and (out.is_neg() or not has_rows(out) or out.stride(1) != 1):
-        return out.copy_(matmul(a, b, out_dtype=dtype, config=config))
+        return out.copy_(matmul(a, b, out_dtype=dtype, **how))
     rows_a, rows_b = _rows(a), _rows(b.t())
     if rows_a is None or rows_b is None:
         read_a, read_b = copied(a) if rows_a is None else a, copied(b.t()).t() if rows_b is None else b
-        return matmul(read_a, read_b, out=out, out_dtype=dtype, config=config)
-    index = a.get_device()
+        return matmul(read_a, read_b, out=out, out_dtype=dtype, **how)
+    layouts = "".join("k" if one.by_depth else axis for one, axis in zip((rows_a, rows_b), "mn", strict=True))
+    kind = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
+    problem, index = GemmProblem(m, n, k, kind, layouts, batch_invariant), a.get_device()
     product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
     with torch.cuda.device(index), _loading_allowed():
-        kernel = _kernel(a, b, product, (rows_a, rows_b), config)
+        may = POLICY.fallback == "faster" and config is None and not batch_invariant
+        faster = may and torch_is_faster(pick_for(problem, index))
+        kernel: Callable[..., None] = launch_torch
+        if not faster:
+            loaded = kernel_for(problem, index, config, not reaches(product))
+            kernel = _behind_padding(loaded, (a, b.t()), (rows_a, rows_b))
         kernel(a, b.t(), product)
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
@@ -202,15 +234,9 @@ def _rows(operand: torch.Tensor) -> Rows | None:
     return rows if rows.countable else None
 
 
-def _kernel(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, rows: tuple[Rows, Rows], config: GemmConfig | None
-) -> LoadedKernel | PaddedKernel:
-    """The kernel for matrices as they lie, with what pads those that TMA cannot reach."""
-    dtype = DTYPES[a.dtype] + ("_fp32" if out.dtype == torch.float32 else "")
-    layouts = "".join("k" if one.by_depth else axis for one, axis in zip(rows, "mn", strict=True))
-    problem = GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts)
-    kernel = kernel_for(problem, a.get_device(), config, not reaches(out))
-    read = [one if row.by_depth else one.t() for one, row in zip((a, b.t()), rows, strict=True)]
+def _behind_padding(kernel: LoadedKernel, operands: tuple[torch.Tensor, torch.Tensor], rows: tuple[Rows, Rows]) -> Any:
+    """The kernel for operands (m or n, k) as they lie, behind what pads those that TMA cannot reach."""
+    read = [one if row.by_depth else one.t() for one, row in zip(operands, rows, strict=True)]
     pad_a, pad_b = (None if reaches(one) else row for one, row in zip(read, rows, strict=True))
     return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
 
@@ -233,21 +259,50 @@ def _operator(
     out: torch.Tensor | None,
     out_dtype: torch.dtype | None,
     config: GemmConfig | None,
+    batch_invariant: bool,
+    fallback: str | None = None,
 ) -> torch.Tensor:
-    """The product as an operator of torch's, for autograd and for tracing."""
-    if not _traced(a, b):
+    """The product as an operator of torch's, for autograd and for tracing. What is traced falls back by its type alone:
+    which device it will run on is not known."""
+    if _traced(a, b):
+        known = a.dtype in DTYPES or (fallback or POLICY.fallback) == "never" or batch_invariant or config is not None
+        falls_back = not known and a.dtype == b.dtype and not torch.is_autocast_enabled(a.device.type)
+    else:
         refuse_foreign(a, b, out, config)
-        check_device(a.device)
+        falls_back = not _cast(a) and _falls_back(a, b, out, config is not None or batch_invariant)
     if config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
+    if falls_back:
+        check_fit(a, b, out, out_dtype)
     if out is None:
-        return mm(a, b, out_dtype)
+        return torch_mm(a, b, None, out_dtype) if falls_back else mm(a, b, out_dtype, batch_invariant)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or out.requires_grad):
         raise RuntimeError("out must be None where a gradient is recorded; use what is returned, or torch.no_grad()")
     if out_dtype not in (None, out.dtype):
         raise ValueError(f"out_dtype must be that of out, {out.dtype}, but got {out_dtype}; leave it out")
-    mm_out(a, b, out)
+    if falls_back:
+        return torch_mm(a, b, out)
+    mm_out(a, b, out, batch_invariant)
     return out
+
+
+def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, ours: bool) -> bool:
+    """Return True if torch.mm runs a call that the kernel cannot.
+
+    Args:
+        a, b, out: of the call.
+        ours: True if torch.mm could not give what is asked.
+
+    Raises:
+        UnsupportedError: the kernel cannot, and torch.mm may not.
+    """
+    try:
+        check_supported(a, b, out)
+    except UnsupportedError:
+        if ours or POLICY.fallback == "never":
+            raise
+        return True
+    return False
 
 
 def _traced(*tensors: Any) -> bool:
@@ -281,14 +336,16 @@ def _loading_allowed() -> Iterator[None]:
 # The operators on a GPU -----------------------------------------------------------------------
 
 
-def _mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+def _mm(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
+) -> torch.Tensor:
     with torch.no_grad():  # autograd has been here
-        return matmul(a, b, out_dtype=out_dtype)
+        return matmul(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant)
 
 
-def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, batch_invariant: bool | None = None) -> None:
     with torch.no_grad():
-        matmul(a, b, out=out)
+        matmul(a, b, out=out, batch_invariant=batch_invariant)
 
 
 OPERATORS.impl("mm", _mm, "CUDA")

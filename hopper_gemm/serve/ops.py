@@ -1,15 +1,17 @@
 """The operators ``torch.ops.hopper_gemm``: what compilers, autograd and autocast see of :func:`hopper_gemm.matmul`.
 
-``from hopper_gemm import matmul`` registers them. ``mm(a, b, out_dtype=None)`` returns a new (m, n)
-matrix, contiguous along n; ``mm_out(a, b, out)`` writes ``out`` and returns nothing. Both take what ``matmul`` takes.
+``from hopper_gemm import matmul`` registers them. ``mm(a, b, out_dtype=None, batch_invariant=None)`` returns a new
+(m, n) matrix, contiguous along n; ``mm_out(a, b, out, batch_invariant=None)`` writes ``out`` and returns nothing. Both
+take what ``matmul`` takes.
 
 On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.matmul`). On a CPU they run a reference, an fp32 product
 rounded once, with which a model and its gradients can be tested where there is no GPU. Fake tensors, and so
 torch.compile and torch.export, see shapes and types; sizes may be symbolic.
 
 The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt, dB = At dC.
-They have the operands' type, accumulated in fp32; the gradient of an fp32 output is rounded to that type first. Within
-``torch.autocast`` fp32 operands are cast to its type.
+They have the operands' type, accumulated in fp32; the gradient of an fp32 output is rounded to that type first. Those
+of a batch-invariant product follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch,
+and has the same bits in every run with the same m. Within ``torch.autocast`` fp32 operands are cast to its type.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ import torch
 from torch.library import Library
 
 from hopper_gemm.serve.checks import check_matrices, check_memory
+from hopper_gemm.serve.kernels import MODE
 
 NAMESPACE = "hopper_gemm"
 
 OPERATORS = Library(NAMESPACE, "DEF")
-OPERATORS.define("mm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor")
-OPERATORS.define("mm_out(Tensor a, Tensor b, Tensor(a!) out) -> ()")
+OPERATORS.define("mm(Tensor a, Tensor b, ScalarType? out_dtype=None, bool? batch_invariant=None) -> Tensor")
+OPERATORS.define("mm_out(Tensor a, Tensor b, Tensor(a!) out, bool? batch_invariant=None) -> ()")
 
 mm = torch.ops.hopper_gemm.mm.default
 mm_out = torch.ops.hopper_gemm.mm_out.default
@@ -34,23 +37,27 @@ mm_out = torch.ops.hopper_gemm.mm_out.default
 # A product ------------------------------------------------------------------------------------
 
 
-def _mm_cpu(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+def _mm_cpu(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
+) -> torch.Tensor:
     check_matrices(a, b, None, out_dtype)
     return (a.float() @ b.float()).to(out_dtype or a.dtype)
 
 
-def _mm_out_cpu(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def _mm_out_cpu(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, batch_invariant: bool | None = None) -> None:
     check_matrices(a, b, out, None)
     check_memory(out, a, b)
     out.copy_(a.float() @ b.float())
 
 
-def _mm_fake(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+def _mm_fake(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
+) -> torch.Tensor:
     check_matrices(a, b, None, out_dtype)
     return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
 
 
-def _mm_out_fake(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+def _mm_out_fake(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, batch_invariant: bool | None = None) -> None:
     check_matrices(a, b, out, None)
 
 
@@ -62,17 +69,21 @@ for _name, _on_cpu, _fake in (("mm", _mm_cpu, _mm_fake), ("mm_out", _mm_out_cpu,
 # Its gradients --------------------------------------------------------------------------------
 
 
-def _save(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, torch.dtype | None], output: torch.Tensor) -> None:
-    a, b, _ = inputs
+def _save(
+    ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, torch.dtype | None, bool | None], output: torch.Tensor
+) -> None:
+    a, b, _, batch_invariant = inputs
     wants_a, wants_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
     ctx.dtype = a.dtype
+    ctx.batch_invariant = MODE.batch_invariant if batch_invariant is None else batch_invariant
 
 
-def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
     a, b = ctx.saved_tensors
-    gradient = gradient.to(ctx.dtype)
-    return None if b is None else mm(gradient, b.t()), None if a is None else mm(a.t(), gradient), None
+    gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
+    of_a = None if b is None else mm(gradient, b.t(), None, rule)
+    return of_a, None if a is None else mm(a.t(), gradient, None, rule), None, None
 
 
 torch.library.register_autograd(f"{NAMESPACE}::mm", _backward, setup_context=_save, lib=OPERATORS)
@@ -81,11 +92,13 @@ torch.library.register_autograd(f"{NAMESPACE}::mm", _backward, setup_context=_sa
 # Autocast -------------------------------------------------------------------------------------
 
 
-def _mm_autocast(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+def _mm_autocast(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
+) -> torch.Tensor:
     device = a.device.type
     dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
-        return mm(a.to(dtype), b.to(dtype), out_dtype)
+        return mm(a.to(dtype), b.to(dtype), out_dtype, batch_invariant)
 
 
 for _key in ("AutocastCUDA", "AutocastCPU"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
@@ -35,6 +36,7 @@ def prebuild(
     *,
     context: str = "isolated",
     gpu: str | None = None,
+    chip: Chip = SXM,
     store: Path | None = None,
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
@@ -48,6 +50,7 @@ def prebuild(
         problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
+        chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
         store: folder of compiled kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
         watch: told after each kernel how many are done, and of how many.
@@ -63,9 +66,18 @@ def prebuild(
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     among = tables(None if gpu is None else slug(gpu))
     asked = dict.fromkeys(one if isinstance(one, GemmProblem) else GemmProblem(*one) for one in problems)
-    wanted: list[AnyId] = [KernelId.of(find(among, one, context=context).config, one) for one in asked]
+    wanted: list[AnyId] = [KernelId.of(find(among, one, context=context, chip=chip).config, one) for one in asked]
     wanted += [PaddingId() for one in asked if set(one.out_of_reach) & {"a", "b"}]
-    kernels = list(dict.fromkeys(wanted))
+    return build(list(dict.fromkeys(wanted)), store, workers, watch)
+
+
+def build(
+    kernels: Sequence[AnyId],
+    store: Path | None = None,
+    workers: int | None = None,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Prebuilt:
+    """Compile kernels, each given once, into a store that lacks them; arguments as for :func:`prebuild`."""
     folder = store or default_store()
     known = KernelStore(folder)
     missing = [kernel for kernel in kernels if known.report(kernel) is None]

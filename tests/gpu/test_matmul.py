@@ -73,8 +73,10 @@ def right(out, a, b):
 
 
 @pytest.fixture(autouse=True)
-def _full_precision(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def _full_precision():
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

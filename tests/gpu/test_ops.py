@@ -41,14 +41,16 @@ def test_a_compiled_layer_gives_the_bits_of_the_eager_one_for_every_m():
 
 def test_a_training_step_is_captured_into_a_graph():
     a, b = recorded(*operands(256, 512, 128))
-    out = mm(a, b)  # loads the kernel
-    torch.autograd.grad(out.float().square().sum(), (a, b))
+
+    def step():
+        return torch.autograd.grad(mm(a, b).float().square().sum(), (a, b))
+
+    expected = step()  # loads the kernels
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = torch.autograd.grad(mm(a, b).float().square().sum(), (a, b))
+        captured = step()
     graph.replay()
-    expected = torch.autograd.grad(mm(a, b).float().square().sum(), (a, b))
     assert all(torch.equal(one, other) for one, other in zip(captured, expected, strict=True))
 
 

@@ -42,7 +42,7 @@ def tracing(store: Path) -> Handler:
     workload = make_workload(PROBLEM, l2_bytes=0)
     operands = workload.sets[0]
 
-    def handle(config: GemmConfig) -> tuple[list[Moment], str]:
+    def handle(config: GemmConfig) -> tuple[list[Moment], str | None]:
         kernel = load(config, PROBLEM, store, HELD)
         words = [read_trace(kernel, operands) for _ in range(LAUNCHES)]
         return moments_of(words[-1]), check(operands.ours, workload.reference, PROBLEM.k).reason
@@ -78,5 +78,5 @@ def test_no_slot_is_handed_back_before_the_tensor_cores_can_have_read_it(child, 
     reply = child.ask(config, ANSWER_SECONDS)
     assert reply.kind == "answer", reply.error
     moments, wrong = reply.value
-    assert wrong == ""
+    assert wrong is None
     assert early(moments, resolve(config)) == []

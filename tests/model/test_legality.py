@@ -121,6 +121,7 @@ def test_all_reasons_are_given_not_only_the_first():
         ({"tile_n": 136, "cluster_m": 2}, "multicast"),
         ({"tile_n": 136, "cluster_m": 2, "multicast": "alternate"}, None),
         ({"tile_n": 136, "multicast": "alternate"}, "multicast"),
+        ({"cluster_m": 2, "cluster_n": 2, "multicast": "alternate"}, "multicast"),
         ({"reverse_k": True, "schedule": "pingpong", "tile_m": 128}, None),
         ({"reverse_k": True, "split_k": 2, "tile_m": 64}, "reverse_k"),
         ({"pace": 1025}, "pace"),

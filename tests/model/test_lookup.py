@@ -126,7 +126,7 @@ def test_entries_of_another_kind_of_gpu_serve_only_where_the_caller_accepts_them
 
 def test_the_model_knows_the_configs_of_tables_whose_entries_do_not_serve(monkeypatch):
     asked = []
-    monkeypatch.setattr(tuned, "choose", lambda problem, more: asked.extend(more) or resolve(GemmConfig()))
+    monkeypatch.setattr(tuned, "choose", lambda problem, more, chip: asked.extend(more) or resolve(GemmConfig()))
     find([Table((entry(192),), kind="h100")], PROBLEM)
     assert asked == [entry(192).config]
 

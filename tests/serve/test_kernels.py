@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,8 +17,10 @@ import pytest
 import hopper_gemm
 from hopper_gemm.compiler import loader
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
+from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry, write_tuned
 from hopper_gemm.serve import kernels
@@ -129,15 +132,25 @@ def test_a_kernel_is_loaded_once_for_each_device_and_config(compiler, monkeypatc
     assert len(compiler.loaded) == 5
 
 
+def about(name, sms=132, l2=50 * 2**20, capability=(9, 0)):
+    """Properties of a GPU, as torch gives them."""
+    major, minor = capability
+    return SimpleNamespace(name=name, multi_processor_count=sms, L2_cache_size=l2, major=major, minor=minor)
+
+
 @pytest.fixture
 def gpus(monkeypatch):
     """GPUs that are not there: names by index."""
     names = ["NVIDIA H200", "NVIDIA H100 80GB HBM3"]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: SimpleNamespace(name=names[index]))
-    kernels._kind.cache_clear()
+    monkeypatch.setattr("torch.cuda.device", lambda index: nullcontext())
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: about(names[index]))
+    monkeypatch.setattr(kernels, "resident_clusters", lambda size: 132 // size)
+    for known in (kernels._kind, kernels.chip_of):
+        known.cache_clear()
     yield names
-    kernels._kind.cache_clear()
+    for known in (kernels._kind, kernels.chip_of):
+        known.cache_clear()
     hopper_gemm.use_table(None)
 
 
@@ -187,6 +200,25 @@ def test_what_is_tuned_in_a_process_serves_its_next_calls_and_loaded_kernels_sta
     assert kernel_for(PROBLEM, 0) is not kernel
     assert [config for config, _ in compiler.loaded] == [first.config, better.config]
     assert kernel in kernels._loaded.values()
+
+
+def test_the_model_chooses_for_the_sms_clusters_and_l2_that_the_device_has(gpus, monkeypatch, tmp_path):
+    """Two GPUs of one kind and different sizes in one process."""
+    hopper_gemm.use_table(None)
+    boards = [about("NVIDIA H20", 78, 60 * 2**20), about("NVIDIA H100 PCIe", 114)]
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: boards[index])
+    monkeypatch.setattr(kernels, "_tables", lambda *_: [])
+    problem = GemmProblem(4096, 4096, 4096)
+    chips = [kernels.chip_of(index) for index in (0, 1)]
+    assert chips[0] == Chip(78, 60 * 2**20, (132, 66, 33, 16))
+    assert chips[1].sms == 114
+    for index, chip in enumerate(chips):
+        assert default_config(problem, index) == choose(problem, (), chip)
+
+
+def test_without_a_hopper_gpu_the_model_chooses_for_an_h200(gpus, monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: about("NVIDIA A100", 108, capability=(8, 0)))
+    assert kernels.chip_of(0) == SXM == Chip(132, 60 * 2**20)
 
 
 def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):

@@ -103,7 +103,7 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
         if isinstance(subject, str):
             label, raster = f"cuBLAS {row.figures.get('baseline_kernel', '')}", "-"
         else:
-            label, best = str(subject), roofline.best_swizzle(subject, sms)
+            label, best = str(subject), roofline.best_swizzle(subject, hopper.Chip(sms))
             raster = f"{subject.raster}{subject.swizzle} ({best:.1f})"
         shown = [_shown(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
         title = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}"

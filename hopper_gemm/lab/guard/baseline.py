@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, RecordedBinaryError, recorded_binaries
 from hopper_gemm.model.tuned import results_root
@@ -37,9 +36,9 @@ class RecordedBaseline(Baseline):
             raise BaselineError(f"no binary is recorded for {workload.problem} {workload.problem.dtype}")
         return found
 
-    def restore(self, workload: Workload, recipe: Any) -> Candidate:
-        """The same binary again."""
-        return _candidate(recipe)
+    def restore(self, workload: Workload, recipe: str) -> Candidate:
+        """The problem's binary of a machine code."""
+        return next(one for one in self.candidates(workload) if one.recipe == recipe)
 
     def _binaries(self) -> list[RecordedBinary]:
         folders = sorted((self._root or results_root()).glob(f"*/{FOLDER}"))
@@ -55,4 +54,4 @@ def _candidate(binary: RecordedBinary) -> Candidate:
     def launch(operands: MatrixSet) -> None:
         kernel(operands.a, operands.b, operands.theirs)
 
-    return Candidate(launch, binary.report.code, binary)
+    return Candidate(launch, binary.report.code, binary.report.code)

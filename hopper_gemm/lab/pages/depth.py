@@ -9,6 +9,9 @@ import pandas as pd
 from hopper_gemm.lab.counters.table import with_counters
 from hopper_gemm.lab.pages.sources import CELL, beside, pairs_by, published, recorded
 from hopper_gemm.lab.pages.wording import between, cube, percent, reach, spread
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.tune.search.importance import importances
 from hopper_gemm.tune.study.spec import checked
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, rows_of
@@ -258,13 +261,19 @@ def token() -> str:
             f"of its {sure.sum()} clear cases the rule is right in {right.sum()}"
         )
     near = found[none >= NEAR]
+    close_hits = {
+        side: f"{hits.loc[near.index, f'{side}_hit_pct'].astype(float).median():.1f} %"
+        for side in ("producer", "consumer")
+    }
     every, close = (
         ", ".join(f"{name} {percent(mean, 2)}" for name, mean in each.mean().items()) for each in (found, near)
     )
     return (
         f"no rule for these kernels, whose probe is a test_wait, which returns at once, where C's token is a try_wait, "
-        f"which may be suspended: {'; '.join(told)}. All is small: mean gain over no probe {every} over {len(found)} "
-        f"kernels, {close} over the {len(near)} within 10 % of cuBLAS"
+        f"which may be suspended: {'; '.join(told)}. C expects probes to succeed often on both sides of a well-tuned "
+        f"ring: of the kernels within 10 % of cuBLAS the consumer's do ({close_hits['consumer']} at the median), the "
+        f"producer's hardly ever ({close_hits['producer']}). All is small: mean gain over no probe {every} over "
+        f"{len(found)} kernels, {close} over the {len(near)} within 10 % of cuBLAS"
     )
 
 
@@ -297,6 +306,17 @@ def row_320() -> str:
         f"to {ratio.max():.2f} of C's figures. C names no cause of this row, but registers as the limit of large "
         f"tiles. One consumer {between(alone)}; the same two with registers moved {between(moved[4096])} and "
         f"{between(moved[8192])}"
+    )
+
+
+def capacity() -> str:
+    """The cell that C leaves out, by C's inequality and by the rules of this kernel."""
+    config = GemmConfig(tile_m=320, tile_n=128, k_depth=16, stages=1, stagger=0)
+    stage = (config.tile_m + config.tile_n) * 16 * config.k_depth * 2
+    assert not is_legal(config)
+    return (
+        f"it does here too, but not by the tiles alone, which C's inequality counts: they take {stage:,} of "
+        f"{hopper.SMEM_BYTES:,} B, and the rest is too little for the output's staging"
     )
 
 

@@ -11,7 +11,7 @@ from hopper_gemm.lab.counters.table import panels, with_counters
 from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.lab.pages.depth import RING, by_stages, joint, page_table, ran
 from hopper_gemm.lab.pages.sources import pairs_by, recorded, share, spans, unique_panels
-from hopper_gemm.lab.pages.wording import percent, spread
+from hopper_gemm.lab.pages.wording import cube, percent, spread
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.reader import read_provenance
@@ -80,10 +80,14 @@ def stage_counts() -> str:
     """Share of the best speed that one, two and three stages reach."""
     shares = by_stages(0)
     told = ", ".join(f"{name} {shares[count].median():.2f}" for count, name in enumerate(("one", "two", "three"), 1))
+
+    def at_depth(stages: int, depth: int) -> str:
+        return f"{shares[stages].xs(depth, level='k_depth').median():.2f}"
+
     return (
         f"three are, two fall short: of the speed at the best number of stages {told} at the median of {len(shares)} "
-        f"rings of the joint sweep, stagger 0; two {shares[2].xs(1, level='k_depth').median():.2f} at depth 1, "
-        f"{shares[2].xs(8, level='k_depth').median():.2f} at depth 8"
+        f"rings of the joint sweep, stagger 0; two {at_depth(2, 1)} at depth 1, {at_depth(2, 8)} at depth 8. Shallow "
+        f"stages need more than three, which reach {at_depth(3, 1)} at depth 1 and {at_depth(3, 2)} at depth 2"
     )
 
 
@@ -172,7 +176,15 @@ def mixed() -> str:
 
 def relaxed() -> str:
     """Gain of a relaxed wait."""
-    return f"it makes no other machine code of a wait; {worth('relaxed waits')}"
+    return f"it gains nothing, for the assembler makes the same instruction of a wait; {worth('relaxed waits')}"
+
+
+def phase_bit() -> str:
+    """Whether one phase bit for each role is enough."""
+    return (
+        "it is what the ring of this kernel does (index and phase), and what its [model](verification.md) runs through "
+        "in every order of events: a slot is never waited for with the parity of another round"
+    )
 
 
 def panel_example() -> str:
@@ -248,15 +260,21 @@ def in_flight() -> str:
 
 
 def best_widths() -> str:
-    """The fastest width of a group at each cube, 256x128 in clusters of two along m."""
+    """The fastest width of a group at each cube, 256x128 in clusters of two; of single CTAs what it is worth over 8."""
     rows = ran("raster").query("raster == 'm' and serpentine == False and regime == 'burst'")
     best = rows.loc[rows.groupby("m")["speedup"].idxmax()].sort_values("m")
     deep = ran("walk").query("cluster == '1x1'")
-    single = deep.loc[deep.groupby(["problem", "tile"], sort=False)["speedup"].idxmax()]
+    rates = deep.pivot_table(index=["problem", "tile"], columns="swizzle", values="speedup", aggfunc="max")
+    single, over = rates.idxmax(axis=1), rates.max(axis=1) / rates[8] - 1
+    far = over[over > 0.01].sort_values()
+    worst, tiles = far.index[-1], sorted(set(far.index.get_level_values("tile")))
     widths = ", ".join(f"{row['swizzle']} at {row['m']}^3" for row in best.to_dict("records"))
     return (
-        f"on tile and cluster more than on the size: 256x128 in clusters of two is fastest with {widths}; single "
-        f"CTAs, {len(single)} pairs of problem and tile, with {single['swizzle'].min()} to {single['swizzle'].max()}"
+        f"on the tile; of the size this does not show much. 256x128 in clusters of two is fastest with {widths}; "
+        f"single CTAs, {len(single)} pairs of problem and tile, with {single.min()} to {single.max()}, but over 8 that "
+        f"is worth more than 1 % in {len(far)} of them alone, of tile {' and '.join(tiles)} with "
+        f"{single[far.index].min()} to {single[far.index].max()}, up to {percent(1 + far.iloc[-1])} at "
+        f"{cube(worst[0])}. All GPUs here have the same L2"
     )
 
 

@@ -1,21 +1,21 @@
-"""The ring of two CTAs that share a tile of B and load it for each other; each has its own A.
+"""The ring of a cluster whose CTAs share tiles and load them for each other.
 
-Mirrors what :class:`hopper_gemm.kernel.operand.OperandLoad` issues and whom
-:meth:`hopper_gemm.kernel.pipeline.Ring.release` tells: with multicast ``split`` each CTA sends a part of every stage's
-B to both, with ``alternate`` one of them all of it, stage by stage. A consumer gives a slot back to both CTAs.
+CTAs of a row of the cluster share a tile of A, CTAs of a column a tile of B. Mirrors what
+:class:`hopper_gemm.kernel.operand.OperandLoad` issues and whom :meth:`hopper_gemm.kernel.pipeline.Ring.release` tells:
+with multicast ``split`` each CTA sends a part of every stage to all sharers, with ``alternate`` one of them all of it,
+stage by stage. A consumer gives a slot back to the CTAs of its row and of its column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
 from typing import Literal
 
 from hopper_gemm.lab.protocols.exploration import Broken, Explored, explore
 from hopper_gemm.lab.protocols.ring import Barrier
-
-CTAS = (0, 1)
-A_BYTES, B_BYTES = 3, 2
 
 
 @dataclass(frozen=True)
@@ -31,34 +31,54 @@ class MulticastCta:
 
 @dataclass(frozen=True)
 class MulticastState:
-    """Both CTAs, and what is under way: (to which CTA, fill, bytes, number of the load)."""
+    """All CTAs, and what is under way: (to which CTA, fill, bytes, from which CTA, operand)."""
 
-    ctas: tuple[MulticastCta, MulticastCta]
-    flying: frozenset[tuple[int, int, int, int]] = frozenset()
+    ctas: tuple[MulticastCta, ...]
+    flying: frozenset[tuple[int, int, int, int, int]] = frozenset()
 
     def having(self, cta: int, **changes: object) -> MulticastState:
         """The moment with another CTA."""
         ctas = list(self.ctas)
         ctas[cta] = replace(ctas[cta], **changes)  # type: ignore[arg-type]
-        return replace(self, ctas=(ctas[0], ctas[1]))
+        return replace(self, ctas=tuple(ctas))
 
 
 @dataclass(frozen=True)
-class MulticastPair:
-    """Two CTAs that share B.
+class MulticastCluster:
+    """A cluster of CTAs.
 
     Args:
         stages: of the ring.
         fills: of the run.
         multicast: as the config's parameter.
-        told: CTAs, counted from a consumer's own, that learn that it has read a slot: both; or, by mistake, its own
-            alone.
+        cluster: CTAs along m and along n.
+        told: True if the sharers learn that a consumer has read a slot; False, by mistake, if its own CTA alone does.
+        at_once: True if loads land when they are issued: fewer orders, for larger clusters.
     """
 
     stages: int
     fills: int
     multicast: Literal["split", "alternate"]
-    told: tuple[int, ...] = CTAS
+    cluster: tuple[int, int] = (2, 1)
+    told: bool = True
+    at_once: bool = False
+
+    @cached_property
+    def sharers(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+        """For A, then B: the CTAs that share the tile of each CTA, itself among them."""
+        rows, columns = self.cluster
+        places = list(product(range(rows), range(columns)))
+        return (
+            tuple(tuple(i * columns + j for j in range(columns)) for i, _ in places),
+            tuple(tuple(i * columns + j for i in range(rows)) for _, j in places),
+        )
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each CTA, those that it tells of a slot read, itself among them."""
+        if not self.told:
+            return tuple((cta,) for cta in range(len(self.sharers[0])))
+        return tuple(tuple(sorted({*row, *column})) for row, column in zip(*self.sharers, strict=True))
 
     def run(self) -> Explored:
         """Run every order of events.
@@ -66,27 +86,40 @@ class MulticastPair:
         Raises:
             Broken: ``overwrite``, ``early read``, ``bytes``, ``arrivals`` or ``deadlock``.
         """
-        empty = Barrier(len(self.told), len(self.told))
-        idle = MulticastCta((Barrier(1, 1),) * self.stages, (empty,) * self.stages)
-        return explore(MulticastState((idle, idle)), self._moves, self._ended)
+        count = len(self.readers[0])
+        idle = MulticastCta((Barrier(1, 1),) * self.stages, (Barrier(count, count),) * self.stages)
+        return explore(MulticastState((idle,) * len(self.readers)), self._moves, self._ended)
 
-    def _sent(self, cta: int, fill: int) -> int:
-        """Bytes of B that a CTA sends to both."""
-        if self.multicast == "split":
-            return B_BYTES // len(CTAS)
-        return B_BYTES if fill % len(CTAS) == cta else 0
+    def _sent(self, cta: int, fill: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Loads that a CTA issues for a fill."""
+        for operand, by_cta in enumerate(self.sharers):
+            sharers = by_cta[cta]
+            whole = self._bytes(operand)
+            if self.multicast == "split":
+                size = whole // len(sharers)
+            else:
+                size = whole if sharers[fill % len(sharers)] == cta else 0
+            if size:
+                yield from ((to, fill, size, cta, operand) for to in sharers)
+
+    def _bytes(self, operand: int) -> int:
+        """Bytes of an operand's tile; unequal, so that one cannot stand for the other."""
+        return len(self.sharers[operand][0]) * (3, 2)[operand]
 
     def _moves(self, moment: MulticastState) -> Iterator[MulticastState]:
-        for number in CTAS:
-            cta = moment.ctas[number]
+        for number, cta in enumerate(moment.ctas):
             slot, round_ = cta.loaded % self.stages, cta.loaded // self.stages
             if cta.loaded < self.fills and cta.empty[slot].passes(round_ & 1 ^ 1):
-                full = _put(cta.full, slot, cta.full[slot].arrive(1, round_, A_BYTES + B_BYTES))
-                flying = {(number, cta.loaded, A_BYTES, number)}
-                if sent := self._sent(number, cta.loaded):
-                    flying |= {(to, cta.loaded, sent, number + len(CTAS)) for to in CTAS}
+                announced = self._bytes(0) + self._bytes(1)
+                full = _put(cta.full, slot, cta.full[slot].arrive(1, round_, announced))
+                sent = self._sent(number, cta.loaded)
                 found = moment.having(number, full=full, loaded=cta.loaded + 1)
-                yield replace(found, flying=moment.flying | flying)
+                if self.at_once:
+                    for load in sent:
+                        found = self._land(found, load)
+                else:
+                    found = replace(found, flying=moment.flying | set(sent))
+                yield found
             slot, round_ = cta.read % self.stages, cta.read // self.stages
             if cta.read < self.fills and cta.read == cta.released and cta.full[slot].passes(round_ & 1):
                 if any((to, fill) == (number, cta.read) for to, fill, *_ in moment.flying):
@@ -95,19 +128,20 @@ class MulticastPair:
             if cta.released < cta.read:
                 yield self._release(moment, number)
         for load in moment.flying:
-            to, fill, size, _ = load
-            cta, slot = moment.ctas[to], fill % self.stages
-            if cta.released <= fill - self.stages:
-                raise Broken("overwrite", f"fill {fill} in CTA {to}, which has given back {cta.released}")
-            full = _put(cta.full, slot, cta.full[slot].land(size, fill // self.stages))
-            yield replace(moment.having(to, full=full), flying=moment.flying - {load})
+            yield self._land(replace(moment, flying=moment.flying - {load}), load)
+
+    def _land(self, moment: MulticastState, load: tuple[int, int, int, int, int]) -> MulticastState:
+        to, fill, size, *_ = load
+        cta, slot = moment.ctas[to], fill % self.stages
+        if cta.released <= fill - self.stages:
+            raise Broken("overwrite", f"fill {fill} in CTA {to}, which has given back {cta.released}")
+        return moment.having(to, full=_put(cta.full, slot, cta.full[slot].land(size, fill // self.stages)))
 
     def _release(self, moment: MulticastState, number: int) -> MulticastState:
         cta = moment.ctas[number]
         slot, round_ = cta.released % self.stages, cta.released // self.stages
         moment = moment.having(number, released=cta.released + 1)
-        for other in self.told:
-            to = (number + other) % len(CTAS)
+        for to in self.readers[number]:
             empty = moment.ctas[to].empty
             moment = moment.having(to, empty=_put(empty, slot, empty[slot].arrive(1, round_)))
         return moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count, cycle, islice
 from typing import Any
 
@@ -65,7 +65,7 @@ class Pair:
     def as_dict(self) -> dict[str, Any]:
         """The problem, the seed and every parameter off its default, ready for JSON."""
         changed = {name: value for name, value in all_values(self.config).items() if value != DEFAULTS[name]}
-        return {"problem": asdict(self.problem), "config": changed, "seed": self.seed}
+        return {"problem": self.problem.as_dict(), "config": changed, "seed": self.seed}
 
     @staticmethod
     def of(values: dict[str, Any]) -> Pair:
@@ -196,4 +196,4 @@ def drawn_problem(rng: random.Random, config: GemmConfig, dtype: str, layouts: s
     sizes = {"m": m, "n": n, "k": k}
     for side in {"n", *layouts}:
         sizes[side] = reachable(sizes[side])
-    return GemmProblem(**sizes, dtype=dtype, layouts=layouts)
+    return GemmProblem(sizes["m"], sizes["n"], sizes["k"], dtype, layouts)

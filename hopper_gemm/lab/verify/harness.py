@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.compiler.pool import CompilePool
@@ -66,7 +66,11 @@ class VerifyJob:
             pair alone.
         of: the kind of kernel, with a circumstance.
         also: configs of other kernels that it needs.
+
+    ``judges`` are the modules that decide whether it went right.
     """
+
+    judges: ClassVar[tuple[str, ...]] = JUDGES
 
     pair: Pair
     circumstance: str = ""
@@ -85,13 +89,13 @@ class VerifyJob:
 
     def row(self, status: str = "", **about: Any) -> VerifyRow:
         """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
-        kernel, verifier = sources()
+        kernel, verifier = sources(self.judges)
         return VerifyRow(self.kind, self.pair.as_dict(), status, kernel=kernel, verifier=verifier, **about)
 
 
-def sources() -> tuple[str, str]:
+def sources(judges: Sequence[str] = JUDGES) -> tuple[str, str]:
     """Digests of the kernel's sources and of those that judge it, as rows of today have them."""
-    return kernel_digest(), verifier_digest(*JUDGES)
+    return kernel_digest(), verifier_digest(*judges)
 
 
 def suspects(rows: Iterable[VerifyRow], jobs: Iterable[VerifyJob]) -> list[VerifyJob]:
@@ -158,7 +162,8 @@ class Harness:
             jobs: in this order.
             seconds: after so long no other job is begun.
         """
-        done, before = judged(self.rows.rows), failed_before(self.rows.rows, {sources()})
+        jobs = list(jobs)
+        done, before = judged(self.rows.rows), failed_before(self.rows.rows, {sources(job.judges) for job in jobs})
         first, rest = list[tuple[VerifyJob, list[Ready]]](), list[tuple[VerifyJob, list[Ready]]]()
         shared, own = Ready(), [Ready() for _ in self._boards]
         for job in jobs:

@@ -16,13 +16,27 @@ from hopper_gemm.tune.parameters import config_of
 PROBLEM, CHAIN, LONG = (GemmProblem(*sizes) for sizes in ((2000, 1544, 4096), (768, 768, 768), (8192, 8192, 8192)))
 """One with a ragged last wave; that of a chain of products; one of a millisecond."""
 
-PROBLEMS = {"split-K, many parts": GemmProblem(640, 520, 16384), "stream-K, two CTAs an SM": GemmProblem(64, 96, 65536)}
-"""Problems of kinds that want another: one that 64 parts fit; one whose only tile is cut for all CTAs."""
+PROBLEMS = {
+    "split-K, many parts": GemmProblem(640, 520, 16384),
+    "stream-K, two CTAs an SM": GemmProblem(64, 96, 65536),
+    "clusters of four, one stage": GemmProblem(512, 512, 65536),
+    "alternating multicast, one stage": GemmProblem(512, 512, 65536),
+}
+"""Problems of kinds that want another: one that 64 parts fit; one whose only tile is cut for all CTAs; one whose stages
+show in a changing bit if a CTA of the cluster lags behind the others."""
 
 KINDS: dict[str, dict[str, Any]] = {
     "static": {},
     "cluster": {"cluster_m": 2},
-    "alternating multicast": {"cluster_m": 2, "cluster_n": 2, "multicast": "alternate"},
+    "alternating multicast": {"cluster_m": 4, "multicast": "alternate"},
+    "clusters of four, one stage": {"cluster_m": 2, "cluster_n": 2, "stages": 1, "stagger": 0, "k_depth": 1},
+    "alternating multicast, one stage": {
+        "cluster_m": 4,
+        "multicast": "alternate",
+        "stages": 1,
+        "stagger": 0,
+        "k_depth": 1,
+    },
     "pingpong": {"schedule": "pingpong"},
     "multistage": {"schedule": "multistage", "stages": 4},
     "cp.async": {"loads": "cp_async"},

@@ -14,14 +14,14 @@ from typing import Any
 from hopper_gemm.lab.protocols import ring
 from hopper_gemm.lab.protocols.exploration import Broken
 from hopper_gemm.lab.protocols.ledger_model import LedgerModel
-from hopper_gemm.lab.protocols.multicast import MulticastPair
+from hopper_gemm.lab.protocols.multicast import MulticastCluster
 from hopper_gemm.lab.protocols.pace import Meetings
 from hopper_gemm.lab.protocols.ring import Protocol
 from hopper_gemm.lab.protocols.ring_machine import explore
 from hopper_gemm.lab.protocols.scheduler import Launch
 from hopper_gemm.lab.verify.rows import CPU, Rows, VerifyRow, failed_before, judged, verifier_digest
 
-Model = Protocol | MulticastPair | LedgerModel | Meetings | Launch
+Model = Protocol | MulticastCluster | LedgerModel | Meetings | Launch
 
 
 def models() -> Iterator[tuple[str, Model]]:
@@ -42,7 +42,10 @@ def models() -> Iterator[tuple[str, Model]]:
         yield "ring, skew", Protocol(stages, stagger, 2, stages, 2, skew=stages - 1)
         yield "ring, C staged in it", Protocol(stages, stagger, 2, stages, 2, held=stages)
     for stages, fills, multicast in ((2, 5, "split"), (2, 6, "alternate"), (3, 5, "alternate")):
-        yield "multicast", MulticastPair(stages, fills, multicast)  # type: ignore[arg-type]
+        yield "multicast", MulticastCluster(stages, fills, multicast)  # type: ignore[arg-type]
+    for stages, fills, cluster in ((1, 3, (4, 2)), (2, 4, (2, 2))):
+        yield "multicast", MulticastCluster(stages, fills, "split", cluster, at_once=True)
+    yield "multicast", MulticastCluster(2, 4, "alternate", (1, 4), at_once=True)
     for sizes in ((4, 2, 1, 2, 2, 2), (3, 3, 1, 3), (4, 3, 1, 2, 2), (2, 2, 2, 2), (4, 2, 2, 1, 2), (3, 1, 3, 1, 2)):
         yield "dynamic scheduler", Launch(*sizes)
 

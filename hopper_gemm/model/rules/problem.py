@@ -9,7 +9,8 @@ from typing import Any
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import WIDE_CHUNK, Kernel, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once
+from hopper_gemm.model.roofline import cluster_tiles, parts_meet
+from hopper_gemm.model.rules.invariance import INVARIANCE_RULE
 from hopper_gemm.model.rules.rule import Rule
 
 LEAST_SPAN = 16
@@ -36,8 +37,7 @@ def _parts_of_k(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 
 
 def _workspace(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
-    at_once = clusters_at_once(kernel.cluster_size) * kernel.ctas_per_sm
-    if kernel.part_order == "part" and cluster_tiles(kernel, problem) * kernel.split_k > at_once:
+    if not parts_meet(kernel, problem):
         yield 'part_order "part" puts the parts of a tile too far apart to meet; lower split_k or take part_order tile'
     crowded = kernel.consumers != 1 and kernel.accumulators > WIDE_ACCUMULATORS and kernel.split_k > WIDE_PARTS
     if kernel.work_items > 1 and crowded and problem.out_bytes > ELEMENT_BYTES:
@@ -109,6 +109,7 @@ PAIR_RULES = (
     Rule("loads", "a thread copies 16 bytes, and cannot fill a part of them with zeros", _copies),
     Rule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
     Rule("output", "the bytes of a chunk are fixed, and wgmma leaves its columns in groups of eight", _output),
+    INVARIANCE_RULE,
 )
 """The rules on a config and a problem together."""
 

@@ -100,6 +100,11 @@ def _multicast(kernel: Kernel) -> Iterator[str]:
     if kernel.multicast == "alternate":
         if kernel.cluster_m * kernel.cluster_n == 1:
             yield 'multicast "alternate" is for CTAs that share a tile and cluster is 1x1; leave it at "split"'
+        elif min(kernel.cluster_m, kernel.cluster_n) > 1:
+            yield (
+                'multicast "alternate" is for a cluster along one axis but got '
+                f'{kernel.cluster_m}x{kernel.cluster_n}; take "split"'
+            )
         return
     for side, sharers in (("tile_m", kernel.cluster_n), ("tile_n", kernel.cluster_m)):
         rows = getattr(kernel, side)
@@ -131,6 +136,11 @@ SHAPE_RULES = (
     Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
     Rule("cluster", "clusters of two and four are built; eight strand SMs, since GPCs are unequal", _cluster),
-    Rule("multicast", "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes", _multicast),
+    Rule(
+        "multicast",
+        "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes; alternating along both axes, a CTA "
+        "can fill its slot alone and give it back twice before a neighbour has once, which a barrier cannot tell apart",
+        _multicast,
+    ),
 )
 """Rules on the shape of a CTA."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
-from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose
+from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose, choose_again
 from hopper_gemm.tune.measure.correctness import Correctness, check, poison, same_bits
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
@@ -52,6 +53,20 @@ class Round(NamedTuple):
         """Its pairs of times."""
         spacer = None if self.spacer is None else self.spacer.us[0]
         return [Sample(process, *pair, spacer) for pair in zip(self.ours.us, self.baseline.us, strict=True)]
+
+
+class Laps:
+    """Seconds of the steps of one measurement, by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def end(self, step: str) -> None:
+        """A step ends here; it began where the one before ended."""
+        now = perf_counter()
+        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
+        self._last = now
 
 
 @dataclass
@@ -111,7 +126,14 @@ class Bench:
             self._kernel(point.config, point.problem)
 
     def measure(
-        self, point: Point, protocol: Protocol, *, process: int = 0, race: Race = ALONE, following: Point | None = None
+        self,
+        point: Point,
+        protocol: Protocol,
+        *,
+        process: int = 0,
+        race: Race = ALONE,
+        following: Point | None = None,
+        finalists: Sequence[str] = (),
     ) -> Outcome:
         """Measure a point.
 
@@ -122,6 +144,8 @@ class Bench:
             race: when to drop the config, and beside whom.
             following: the point that is likely to be measured next, compiled: its kernel is loaded while the GPU is at
                 work on this one.
+            finalists: recipes among which the baseline's way is chosen, as another process found them; searched where
+                there are none.
 
         Returns:
             The outcome. Of a dropped config the figures are those of the look at which it was dropped, and ``pairs``
@@ -133,18 +157,23 @@ class Bench:
         if protocol_dict(protocol)["regime"] != point.regime:
             raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {protocol}")
         baseline_of(point)
+        laps = Laps()
         scene, self._following = self._at(point), following
+        laps.end("matrices")
         launch, seconds, found = None, 0.0, None
         if not point.is_baseline:
             kernel = self._kernel(point.config, point.problem)
+            laps.end("kernel")
             found, seconds = checked_twice(kernel, scene.checked)
             if not found.ok:
                 return Outcome("wrong_result", found.reason or "")
             launch = kernel_launch(kernel)
+            laps.end("checks")
         try:
-            chosen, baseline = self._baseline(scene, point, protocol)
+            chosen, baseline = self._baseline(scene, point, protocol, finalists)
         except BaselineError as error:
             return Outcome("no_baseline", str(error))
+        laps.end("baseline")
         if launch is None:
             launch = chosen.candidate.launch
             seconds = baseline.seconds - (scene.alone.seconds if point.context == "isolated" else 0.0)
@@ -155,6 +184,7 @@ class Bench:
         rounds, harm = self._raced((ours, baseline), scene, point, protocol, race)
         if harm is not None:
             return Outcome("unstable", f"{harm} in each of {TRIES} tries")
+        laps.end("pairs")
         if found is not None:
             after = check(first.ours, scene.workload.reference, point.problem.k)
             self._timer.idle()
@@ -166,7 +196,9 @@ class Bench:
         figures = self._figures(point, rounds, samples, chosen)
         if found is not None:
             figures["rel_err"] = found.rel_err
-        return Outcome("ok", "", figures, samples, chosen.candidate.recipe)
+        laps.end("checks")
+        again = tuple(one.recipe for one in chosen.finalists if one.recipe)
+        return Outcome("ok", "", figures, samples, chosen.candidate.recipe, again, laps.seconds)
 
     def host_times(self, problem: GemmProblem) -> dict[str, float]:
         """Median host microseconds of a launch, each into a given output: ``torch.mm``, ``hopper_gemm.matmul``, and
@@ -175,7 +207,7 @@ class Bench:
         Args:
             problem: a tiny one, so that the GPU's work is shorter than the host's.
         """
-        from hopper_gemm import matmul
+        from hopper_gemm import fallback, matmul
         from hopper_gemm.model.lookup import find, tables
 
         kernel = self._kernel(find(tables(self.device.slug), problem).config, problem)
@@ -186,7 +218,8 @@ class Bench:
             "hopper_gemm.matmul": lambda: matmul(a, right, out=out),
             "kernel": lambda: kernel(a, b, out),
         }
-        return host_times(calls, torch.cuda.synchronize)
+        with fallback("never"):
+            return host_times(calls, torch.cuda.synchronize)
 
     # -----------------------------------------------------------------------------------------
 
@@ -212,7 +245,7 @@ class Bench:
             self._kernels[key] = load_any(config, problem, self._store)
         return self._kernels[key]
 
-    def _baseline(self, scene: Scene, point: Point, protocol: Protocol) -> tuple[Chosen, Arm]:
+    def _baseline(self, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]) -> tuple[Chosen, Arm]:
         """The baseline's fastest way in this context and regime, chosen when it is first asked for."""
         key = point.against, point.context, point.regime
         if key not in scene.baselines:
@@ -222,10 +255,13 @@ class Bench:
 
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
             asked, label = baseline_of(point)
-            able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
-            if not able:
-                raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
-            chosen = choose(able, watch)
+            if finalists:
+                chosen = choose_again([asked.restore(scene.workload, recipe) for recipe in finalists], watch)
+            else:
+                able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
+                if not able:
+                    raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
+                chosen = choose(able, watch)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]

@@ -102,11 +102,15 @@ class Outcome:
         reason: why it is not ok, in one line.
         figures: by column of the results schema; empty unless the status is ok.
         samples: the pairs behind the figures.
-        recipe: of the baseline's chosen candidate, which another process can restore from it; picklable.
+        recipe: of the baseline's chosen candidate, which another process can restore from it.
+        finalists: recipes among which another process may choose instead of searching; empty where there was no search.
+        seconds: that each step took.
     """
 
     status: str
     reason: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
-    recipe: Any = None
+    recipe: str = ""
+    finalists: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)

@@ -51,6 +51,8 @@ class Task:
         process: number of the fresh process, noted with each pair.
         child: name of the process that measures them, which has measured nothing of another name; any where empty.
         race: when a hopeless config is dropped, and which config it is compared with.
+        finalists: recipes by baseline among which its way is chosen, as another process found them; see
+            :func:`hopper_gemm.tune.measure.baselines.choose.choose_again`.
         twins: machine code that was measured with the same launch, by digest, with the config that ran it; it is not
             measured again.
         board: UUID of the only board that may measure them; any where empty.
@@ -62,6 +64,7 @@ class Task:
     process: int = 0
     child: str = ""
     race: Race = ALONE
+    finalists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     twins: Mapping[str, str] = field(default_factory=dict)
     board: str = ""
 
@@ -73,13 +76,15 @@ class Task:
         reason: str = "",
         figures: Mapping[str, Any] | None = None,
         samples: tuple[Sample, ...] = (),
+        finalists: tuple[str, ...] = (),
     ) -> Row:
         """The row of a point on a board, as far as it is known without the study.
 
         Its status is of the results schema; ``"twin"`` where the reason names the config that ran the same machine
         code; or empty where a record has no such row.
         """
-        return Row(point, status, reason, figures or {}, samples, self.stage, self.process, board=board)
+        about = point, status, reason, figures or {}, samples, self.stage, self.process
+        return Row(*about, board=board, finalists=finalists)
 
     def without(self, row: Row) -> Task | None:
         """The task less the point of a row; None where the row is not of this task."""
@@ -144,7 +149,8 @@ class Job:
         seed: of the matrices and the bootstrap.
         store: folder of compiled kernels; None for the default of the worker's host.
         log: file that takes what its processes print; None for the default of its host.
-        fresh: processes that finals will take.
+        fresh: processes that load their modules ahead, as many as measure one after the other.
+        verbose: say of each row where its seconds went.
         against: baselines that will be asked for.
         rig: parts.
     """
@@ -155,6 +161,7 @@ class Job:
     log: Path | None = None
     fresh: int = 0
     against: tuple[str, ...] = ("cublas",)
+    verbose: bool = False
     rig: Rig = field(default_factory=Rig)
 
 

@@ -204,14 +204,19 @@ class Worker:
                 yield task.row(point, self._gpu.uuid, "twin", twin, figures)
             else:
                 self._tell(Begun(task.row(point, self._gpu.uuid, "").key))
+                began = time.monotonic()
                 outcome = self._measured(task, point, self._following(task, index))
+                measured = time.monotonic()
                 figures, reason = {**figures, **outcome.figures}, outcome.reason
                 if outcome.status == "ok":
                     if task.stage in NAMED:
                         figures["baseline_kernel"] = self._kernel_name(point, outcome.recipe)
                     if built is not None:
                         reason = reason or serialised(point, built)
-                yield task.row(point, self._gpu.uuid, outcome.status, reason, figures, outcome.samples)
+                if self._job.verbose:
+                    self._tell(Said(spent(task, point, outcome, measured - began, time.monotonic() - measured)))
+                told = outcome.status, reason, figures, outcome.samples, outcome.finalists
+                yield task.row(point, self._gpu.uuid, *told)
 
     def _measured(self, task: Task, point: Point, following: Point | None) -> Outcome:
         """Measure a point; one that takes its process along gets another try in a new one."""
@@ -315,9 +320,25 @@ def request_of(task: Task, point: Point, following: Point | None) -> tuple[Reque
         return ("host_times", {"problem": point.problem}), RUN_SECONDS
     assert not isinstance(task.method, LaunchCounter)
     asked = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
+    known = {"following": following, "finalists": task.finalists.get(point.against, ())}
     seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
     seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
-    return ("measure", {**asked, "following": following}), seconds
+    return ("measure", {**asked, **known}), seconds
+
+
+def spent(task: Task, point: Point, outcome: Outcome, measuring: float, naming: float) -> str:
+    """A line on where the seconds of a row went.
+
+    Args:
+        task, point: of the row.
+        outcome: tells its own steps; what is left of ``measuring`` went into the process: its start, its context.
+        measuring: seconds until the measuring child had answered.
+        naming: seconds for the name of the baseline's kernel.
+    """
+    steps = {"process": measuring - sum(outcome.seconds.values()), **outcome.seconds, "name": naming}
+    told = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
+    row = f"{point.problem} {point.against} {task.stage}, process {task.process}"
+    return f"{row}: {measuring + naming:.2f} s: {told}"
 
 
 def kernels_of(task: Task) -> list[KernelId | None]:

@@ -116,6 +116,7 @@ SHAPE = Object(
         "versions": Object({...: MAYBE_TEXT}),
         "missing": Object({...: TEXT}),
         "boards": [TEXT],
+        "finalists": Object({...: [TEXT]}),
         **dict.fromkeys(("noise", "spent"), Object({...: NUMBER})),
         "skipped": Object({...: INTEGER}),
         "even": Object({...: [TEXT]}),

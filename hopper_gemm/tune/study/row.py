@@ -49,6 +49,7 @@ class Row:
         stage: of :data:`hopper_gemm.tune.study.schema.STAGES`.
         process: number of the fresh process that measured it.
         study, source, gpu, board: where it comes from.
+        finalists: of the baseline's search, for the processes that follow. Not of the file: the provenance notes them.
     """
 
     point: Point
@@ -62,6 +63,7 @@ class Row:
     source: str = "measured"
     gpu: str = ""
     board: str = "unknown"
+    finalists: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -141,7 +143,7 @@ class RowParser:
         point = Point(problem, subject, *[texts[name] for name in WAY])
         figures = {name: _CONVERT[name](text) for name in CARRIED if (text := texts.get(name))}
         samples, process = samples_of(texts["samples"]), _CONVERT["process"](texts["process"])
-        origin = {name: texts[name] for name in ORIGIN}
+        origin: dict[str, Any] = {name: texts[name] for name in ORIGIN}
         return Row(point, texts["status"], texts["reason"], figures, samples, texts["stage"], process, **origin)
 
     def _made(self, kind: Callable[..., Any], names: Iterable[str], texts: Mapping[str, str]) -> Any:

@@ -14,12 +14,13 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
 
 
-def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
+def explain(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> dict[str, Any]:
     """Everything that follows from a config and a problem, ready for JSON.
 
     Args:
         config: any config.
         problem: what is multiplied.
+        chip: the GPU.
 
     Returns:
         By name; figures that need whole shares, or a config that can run, are None without them:
@@ -35,6 +36,7 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         * wgmma: the instruction's shape and how many of them one consumer issues for a stage;
         * swizzle_bytes: span of the operands' swizzle;
         * threads: of a CTA;
+        * sms: of the GPU;
         * tiles, waves, wave_efficiency: how the output falls on the SMs;
         * flop_per_smem_byte: arithmetic intensity of the tile;
         * smem_read_bytes_per_flop: what wgmma reads back;
@@ -46,8 +48,8 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
     found = reasons(config, problem)
     split = kernel.registers if kernel.consumers in REGISTER_SPLITS else None
     whole = kernel.share_n > 0 and kernel.share_m >= hopper.WGMMA_M
-    said = None if found else predict(kernel, problem)
-    falls = waves(kernel, problem) if kernel.cluster_size <= hopper.SM_COUNT else None
+    said = None if found else predict(kernel, problem, chip)
+    falls = waves(kernel, problem, chip) if kernel.cluster_size <= chip.sms else None
     return {
         "problem": asdict(problem),
         "config": kernel.as_dict(),
@@ -65,12 +67,13 @@ def explain(config: GemmConfig, problem: GemmProblem) -> dict[str, Any]:
         "wgmma": f"{kernel.wgmma_per_stage} x m64n{kernel.share_n}k16" if whole else None,
         "swizzle_bytes": kernel.swizzle_bytes,
         "threads": kernel.threads,
+        "sms": chip.sms,
         "tiles": falls.tiles if falls else 0,
         "waves": falls.waves if falls else 0,
         "wave_efficiency": falls.efficiency if falls else 0.0,
         "flop_per_smem_byte": smem_intensity(kernel),
         "smem_read_bytes_per_flop": smem_reads_per_flop(kernel) if whole else None,
-        "limit_us": limit_seconds(problem) * 1e6,
+        "limit_us": limit_seconds(problem, chip) * 1e6,
         "predicted_us": said.seconds * 1e6 if said else None,
         "paced_by": said.limit if said else None,
     }
@@ -97,7 +100,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"  registers   {found['accumulators']} accumulators per consumer thread; {registers}, "
         f"{found['threads']} threads",
         f"  wgmma       {found['wgmma']} per consumer and stage",
-        f"  waves       {found['tiles']} tiles in {found['waves']} waves, {useful}",
+        f"  waves       {found['tiles']} tiles in {found['waves']} waves of {found['sms']} SMs, {useful}",
         f"  intensity   {found['flop_per_smem_byte']:.1f} FLOP per byte into shared memory{reads}",
         f"  limit       {found['limit_us']:.1f} us",
         f"  predicted   {found['predicted_us']:.1f} us, paced by {found['paced_by']}",

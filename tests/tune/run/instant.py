@@ -157,7 +157,8 @@ class Instant:
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
         if task.stage in NAMED and found.status == "ok":
             figures["baseline_kernel"] = "nvjet"
-        return task.row(point, board, found.status, found.reason, {**figures, **found.figures}, found.samples)
+        figures |= found.figures
+        return task.row(point, board, found.status, found.reason, figures, found.samples, found.finalists)
 
     def lose(self, worker: str, for_good: bool = False) -> None:
         """Let a worker die."""

@@ -5,12 +5,15 @@ The long runs are those of ``make verify-cpu``.
 
 from __future__ import annotations
 
+import os
+import random
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from hopper_gemm.tune.study.reader import read_study
 from tests.tune.run import fakes
 from tests.tune.run.killing import Range, under_fire
 
@@ -37,6 +40,29 @@ def place(tmp_path):
             one.kill()
             one.wait()
     assert found.gone(20) == []
+
+
+def test_a_killed_comparison_in_several_processes_goes_on_and_loses_nothing(place):
+    """Killed are a measuring child, the worker and the command, each time some rows later."""
+    sizes = [str(size) for size in (1024, 1024, 1024, 2048, 2048, 2048)]
+    words = ["compare", *sizes, "--against", "cublas,cublaslt", "--processes", "5", "--out", str(place.out)]
+    rng, seen, killed = random.Random(0), 0, 0
+    for kind in ("child", "worker", "coordinator", "child", "worker", ""):
+        place.processes.append(coordinator := place.command(*words))
+        while kind and coordinator.poll() is None and place.rows() < seen + 3:
+            time.sleep(0.02)
+        seen, victim = place.rows(), place.victim(kind, rng, coordinator.pid) if kind else None
+        if victim is not None and coordinator.poll() is None:
+            os.kill(victim, signal.SIGKILL)
+            killed += 1
+        assert coordinator.wait(300) in (0, -signal.SIGKILL), place.errors.read_text()
+    assert killed >= 3
+    rows = read_study(place.out).stage("compare")
+    assert len({row.key for row in rows}) == len(rows) == 2 * 2 * 5
+    assert {row.status for row in rows} == {"ok"}
+    among = [line for line in Path(place.log).read_text().splitlines() if line.startswith("among")]
+    assert len(among) >= 2 * 2 * 4
+    assert {" ".join(line.split()[2:]) for line in among} == {"way 0"}
 
 
 def until_rows(place, coordinator, rows=4):

@@ -19,6 +19,7 @@ torch.cuda.is_available = lambda: True
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(name="NVIDIA H200")
 import hopper_gemm
 from hopper_gemm.serve import kernels
+kernels.chip_of = lambda device: kernels.SXM
 kernels.load = lambda config, problem: config
 print(json.dumps(kernels.kernel_for(hopper_gemm.GemmProblem(1032, 1032, 1032), 0).as_dict()))
 """

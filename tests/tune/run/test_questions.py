@@ -85,6 +85,24 @@ def test_every_problem_meets_every_baseline_in_every_process_after_its_noise_flo
     assert again.tasks == []
 
 
+def test_later_processes_choose_among_the_finalists_of_the_first_and_a_run_that_goes_on_does_too(tmp_path):
+    """One process of a problem is at work at a time, and the provenance notes what the first one found."""
+    out, executor = tmp_path / "c", Instant(workers=2)
+    compared(out, executor, processes=2)
+    ways = {"cublas": ("way 0",), "cublaslt": ("way 0",)}
+    compare = [task for _, task in executor.tasks if task.stage == "compare"]
+    assert [dict(task.finalists) for task in compare if task.process == 0] == [dict.fromkeys(ways, ())] * 2
+    assert [dict(task.finalists) for task in compare if task.process == 1] == [ways] * 2
+    assert {task.child for task in compare} == {"process 0", "process 1"}
+    places = [f"{sizes} burst isolated" for sizes in ("4096x4096x4096", "1024x8192x4096")]
+    noted = {f"{place} against {name}": ["way 0"] for place in places for name in ways}
+    assert read_study(out).provenance["finalists"] == noted
+    _, more = compared(out, Instant(), processes=3)
+    compare = [task for _, task in more.tasks if task.stage == "compare"]
+    assert [(task.process, dict(task.finalists), task.method.pairs) for task in compare] == [(2, ways, 7)] * 2
+    assert read_study(out).provenance["finalists"] == noted
+
+
 def test_a_limit_leaves_the_rest_for_later_and_a_vanished_row_is_measured_again(tmp_path):
     out = tmp_path / "c"
     compared(out, limit=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -208,6 +209,31 @@ def test_finals_run_in_fresh_processes_that_are_prepared_together(bench):
     assert len(prepared) == 3
     assert max(prepared) < first_final + 1
     assert Counter(words[1] for words in lines if words[0] == "prepare").most_common(1)[0][1] == 1
+
+
+def test_a_spare_process_is_started_ahead_and_chooses_among_the_finalists_that_its_task_names(bench):
+    """It has answered nothing before its first point: what touches the GPU is a request."""
+    worker = bench(fresh=1, verbose=True)
+    (first,) = worker.ask(timed(POINTS[0], stage="compare", child="process 0"))
+    assert first.finalists == ("way 0",)
+    for process in (1, 2):
+        about = {"stage": "compare", "child": f"process {process}", "process": process}
+        while not worker.worker._spares:
+            time.sleep(0.01)
+        spare = worker.worker._spares[0]
+        worker.line.send((process + 1, timed(POINTS[0], **about, finalists={"cublas": first.finalists})))
+        *_, told, row = worker.hear(Row)
+        assert row.process == process
+        assert worker.worker._child is spare
+        steps = r"[\d.]+ s: process -?[\d.]+, pairs 0.50, name [\d.]+"
+        assert re.fullmatch(rf"1024x1024x1024 cublas compare, process {process}: {steps}", told.text)
+    lines = [line.split(" ") for line in worker.log.read_text().splitlines()]
+    by_process = {}
+    for words in lines:
+        by_process.setdefault(words[1], []).append(words[0])
+    rest = [of for of in by_process.values() if "name" not in of]
+    assert sorted(rest) == [["measure", "among"], ["measure", "among"], ["prepare", "measure"]]
+    assert [words[2:] for words in lines if words[0] == "among"] == [["way", "0"]] * 2
 
 
 def test_the_race_and_what_follows_are_told_to_the_child(bench, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -28,7 +27,8 @@ class Candidate:
     Args:
         launch: runs it on a set of matrices, on torch's current stream.
         label: what tells it from the baseline's others, in the baseline's own words; empty where it has only one.
-        recipe: makes it again in another process, by :meth:`Baseline.restore`; picklable.
+        recipe: text that makes it again in another process, by :meth:`Baseline.restore`; empty where the baseline has
+            only one candidate.
         product: where the last launch on a set has left its product.
         seeded: whether it is timed to the end, however it does in the first rounds.
         variants: others like it, to be tried where it is near the fastest.
@@ -36,7 +36,7 @@ class Candidate:
 
     launch: Launch
     label: str = ""
-    recipe: Any = None
+    recipe: str = ""
     product: Callable[[MatrixSet], torch.Tensor] = written
     seeded: bool = False
     variants: Callable[[], Sequence[Candidate]] = tuple
@@ -67,6 +67,6 @@ class Baseline:
         """
         raise NotImplementedError
 
-    def restore(self, workload: Workload, recipe: Any) -> Candidate:
+    def restore(self, workload: Workload, recipe: str) -> Candidate:
         """The candidate that a recipe is of, for a workload of the same problem; the first where there is only one."""
         return self.candidates(workload)[0]

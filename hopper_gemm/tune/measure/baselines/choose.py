@@ -36,6 +36,9 @@ LONGER = Burst()
 3 % at 8192 x 4096 x 14336."""
 SETTLED = Steady(settle=0.8, window=0.5, slice=0.5)
 
+KEPT_WITHIN = 0.02
+"""Finalists that lie no further behind the fastest are those among which other processes choose again."""
+
 GLANCED = 16
 """Sets of matrices, at most, that a first look takes."""
 
@@ -52,11 +55,13 @@ class Chosen:
         candidate: the fastest.
         of: how many candidates there were.
         rel_err: relative Frobenius error of its product against fp32.
+        finalists: those among which another process chooses by :func:`choose_again`, the fastest first.
     """
 
     candidate: Candidate
     of: int
     rel_err: float
+    finalists: tuple[Candidate, ...]
 
 
 class Stopwatch:
@@ -134,6 +139,27 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch) -> Chosen:
         once = [one for one, _ in _timed(near, watch.short, failed)]
         some = [one for place, one in enumerate(once) if one.seeded or place < SEMIFINALISTS]
         ranked = [one for one, _ in _timed(some, watch.short, failed, SHORT_ROUNDS)]
+    return _final(ranked, len(everyone), watch, failed)
+
+
+def choose_again(finalists: Sequence[Candidate], watch: Stopwatch) -> Chosen:
+    """The fastest of the finalists of another process, by the same last round; nothing is searched.
+
+    Args:
+        finalists: restored from the recipes of :attr:`Chosen.finalists`.
+        watch: times them.
+
+    Raises:
+        BaselineError: as :func:`choose`.
+    """
+    failed: list[str] = []
+    able = [one for one, _ in _timed(finalists, watch.glance, failed)]
+    return _final(able, len(finalists), watch, failed)
+
+
+def _final(ranked: Sequence[Candidate], of: int, watch: Stopwatch, failed: list[str]) -> Chosen:
+    """The last round: the first candidates whose products are right, and the seeded ones, timed as often as a
+    comparison times them."""
     errors: dict[int, float] = {}
     finalists: list[Candidate] = []
     for one in ranked:
@@ -150,11 +176,11 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch) -> Chosen:
         else:
             failed.append(f"{one.label or 'its product'} is wrong, relative error {rel_err:.2e}")
     if not finalists:
-        raise BaselineError(f"none of {len(everyone)} candidates runs and is right: {failed[0]}")
-    best = finalists[0]
-    if len(finalists) > 1:
-        best = _timed(finalists, watch.again, failed, ROUNDS)[0][0]
-    return Chosen(best, len(everyone), errors[id(best)])
+        raise BaselineError(f"none of {of} candidates runs and is right: {failed[0]}")
+    timed = [(finalists[0], 0.0)] if len(finalists) == 1 else _timed(finalists, watch.again, failed, ROUNDS)
+    best, least = timed[0]
+    kept = tuple(one for one, time in timed if one.seeded or time <= (1 + KEPT_WITHIN) * least)
+    return Chosen(best, of, errors[id(best)], kept)
 
 
 def _timed(

@@ -11,8 +11,6 @@ clusters, options, orders of tiles and splits of k too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -52,19 +50,6 @@ GLANCE_SECONDS, GLANCES_MOST = 20.0, 1500
 SPLITS = (2, 3, 4, 6, 8, 16)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """An algorithm, to be run again.
-
-    Args:
-        order: of :data:`ORDERS`.
-        algo: the library's 64 bytes, which its version alone must share.
-    """
-
-    order: str
-    algo: bytes
-
-
 class Cublas(Baseline):
     """torch.mm: cuBLAS with the kernel that its own heuristic takes. What a user of PyTorch has."""
 
@@ -100,8 +85,8 @@ class CublasLt(Baseline):
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
         """torch.mm, every algorithm of both orders' lists, and a share of those that can be put together, so many as
         can be looked at."""
-        listed: dict[Recipe, Candidate] = {}
-        others: dict[Recipe, Candidate] = {}
+        listed: dict[str, Candidate] = {}
+        others: dict[str, Candidate] = {}
         refusals: list[str] = []
         workspace = _workspace()
         for order in ORDERS:
@@ -109,25 +94,25 @@ class CublasLt(Baseline):
                 plan = self._plan(order, workload)
                 offered: set[int | None] = set()
                 for algo in _heuristics(plan, refusals):
-                    listed[Recipe(order, bytes(algo))] = self._candidate(order, plan, algo, workspace)
+                    listed[_recipe(order, algo)] = self._candidate(order, plan, algo, workspace)
                     offered.add(self._find().algo_fields(algo).get("id"))
                 for algo in self._tiles(plan, offered):
-                    others[Recipe(order, bytes(algo))] = self._candidate(order, plan, algo, workspace)
+                    others[_recipe(order, algo)] = self._candidate(order, plan, algo, workspace)
             except CublasLtError as error:
                 refusals.append(f"{order}: {error}")
         if not listed and not others:
             raise BaselineError(f"cuBLASLt has no algorithm: {'; '.join(refusals) or 'its lists are empty'}")
         more = [candidate for recipe, candidate in others.items() if recipe not in listed]
         step = -(-len(more) // _glances(workload.problem)) or 1
-        return [Candidate(cublas_launch, TORCH, TORCH, seeded=True), *listed.values(), *more[::step]]
+        return [_TORCH, *listed.values(), *more[::step]]
 
-    def restore(self, workload: Workload, recipe: Any) -> Candidate:
+    def restore(self, workload: Workload, recipe: str) -> Candidate:
         """The algorithm of a recipe."""
         if recipe == TORCH:
-            return Candidate(cublas_launch, TORCH, TORCH)
-        assert isinstance(recipe, Recipe)
-        plan = self._plan(recipe.order, workload)
-        return self._candidate(recipe.order, plan, Algo.from_buffer_copy(recipe.algo), _workspace())
+            return _TORCH
+        order, _, text = recipe.partition(":")
+        algo = Algo.from_buffer_copy(bytes.fromhex(text))
+        return self._candidate(order, self._plan(order, workload), algo, _workspace())
 
     def _plan(self, order: str, workload: Workload) -> Plan:
         first = workload.sets[0]
@@ -177,7 +162,15 @@ class CublasLt(Baseline):
 
         fields = self._find().algo_fields(algo)
         label = " ".join([order, *(f"{name}={value}" for name, value in fields.items() if value or name == "id")])
-        return Candidate(launch, label, Recipe(order, bytes(algo)), variants=variants)
+        return Candidate(launch, label, _recipe(order, algo), variants=variants)
+
+
+_TORCH = Candidate(cublas_launch, TORCH, TORCH, seeded=True)
+
+
+def _recipe(order: str, algo: Algo) -> str:
+    """One of :data:`ORDERS`, and the library's 64 bytes in hexadecimal, valid for its version alone."""
+    return f"{order}:{bytes(algo).hex()}"
 
 
 def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:

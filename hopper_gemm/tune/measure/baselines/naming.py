@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from hopper_gemm.model.point import Point
@@ -13,7 +11,7 @@ from hopper_gemm.tune.measure.workload import make_workload
 UNKNOWN = "unknown"
 
 
-def baseline_kernel(point: Point, recipe: Any = None) -> str:
+def baseline_kernel(point: Point, recipe: str = "") -> str:
     """Name of the kernel (or kernels, joined by ``+``) that a point's baseline runs, else :data:`UNKNOWN`.
 
     Args:

@@ -25,6 +25,9 @@ from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.study.space import place_of
 
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady(pairs=2)}
+SEVERAL: dict[str, Protocol] = {"burst": Burst(pairs=7), "steady": Steady(pairs=2)}
+"""The same where several processes measure a row. The pairs of one process share its luck, so that an interval shrinks
+with the processes: half of the pairs in each leave time for more of them."""
 
 AGAINST = ("cublas", "cublaslt", "triton", "quack")
 """Baselines, in the order of a table's columns."""
@@ -47,7 +50,8 @@ class ComparisonSpec:
         against: names of baselines, in order.
         regime, context: how everything is timed.
         config: of :data:`CONFIGS`.
-        processes: fresh processes, one after the other, that measure everything.
+        processes: fresh processes, one after the other, that measure everything. The first that meets a problem
+            searches each baseline's ways; those after it choose again among the finalists of that search.
 
     Raises:
         ValueError: a value is none of its choices.
@@ -108,13 +112,17 @@ class Comparison(Recording):
         }
         self._points = {problem: spec.points(problem, pick) for problem, pick in self._picks.items()}
         self._protocol = PROTOCOLS[spec.regime]
+        self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regime]
         noted = {"name": spec.name, "config": spec.config, "against": list(spec.against), "data": "normal", "seed": 0}
+        used = [protocol_dict(protocol) for protocol in dict.fromkeys((self._protocol, self._duel))]
         about = {"kernel": kernel_digest(), "spec": noted, "spec_digest": None}
-        self._asked = fresh(spec.name, spec.question, "measured", protocols=[protocol_dict(self._protocol)], **about)
+        self._asked = fresh(spec.name, spec.question, "measured", protocols=used, **about)
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._refuse_other_libraries()
         self._home: dict[GemmProblem, str] = {}
         self._given: set[RowKey] = set()
+        self._finalists: dict[str, tuple[str, ...]] = {}
+        """Recipes by place and baseline, of the first search of each."""
         self.missing: dict[str, str] = {}
         """Baselines that cannot be asked here, with the reason."""
 
@@ -127,18 +135,23 @@ class Comparison(Recording):
         """Open the folder for the first worker, and note what each brings."""
         super().joined(member)
         self.missing |= member.missing
-        self._note_board(member, missing=self.missing)
+        used = self._about["protocols"]
+        used += [protocol for protocol in self._asked["protocols"] if protocol not in used]
+        self._note_board(member, missing=self.missing, protocols=used)
 
     def room(self, workers: int) -> int:
         """One problem under way and one that compiles."""
         return 2
 
     def next(self, member: Member) -> Task | None:
-        """The duels of a problem in a process; before the first the noise floor of its place."""
+        """The duels of a problem in a process; before the first the noise floor of its place. A problem is measured in
+        one process at a time, since the next one takes up its finalists."""
         if self._limit == 0:
             return None
-        left = [key for key in self._left() if key not in self._given]
-        for (process, problem), group in groupby(left, lambda key: (key.process, key.point.problem)):
+        left = self._left()
+        at_work = {key.point.problem for key in left if key in self._given}
+        new = [key for key in left if key not in self._given and key.point.problem not in at_work]
+        for (process, problem), group in groupby(new, lambda key: (key.process, key.point.problem)):
             if self._home.setdefault(problem, member.board) != member.board:
                 continue
             keys = list(group)[: self._limit]
@@ -147,9 +160,10 @@ class Comparison(Recording):
             if self._limit is not None:
                 self._limit -= len(keys)
             self._given.update(keys)
-            child = f"process {process}" if process else ""
+            child = f"process {process}" if self._processes > 1 else ""
             points, board = tuple(key.point for key in keys), member.board if child else ""
-            return Task(points, self._protocol, "compare", process, child, board=board)
+            known = {point.against: self._finalists.get(_way_of(point), ()) for point in points}
+            return Task(points, self._duel, "compare", process, child, finalists=known, board=board)
         return None
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
@@ -163,6 +177,10 @@ class Comparison(Recording):
             complete.append(self._complete(row, **more))
             self._learn(complete[-1])
         self._folder.append(complete)
+        found = {_way_of(row.point): row.finalists for row in complete if row.finalists and row.stage == "compare"}
+        if found.keys() - self._finalists.keys():
+            self._finalists = {**found, **self._finalists}
+            self._folder.note(finalists={way: list(recipes) for way, recipes in self._finalists.items()})
         for row in complete:
             if row.stage == "compare":
                 total = len(self._keys())
@@ -200,6 +218,7 @@ class Comparison(Recording):
 
     def _begin(self) -> None:
         """Take up what the folder holds; what a rule refuses gets its row now."""
+        self._finalists = {way: tuple(recipes) for way, recipes in self._about.get("finalists", {}).items()}
         for row in self._folder.rows.values():
             self._learn(row)
         rows = []
@@ -222,6 +241,11 @@ class Comparison(Recording):
     def _left(self) -> list[RowKey]:
         """Those that are still to come."""
         return [key for key in self._keys() if key not in self._folder.rows]
+
+
+def _way_of(point: Point) -> str:
+    """A point's place and baseline, as the provenance names them."""
+    return f"{place_of(point)} against {point.against}"
 
 
 def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:

@@ -9,12 +9,14 @@ import pytest
 from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
 from hopper_gemm.tune.measure.baselines.choose import (
     FINALISTS,
+    KEPT_WITHIN,
     NEAR,
     ROUNDS,
     SEMIFINALISTS,
     SHORT_ROUNDS,
     VARIED,
     choose,
+    choose_again,
 )
 
 
@@ -85,6 +87,24 @@ def test_a_seeded_candidate_is_timed_to_the_end_and_wins_where_it_is_the_fastest
     assert choose([*candidates(MANY), seed], watch).candidate is seed
     assert len(watch.labels("again")) == FINALISTS + 1
     assert choose([*candidates(MANY), seed], FakeWatch(slow)).candidate is not seed
+
+
+def test_another_process_chooses_among_those_near_the_fastest_and_the_seeded_one_by_the_last_round_alone():
+    first = {"a": 1.0, "b": 1 + KEPT_WITHIN - 0.001, "c": 1 + KEPT_WITHIN + 0.001, "seed": 1.2}
+    seed = Candidate(lambda operands: None, "seed", "SEED", seeded=True)
+    kept = choose([*candidates("abc"), seed], FakeWatch(first)).finalists
+    assert [one.label for one in kept] == ["a", "b", "seed"]
+    watch = FakeWatch(first, again={"a": 1.01, "b": 1.0, "seed": 1.2})
+    chosen = choose_again(kept, watch)
+    assert (chosen.candidate.label, chosen.of, chosen.rel_err) == ("b", 3, 1.7e-3)
+    assert {count for (kind, _), count in watch.asked.items() if kind == "again"} == {ROUNDS}
+    assert not watch.labels("short")
+
+
+def test_a_finalist_that_does_not_run_in_another_process_is_passed_over():
+    assert choose_again(candidates("ab"), FakeWatch({"b": 1})).candidate.label == "b"
+    with pytest.raises(BaselineError, match="none of 1 candidates runs and is right: a: not supported"):
+        choose_again(candidates("a"), FakeWatch({}))
 
 
 def test_variants_of_the_fastest_are_tried_and_one_may_win():

@@ -138,12 +138,17 @@ def test_a_label_names_the_order_and_what_is_set(make):
     assert baseline.candidates(workload)[1].label == "AB id=1 split_k=4"
 
 
+def first_byte(recipe):
+    """The first byte of the algorithm that a recipe holds."""
+    return bytes.fromhex(recipe.partition(":")[2])[0]
+
+
 def test_a_recipe_gives_the_same_candidate_again(make):
     baseline, workload, _ = make()
     chosen = baseline.candidates(workload)[5]
     again = baseline.restore(workload, chosen.recipe)
     assert (again.label, again.recipe) == (chosen.label, chosen.recipe)
-    assert Algo.from_buffer_copy(again.recipe.algo).data[0] == 2
+    assert first_byte(again.recipe) == 2
 
 
 def test_an_order_that_the_library_refuses_leaves_the_other(make):
@@ -189,7 +194,7 @@ def test_variants_have_other_clusters_options_orders_and_splits(make):
     candidate = baseline.candidates(workload)[1]
     library.made[0].tried.clear()
     library.made[0].legal_ones = [algorithm(7), algorithm(8)]
-    assert [other.recipe.algo[0] for other in candidate.variants()] == [7, 8, 7, 8]
+    assert [first_byte(other.recipe) for other in candidate.variants()] == [7, 8, 7, 8]
     first, second = library.made[0].tried
     assert {name: len(values) for name, values in first.items()} == {"cluster": 7, "custom": 8, "swizzle": 2}
     assert second == {"split_k": (2, 3, 4, 6, 8, 16), "reduction": (2,)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +46,7 @@ def test_the_binaries_of_a_problem_are_its_candidates_by_their_code(baseline):
     candidates = one.candidates(SimpleNamespace(problem=PROBLEM))
     assert sorted(candidate.label for candidate in candidates) == ["code of 2", "code of 3"]
     a, b, out = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16(), torch.zeros(16, 16).bfloat16()
-    for candidate in (candidates[0], one.restore(None, pickle.loads(pickle.dumps(candidates[0].recipe)))):
+    for candidate in (candidates[0], one.restore(SimpleNamespace(problem=PROBLEM), candidates[0].recipe)):
         out.zero_()
         candidate.launch(MatrixSet(a, b, out.clone(), out))
         assert torch.equal(candidate.product(MatrixSet(a, b, a, out)), (a.float() @ b.float().t()).bfloat16())

@@ -1,0 +1,164 @@
+"""Time what batch invariance costs: our kernels with and without it, torch.mm, and a Triton kernel as servers use.
+
+All arms of a problem run in one process, isolated, in bursts, in rotating order; our kernels are those that ``matmul``
+runs. One line of JSON for each problem is appended to the file, as in ``results/measurements/invariance.jsonl``.
+Nothing else may run on the GPU. From the repository's root::
+
+    python -m benchmarks.invariant --out invariance.jsonl
+    CUBLAS_WORKSPACE_CONFIG=:16:8 python -m benchmarks.invariant --arms ours torch --out invariance.jsonl
+
+``--rows`` takes problems of 256 to 8192 rows and adds the Triton kernel; ``--compile-only`` needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import truediv
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.ideas import in_turns, sizes
+from hopper_gemm.compiler.loader import load
+from hopper_gemm.compiler.store import KernelId, default_store
+from hopper_gemm.lab.verify.harness import compile_all
+from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import Pick, slug
+from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.device import describe_current
+from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.measure.timing import Timer
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload, make_workload
+from hopper_gemm.tune.study.shapes import read_shapes
+
+ROWS = tuple(
+    GemmProblem(m, n, k)
+    for m, n, k in (
+        (256, 4096, 4096),
+        (512, 6144, 4096),
+        (1024, 4096, 4096),
+        (1024, 28672, 4096),
+        (2048, 4096, 14336),
+        (2048, 8192, 8192),
+        (4096, 6144, 4096),
+        (4096, 10240, 8192),
+        (8192, 4096, 4096),
+        (8192, 8192, 8192),
+    )
+)
+"""Layers of language models at 256 to 8192 rows."""
+
+ARMS = ("torch", "ours", "plain", "triton")
+"""``ours`` is batch-invariant, ``plain`` is ours without that condition."""
+
+
+def picks(problem: GemmProblem, among: Sequence[Table]) -> dict[str, Pick]:
+    """Our kernels for a problem, with the condition and without."""
+    reached = filled_up(problem)
+    return {"ours": find(among, replace(reached, batch_invariant=True)), "plain": find(among, reached)}
+
+
+def by_triton(operands: MatrixSet) -> None:
+    """One launch of the Triton kernel."""
+    from benchmarks.persistent import multiply
+
+    multiply(operands.a, operands.b, operands.theirs)
+
+
+def launches(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str]) -> dict[str, Launch]:
+    """What the arms of a problem launch."""
+    found: dict[str, Launch] = {"torch": cublas_launch, "triton": by_triton}
+    for name, pick in picks(problem, among).items():
+        if name in arms:
+            found[name] = kernel_launch(load(pick.config, problem))
+    return {name: found[name] for name in arms}
+
+
+def checked(work: Workload, launch: Launch) -> str:
+    """What is wrong with an arm's product, empty if nothing."""
+    first = work.sets[0]
+    for out in (first.ours, first.theirs):
+        poison(out)
+    launch(first)
+    outputs = [out for out in (first.ours, first.theirs) if not torch.isnan(out[0, 0])]
+    return check(outputs[0], work.reference, work.problem.k).reason or "" if outputs else "nothing was written"
+
+
+def timed(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Microseconds of every arm, round by round, without the spacer's; none of an arm whose product is wrong."""
+    device, protocol = describe_current(), Burst(rest=0.01, timed=0.006)
+    timer, spacer, work = Timer(device), touch(device.sms), make_workload(problem, device.l2_bytes)
+    alone = Arm(spacer, work.sets, seconds_per_launch(spacer, work.sets))
+    chosen, wrong, ready = picks(problem, among), {}, {}
+    for name, launch in launches(problem, among, arms).items():
+        reason = checked(work, launch)
+        if reason:
+            wrong[name] = reason
+        else:
+            ready[name] = Arm(launch, work.sets, seconds_per_launch(launch, work.sets) + alone.seconds, spacer)
+    return {
+        "problem": sizes(problem),
+        "context": "isolated",
+        "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+        "configs": {name: pick.config.as_dict() for name, pick in chosen.items()},
+        "how": {name: pick.how for name, pick in chosen.items()},
+        "us": in_turns(timer, protocol, ready, alone, rounds),
+        "wrong": wrong,
+        "board": device.uuid,
+        "gpu": device.name,
+        "driver": device.driver,
+        "torch": torch.__version__,
+    }
+
+
+def told(row: dict[str, Any]) -> str:
+    """A row in a line: each arm's speedup over torch.mm."""
+    us = row["us"]
+    over = {name: median(map(truediv, us["torch"], own)) for name, own in us.items() if name != "torch"}
+    return " ".join([str(row["problem"]), *(f"{name} {ratio:.4f}x" for name, ratio in over.items())])
+
+
+def main(clock: Callable[[], float] = time.monotonic) -> None:
+    """Compile, measure, print and append."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
+    parser.add_argument("--rows", action="store_true", help="layers at 256 to 8192 rows instead of the suite")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=None)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after so long")
+    parser.add_argument("--gpu", default="NVIDIA H200", help="with --compile-only: the kind of GPU")
+    parser.add_argument("--compile-only", action="store_true")
+    asked = parser.parse_args()
+    begun, problems = clock(), ROWS if asked.rows else read_shapes().of_regime("burst")
+    arms = asked.arms or (ARMS if asked.rows else ARMS[:3])
+    name = asked.gpu if asked.compile_only else torch.cuda.get_device_name()
+    among = tables(slug(name))
+    wanted = [(pick.config, one) for one in problems for arm, pick in picks(one, among).items() if arm in arms]
+    failed = compile_all([KernelId.of(config, one) for config, one in wanted], default_store())
+    if asked.compile_only:
+        raise SystemExit(failed)
+    for problem in problems:
+        if clock() - begun > asked.seconds:
+            break
+        try:
+            row = timed(problem, among, arms, asked.rounds)
+        except (RuntimeError, ValueError) as error:
+            print(f"{problem}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        with asked.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(told(row) if "torch" in row["us"] else row["us"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

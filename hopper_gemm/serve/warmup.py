@@ -1,0 +1,234 @@
+"""``hopper_gemm.warmup``: load what a program will multiply, and time a few picks of each problem that nobody tuned."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.compiler.padding import PaddedKernel, behind_padding
+from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
+from hopper_gemm.model.hopper import Chip
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.lookup import own_paths
+from hopper_gemm.model.menu import choices
+from hopper_gemm.model.problem import GemmProblem, types_of
+from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
+from hopper_gemm.serve.checks import DTYPES, check_device
+from hopper_gemm.serve.fallback import launch_torch
+from hopper_gemm.serve.kernels import MODE, chip_of, kernel_for, pick_for
+from hopper_gemm.serve.prebuild import build
+from hopper_gemm.serve.timer import isolated_seconds
+
+ROUNDS = 20
+"""Timed launches of each candidate."""
+
+Problems = Iterable[GemmProblem | tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What a warm-up did.
+
+    Args:
+        loaded: problems whose kernel was only loaded: they have an entry in a tuned table, or one candidate.
+        timed: the entries of the others, now in the user's table.
+        failed: problems of which no candidate could be compiled, with the reason.
+        seconds: that it took.
+    """
+
+    loaded: list[GemmProblem]
+    timed: list[TunedEntry]
+    failed: dict[GemmProblem, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.loaded)} problems loaded, {len(self.timed)} timed, in {self.seconds:.1f} s"]
+        lines += [f"  {_about(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm" for entry in self.timed]
+        return "\n".join([*lines, *(f"  {_about(one)} failed: {why}" for one, why in self.failed.items())])
+
+
+def _say(line: str) -> None:
+    print(f"hopper-gemm: {line}", file=sys.stderr, flush=True)
+
+
+def warmup(
+    what: torch.nn.Module | Problems,
+    candidates: int = 4,
+    *,
+    tokens: Iterable[int] = (),
+    say: Callable[[str], None] = _say,
+) -> Warmed:
+    """Load the kernels of problems before they are needed; of each problem without an entry in a tuned table time the
+    picks of the model, and keep the fastest in the user's own table.
+
+    Later calls of :func:`hopper_gemm.matmul`, of this process and of later ones, run what was kept. An entry of
+    ``hopper-gemm tune`` comes before it and replaces it. Candidates that are not in the store are compiled first, on
+    all cores (a script calls this below ``if __name__ == "__main__":``, as Python asks of whoever starts processes).
+
+    A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
+    rounds. The GPU should be idle otherwise.
+
+    Args:
+        what: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; or a model: its
+            ``torch.nn.Linear`` layers of bf16 or fp16.
+        candidates: picks to time, the model's first choice among them; 1 only loads that.
+        tokens: rows of the activations, with a model: one problem for each count and kind of layer.
+        say: called with a line of progress for every problem; by default they go to stderr.
+
+    Raises:
+        RuntimeError: no Hopper GPU is current, a CUDA graph is being captured, or the call is within
+            :func:`hopper_gemm.chained`.
+        ValueError: no problem, sizes that are no problem, or a model without ``tokens``.
+
+    Example:
+        >>> hopper_gemm.warmup([(tokens, 4096, 4096) for tokens in (1, 16, 257)])       # doctest: +SKIP
+        >>> hopper_gemm.warmup(model, tokens=(1, 128))                                  # doctest: +SKIP
+    """
+    began, device = time.perf_counter(), _ready(candidates)
+    problems = list(dict.fromkeys(_problems(what, tuple(tokens))))
+    if not problems:
+        raise ValueError("warmup has nothing to multiply; give problems, or a model with nn.Linear of bf16 or fp16")
+    chip, runs = chip_of(device), dict[GemmProblem, list[Kernel]]()
+    for problem in problems:
+        pick = pick_for(problem, device)
+        runs[problem] = [pick.config] if pick.entry else _contenders(problem, pick.config, candidates, chip)
+    kernels: list[AnyId] = [KernelId.of(config, problem) for problem, configs in runs.items() for config in configs]
+    kernels += [PaddingId() for problem in problems if set(problem.out_of_reach) & {"a", "b"}]
+    built = build(list(dict.fromkeys(kernels)), watch=lambda done, total: say(f"{done} of {total} kernels compiled"))
+    loaded, timed, failed = list[GemmProblem](), list[TunedEntry](), dict[GemmProblem, str]()
+    try:
+        for number, (problem, configs) in enumerate(runs.items(), 1):
+            binaries = {config: str(KernelId.of(config, problem).config) for config in configs}
+            able = [config for config, name in binaries.items() if name not in built.failed]
+            if not able:
+                failed[problem] = built.failed[binaries[configs[0]]]
+            elif len(configs) == 1:
+                behind_padding(kernel_for(problem, device, able[0]), problem)
+                loaded.append(problem)
+            else:
+                timed.append(_fastest(problem, able, device, chip))
+                told = f"{timed[-1].config}, {timed[-1].speedup:.3f}x torch.mm"
+                say(f"{number} of {len(runs)}: {_about(problem)}: {told}")
+    finally:
+        _keep(timed, device)
+    return Warmed(loaded, timed, failed, time.perf_counter() - began)
+
+
+def _ready(candidates: int) -> int:
+    """The current device, if it can be warmed up."""
+    if candidates < 1:
+        raise ValueError(f"candidates must be 1 or more but got {candidates}")
+    if not torch.cuda.is_available():
+        raise RuntimeError("warmup times launches on a Hopper GPU but torch sees none; hopper_gemm.prebuild needs none")
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("warmup must not run while a CUDA graph is captured; call it before")
+    if MODE.context != "isolated":
+        raise RuntimeError("warmup times launches between other kernels; call it outside of hopper_gemm.chained()")
+    device = torch.cuda.current_device()
+    check_device(torch.device("cuda", device))
+    return device
+
+
+def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[GemmProblem]:
+    if not isinstance(what, torch.nn.Module):
+        return [one if isinstance(one, GemmProblem) else GemmProblem(*one) for one in what]
+    if not tokens:
+        raise ValueError("tokens must be given with a model, such as (1, 128): the rows of its activations")
+    weights = [layer.weight for layer in what.modules() if isinstance(layer, torch.nn.Linear)]
+    return [
+        GemmProblem(rows, weight.shape[0], weight.shape[1], DTYPES[weight.dtype])
+        for weight in weights
+        if weight.dtype in DTYPES
+        for rows in tokens
+    ]
+
+
+def _contenders(problem: GemmProblem, first: Kernel, count: int, chip: Chip) -> list[Kernel]:
+    """The pick, then other binaries that the model expects to be fast."""
+    others = [one for one in choices(problem, count, (first,), chip) if one.compiled() != first.compiled()]
+    return [first, *others][:count]
+
+
+# Timing ---------------------------------------------------------------------------------------
+
+
+class _Operands(NamedTuple):
+    """Random matrices of a problem: a (m, k), b (n, k), out (m, n)."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    out: torch.Tensor
+
+
+def _operands(problem: GemmProblem) -> _Operands:
+    types = {name: dtype for dtype, name in DTYPES.items()} | {"fp32": torch.float32}
+    operand, result = (types[name] for name in types_of(problem.dtype))
+
+    def drawn(rows: int, along_k: bool) -> torch.Tensor:
+        sides = (rows, problem.k) if along_k else (problem.k, rows)
+        matrix = torch.randn(sides, device="cuda", dtype=operand)
+        return matrix if along_k else matrix.t()
+
+    a, b = (drawn(rows, axis == "k") for rows, axis in zip((problem.m, problem.n), problem.layouts, strict=True))
+    return _Operands(a, b, torch.empty(problem.m, problem.n, device="cuda", dtype=result))
+
+
+def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip: Chip) -> TunedEntry:
+    """The entry of the config whose median time is least, its speedup over torch.mm paired round by round."""
+    kernels = [behind_padding(kernel_for(problem, device, config), problem) for config in configs]
+    operands = _operands(problem)
+    launches = [lambda kernel=kernel: kernel(*operands) for kernel in (launch_torch, *kernels)]
+    theirs, *ours = isolated_seconds(launches, ROUNDS, chip.l2_bytes)
+    best = min(range(len(ours)), key=lambda number: median(ours[number]))
+    return _entry(problem, kernels[best], theirs, ours[best], device)
+
+
+def _entry(
+    problem: GemmProblem,
+    kernel: LoadedKernel | PaddedKernel,
+    theirs: Sequence[float],
+    ours: Sequence[float],
+    device: int,
+) -> TunedEntry:
+    speedups = sorted(one / other for one, other in zip(theirs, ours, strict=True))
+    middle = median(theirs)
+    about, report = torch.cuda.get_device_properties(device), kernel.report
+    half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
+    low, high = (speedups[len(speedups) // 2 - half], speedups[(len(speedups) - 1) // 2 + half])
+    return TunedEntry(
+        problem=problem,
+        regime="burst",
+        config=kernel.config,
+        speedup=median(speedups),
+        speedup_low=low,
+        speedup_high=high,
+        noise=median(abs(one - middle) for one in theirs) / middle,
+        registers=report.registers,
+        wgmma=report.wgmma,
+        instructions=report.instructions,
+        code=report.code,
+        study=WARMUP,
+        gpu=about.name,
+        context="isolated",
+        board=f"GPU-{about.uuid}",
+    )
+
+
+def _keep(entries: Sequence[TunedEntry], device: int) -> None:
+    """Write entries to the user's own table."""
+    if entries:
+        path = own_paths(slug(torch.cuda.get_device_properties(device).name))[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tuned(path, entries)
+
+
+def _about(problem: GemmProblem) -> str:
+    return f"{problem} {problem.dtype} {problem.layouts}"

@@ -1,0 +1,88 @@
+"""The model on GPUs with other numbers of SMs: every choice runs there, and fewer SMs take longer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.hopper import SXM, Chip
+from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import choose, menu
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import best_swizzle, clusters_at_once, limit_seconds, parts_meet, waves
+from hopper_gemm.tune.tables.explain import explain
+
+CHIPS = [Chip(sms) for sms in (78, 114, 132, 144)]
+PROBLEMS = [
+    GemmProblem(8, 8, 8),
+    GemmProblem(16, 6144, 4096),
+    GemmProblem(512, 512, 65536),
+    GemmProblem(1024, 1024, 16384),
+    GemmProblem(2304, 2304, 4096),
+    GemmProblem(8192, 8192, 8192),
+]
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: f"{chip.sms} SMs")
+def test_the_choice_is_legal_and_its_parts_meet_on_every_chip(chip):
+    for problem in PROBLEMS:
+        best = choose(problem, (), chip)
+        assert is_legal(best, problem)
+        assert parts_meet(best, problem, chip)
+        assert waves(best, problem, chip).slots <= chip.sms * best.ctas_per_sm
+
+
+def test_parts_that_would_not_run_at_once_are_left_out_on_a_smaller_chip():
+    """A part would wait for another of a later wave."""
+    problem = GemmProblem(1024, 1024, 16384)
+    some = [one for one in menu() if one.part_order == "part" and is_legal(one, problem)]
+    apart = [one for one in some if not parts_meet(one, problem, Chip(78))]
+    assert apart
+    assert all(parts_meet(one, problem) for one in some)
+    for one in apart:
+        assert choose(problem, [one], Chip(78)) != one
+
+
+def test_an_h200_is_the_default():
+    for problem in PROBLEMS:
+        assert choose(problem) == choose(problem, (), Chip(132))
+
+
+def test_fewer_sms_take_longer_and_have_a_longer_limit():
+    square = GemmProblem(8192, 8192, 8192)
+    for small, large in pairwise(CHIPS):
+        taken = [predict(choose(square, (), chip), square, chip).seconds for chip in (small, large)]
+        assert taken[0] > taken[1]
+        assert limit_seconds(square, small) >= limit_seconds(square, large)
+    assert limit_seconds(square, CHIPS[0]) > limit_seconds(square)
+
+
+def test_a_launch_of_one_round_on_a_large_chip_has_two_on_a_small_one():
+    tile, problem = resolve(GemmConfig(tile_m=128, tile_n=128)), GemmProblem(128 * 11, 128 * 12, 4096)
+    assert [waves(tile, problem, chip).waves for chip in CHIPS] == [2, 2, 1, 1]
+    assert [predict(tile, problem, chip).waves for chip in CHIPS] == [2, 2, 1, 1]
+
+
+def test_the_count_of_the_driver_comes_before_the_estimate():
+    told = Chip(132, resident=(132, 64, 28, 12))
+    assert [clusters_at_once(size, told) for size in (1, 2, 4, 8)] == [132, 64, 28, 12]
+    assert [clusters_at_once(size, Chip(144)) for size in (1, 2, 4, 8)] == [144, 72, 32, 16]
+    assert clusters_at_once(8, Chip(4)) == 1
+
+
+def test_the_swizzle_that_reads_least_grows_with_the_chip():
+    config = GemmConfig(tile_m=128, tile_n=128)
+    wide = [best_swizzle(config, chip) for chip in CHIPS]
+    assert wide == sorted(wide)
+    assert wide[2] == best_swizzle(config, SXM)
+
+
+def test_explain_counts_the_waves_of_the_chip():
+    tile, problem = GemmConfig(tile_m=128, tile_n=128), GemmProblem(128 * 11, 128 * 12, 4096)
+    small, large = (explain(tile, problem, Chip(sms)) for sms in (78, 132))
+    assert (small["sms"], small["waves"], large["waves"]) == (78, 2, 1)
+    assert small["predicted_us"] > large["predicted_us"]
