@@ -94,6 +94,7 @@ def choices(
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
     arguments that it expects to be best; arguments as for :func:`choose`."""
     able = able_on(problem, more, chip) or [resolve(GemmConfig())]
+    able = [behind_padding(config, problem) for config in able]
 
     def seconds(config: Kernel) -> float:
         return predict(config, problem, chip).seconds
@@ -111,6 +112,12 @@ def choices(
         if len(binaries) == count:
             break
     return list(binaries.values())
+
+
+def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:
+    """Return the kernel as it runs a problem: behind a launch that pads operands with programmatic dependent launch, if
+    that is legal, so that it sets itself up meanwhile; else unchanged."""
+    return _with(config, pdl=True) if problem.padded else config
 
 
 def _with(config: Kernel, **changes: Any) -> Kernel:

@@ -96,6 +96,11 @@ class GemmProblem:
         rows["c"] = self.out_bytes * self.n
         return "".join(name for name, size in rows.items() if size % hopper.TMA_ALIGN_BYTES)
 
+    @property
+    def padded(self) -> str:
+        """Names of the operands, among a and b, that are padded first; see :attr:`out_of_reach`."""
+        return self.out_of_reach.removesuffix("c")
+
     def as_dict(self) -> dict[str, Any]:
         """Every field by its name, ready for JSON; ``batch_invariant`` only where it is true."""
         return {name: value for name, value in asdict(self).items() if name != "batch_invariant" or value}

@@ -17,7 +17,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import choose
+from hopper_gemm.model.menu import behind_padding, choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.invariance import forward
@@ -319,14 +319,16 @@ def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
 
 def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
     """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
-    whose gain was the overlap of a launch with its own predecessor."""
+    whose gain was the overlap of a launch with its own predecessor; an entry for other sizes that are padded serves with
+    it."""
     config = _as_run(entry, problem)
     if entry.context != context:
-        return Pick(without_pdl(config) if context == "isolated" else config, "other context", entry, table)
+        plain = without_pdl(config) if context == "isolated" else config
+        return Pick(behind_padding(plain, problem), "other context", entry, table)
     if config != entry.config:
         return Pick(config, "k forward", entry, table)
     if not same_sizes(entry.problem, problem):
-        return Pick(config, "other sizes", entry, table)
+        return Pick(behind_padding(config, problem), "other sizes", entry, table)
     if entry.study == WARMUP:
         return Pick(config, "warmup", entry, table)
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)

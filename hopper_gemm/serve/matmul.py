@@ -122,18 +122,19 @@ def matmul(
     kernel, device, span_a, span_b, span_out = known
     at_a, at_b = a.data_ptr(), b.data_ptr()
     if out is None:
-        if (at_a | at_b) & _MISALIGNED:
-            return _first(a, b, out, out_dtype, config, batch_invariant, key)
+        if kernel is None or (at_a | at_b) & _MISALIGNED:
+            return _elsewhere(a, b, out, out_dtype, config, batch_invariant, key)
         size = a.shape[0], b.shape[1]
         out = a.new_empty(size) if out_dtype is None else a.new_empty(size, dtype=out_dtype)
     else:
         at = out.data_ptr()
         if (
-            (at_a | at_b | at) & _MISALIGNED
+            kernel is None
+            or (at_a | at_b | at) & _MISALIGNED
             or at_a - span_out < at < at_a + span_a
             or at_b - span_out < at < at_b + span_b
         ):
-            return _first(a, b, out, out_dtype, config, batch_invariant, key)
+            return _elsewhere(a, b, out, out_dtype, config, batch_invariant, key)
     if device is None or device == torch.cuda.current_device():
         kernel(a, b.mT, out)
     else:
@@ -148,12 +149,13 @@ _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 _KNOWN_MOST = 4096
 """Most launches kept in ``_known``; beyond it all are dropped."""
 
-_Known = tuple[Callable[..., None], int | None, int, int, int]
+_Known = tuple[Callable[..., None] | None, int | None, int, int, int]
 
 _known: dict[Any, _Known] = {}
 """Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context,
-batch invariance, fallback; and, where some address is no multiple of 16 bytes, by which ones. Each: the kernel; the
-device that must be current, None on a host that has only one; the extents of the operands and the output, in bytes."""
+batch invariance, fallback; and, where some address is no multiple of 16 bytes, by which ones. Each: the kernel, None if
+only such addresses are known; the device that must be current, None on a host that has only one; the extents of the
+operands and the output, in bytes."""
 
 
 def _forget() -> None:
@@ -174,8 +176,8 @@ def _first(
     batch_invariant: bool,
     key: Any,
 ) -> torch.Tensor:
-    """A call that is not known, or that is at other addresses: check everything, multiply, and record the launch for
-    later calls unless torch copies something."""
+    """A call that is not known: check everything, multiply, and record the launch for later calls unless torch copies
+    something."""
     if _traced(a, b) or _cast(a):
         return _operator(a, b, out, out_dtype, config, batch_invariant)
     remembered = _known
@@ -183,13 +185,6 @@ def _first(
     check_fit(a, b, out, out_dtype)
     if _falls_back(a, b, out, config is not None or batch_invariant):
         return torch_mm(a, b, out, out_dtype)
-    off = tuple(one is not None and one.data_ptr() & _MISALIGNED != 0 for one in (a, b, out))
-    if any(off):
-        key = key, off
-        if key in remembered:
-            if out is not None:
-                check_memory(out, a, b)
-            return _launched(remembered[key], a, b, out, out_dtype)
     if a.is_neg() or b.is_neg():
         plain = a.resolve_neg(), b.resolve_neg()
         return matmul(*plain, out=out, out_dtype=out_dtype, config=config, batch_invariant=batch_invariant)
@@ -221,8 +216,40 @@ def _first(
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
     device = index if torch.cuda.device_count() > 1 else None
-    remembered[key] = (kernel, device, extent(a), extent(b), extent(product))
+    off, extents = _off(a, b, out), (extent(a), extent(b), extent(product))
+    remembered[(key, off) if any(off) else key] = (kernel, device, *extents)
+    remembered.setdefault(key, (None, device, *extents))
     return product
+
+
+def _elsewhere(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    config: GemmConfig | None,
+    batch_invariant: bool,
+    key: Any,
+) -> torch.Tensor:
+    """A known call at other addresses: an ``out`` that may overlap an operand, or matrices off multiples of 16 bytes,
+    which another launch serves."""
+    known = _known.get((key, _off(a, b, out)))
+    if known is None:
+        return _first(a, b, out, out_dtype, config, batch_invariant, key)
+    if out is not None:
+        check_memory(out, a, b)
+    kernel, device, *_ = known
+    assert kernel is not None
+    if out is None:
+        out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
+    with nullcontext() if device is None else torch.cuda.device(device):
+        kernel(a, b.mT, out)
+    return out
+
+
+def _off(*matrices: torch.Tensor | None) -> tuple[bool, ...]:
+    """Whether each matrix begins off a multiple of 16 bytes."""
+    return tuple(one is not None and one.data_ptr() & _MISALIGNED != 0 for one in matrices)
 
 
 def _rows(operand: torch.Tensor) -> Rows | None:
@@ -239,18 +266,6 @@ def _behind_padding(kernel: LoadedKernel, operands: tuple[torch.Tensor, torch.Te
     read = [one if row.by_depth else one.t() for one, row in zip(operands, rows, strict=True)]
     pad_a, pad_b = (None if reaches(one) else row for one, row in zip(read, rows, strict=True))
     return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
-
-
-def _launched(
-    known: _Known, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None
-) -> torch.Tensor:
-    """Launch what is known."""
-    kernel, device, *_ = known
-    if out is None:
-        out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
-    with nullcontext() if device is None else torch.cuda.device(device):
-        kernel(a, b.mT, out)
-    return out
 
 
 def _operator(

@@ -67,7 +67,7 @@ def prebuild(
     among = tables(None if gpu is None else slug(gpu))
     asked = dict.fromkeys(one if isinstance(one, GemmProblem) else GemmProblem(*one) for one in problems)
     wanted: list[AnyId] = [KernelId.of(find(among, one, context=context, chip=chip).config, one) for one in asked]
-    wanted += [PaddingId() for one in asked if set(one.out_of_reach) & {"a", "b"}]
+    wanted += [PaddingId() for one in asked if one.padded]
     return build(list(dict.fromkeys(wanted)), store, workers, watch)
 
 

@@ -101,7 +101,7 @@ def warmup(
         pick = pick_for(problem, device)
         runs[problem] = [pick.config] if pick.entry else _contenders(problem, pick.config, candidates, chip)
     kernels: list[AnyId] = [KernelId.of(config, problem) for problem, configs in runs.items() for config in configs]
-    kernels += [PaddingId() for problem in problems if set(problem.out_of_reach) & {"a", "b"}]
+    kernels += [PaddingId() for problem in problems if problem.padded]
     built = build(list(dict.fromkeys(kernels)), watch=lambda done, total: say(f"{done} of {total} kernels compiled"))
     loaded, timed, failed = list[GemmProblem](), list[TunedEntry](), dict[GemmProblem, str]()
     try:

@@ -56,7 +56,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper
         "label": str(kernel),
         "legal": not found,
         "reasons": [str(reason) for reason in found],
-        "padded": [name for name in problem.out_of_reach if name != "c"],
+        "padded": list(problem.padded),
         "scattered": "c" in problem.out_of_reach,
         "stages_max": stages_max(kernel),
         "stage_bytes": kernel.stage_bytes,
