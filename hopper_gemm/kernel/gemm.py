@@ -442,7 +442,7 @@ class HopperGemm:
             shared = task.memory.storage.c.get_tensor(layout.outer, swizzle=layout.inner)
         mma = self._tiled_mma(self.chunks.n)
         staged = self.chunks.epilogue(output.atom, shared, output.c, mma, consumer, thread)
-        return ScatterEpilogue.of(staged, self.config, thread) if self.scattered else staged
+        return ScatterEpilogue.of(staged, self.chunks, thread) if self.scattered else staged
 
     def _ring(self, storage) -> Ring:
         """The ring's barriers."""
