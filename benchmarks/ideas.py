@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.compiler.loader import LoadedKernel, launcher_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -99,7 +99,7 @@ def timed(problem: GemmProblem, config: GemmConfig, built: Mapping[str, Built], 
 
     arms, about = {"torch.mm": arm(cublas_launch)}, {}
     for name, (path, report) in built.items():
-        kernel, first = LoadedKernel.of(resolve(config), CubinReport(**report), Path(path)), work.sets[0]
+        kernel, first = LoadedKernel.of(resolve(config), CubinReport(**report), launcher_of(Path(path))), work.sets[0]
         poison(first.ours)
         kernel(first.a, first.b, first.ours)
         found = check(first.ours, work.reference, problem.k)

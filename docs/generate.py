@@ -35,7 +35,7 @@ from hopper_gemm.model.config import Parameter
 from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.finish import FINISH_RULES
-from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
+from hopper_gemm.model.rules.problem import PAIR_RULES, filled_up
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.verdict import Measured, class_of, components_of, coverage, paired_verdict, published
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
@@ -170,7 +170,7 @@ def tier(one: Parameter) -> str:
 
 def rules() -> str:
     """The legality rules: name and reason, by what each is about."""
-    parts = [("config", RULES), ("config and problem", PAIR_RULES), ("problem", PROBLEM_RULES)]
+    parts = [("config", RULES), ("config and problem", PAIR_RULES)]
     parts.append(("config, problem and finish", FINISH_RULES))
     parts.append(("config of the study", LADDER_RULES))
     rows = [(f"`{rule.name}`", about, one_line(rule.why)) for about, found in parts for rule in found]

@@ -66,7 +66,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["ladder", SEED], "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
         (["tune"], "tune needs a problem as M N K, or a list with --shapes"),
-        (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x96x448 bf16 burst isolated"),
+        (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x89x447 bf16 burst isolated"),
         (["tune", "64", "64", "64", "--from", RECORDED], "but --backend is cuda; add --backend replay"),
         (["tune", "64", "64", "64", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
         (["tune", "64", "64", "64", "--context", "vacuum"], "--context must be one of isolated, chained but got"),
@@ -223,14 +223,13 @@ def test_explain_refuses_with_every_reason_and_still_succeeds():
     assert [line.split()[:2] for line in refused] == [["refused", "tile_m:"], ["refused", "k_depth:"]]
 
 
-def test_explain_of_a_problem_out_of_tmas_reach_shows_the_copies_and_what_runs_on_them():
-    done = run("explain", "628", "89", "447", "--gpu", "h200")
-    first, title, *_, last = done.stdout.splitlines()
-    assert first == "TMA cannot reach the matrices of 628x89x447: matmul copies them at each call, and runs 628x96x448"
-    assert title.endswith("on 628x96x448 bf16: legal")
-    assert last.startswith("  matmul ")
-    found = json.loads(run("explain", "628", "89", "447", "--gpu", "h200", "--json").stdout)
-    assert (found["copied"], found["asked"]["n"], found["problem"]["n"], found["legal"]) == (True, 89, 96, True)
+def test_explain_of_a_problem_out_of_tmas_reach_says_what_is_padded_and_who_stores():
+    title, unaligned, *_, last = run("explain", "628", "89", "447", "--gpu", "h200").stdout.splitlines()
+    assert title.endswith("on 628x89x447 bf16: legal")
+    assert unaligned == "  unaligned   A and B padded by a launch ahead, C stored by threads"
+    assert "628x96x448" in last, "tuned for the sizes filled up"
+    found = json.loads(run("explain", "628", "96", "447", "--layouts", "kn", "--gpu", "h200", "--json").stdout)
+    assert (found["padded"], found["scattered"], found["problem"]["k"], found["legal"]) == (["a"], False, 447, True)
 
 
 def test_explain_says_which_entry_of_which_table_serves_or_that_the_model_chooses():

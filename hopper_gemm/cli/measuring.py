@@ -15,7 +15,6 @@ from hopper_gemm.cli.app import CHECK_FAILED, NO_GPU, command, fail, saying, std
 from hopper_gemm.cli.reading import show
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import local_root, recorded_tables, slug
 from hopper_gemm.tune.study.files import ladder_file, shown, suite_file
 from hopper_gemm.tune.study.reader import read_study
@@ -143,7 +142,7 @@ def tune(
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         read = read_shapes(shapes)
         listed = options.with_rule(read.of_regime(regime, marked), batch_invariant)
-        problems = tuple(dict.fromkeys(map(filled_up, listed)))
+        problems = tuple(dict.fromkeys(listed))
         if not problems and marked:
             raise ValueError(f"no problem of {read.name} is marked search; mark one, or leave out --marked")
         if not problems:
@@ -159,10 +158,7 @@ def tune(
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
-    asked = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
-    problem = filled_up(asked)
-    if problem != asked:
-        say(f"TMA cannot reach the matrices of {asked}; tuned is {problem}, as matmul runs it on copies")
+    problem = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
     source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
     folder = run_sweep(question([problem], how, recorded=source.recorded), source, out, "Tuning", say, verbose)
     told = conclude(folder)

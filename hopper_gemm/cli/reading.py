@@ -143,7 +143,6 @@ def explain(
     from hopper_gemm.model.menu import choices
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.model.rules.problem import filled_up
     from hopper_gemm.model.tuned import slug
     from hopper_gemm.tune.parameters import config_of
     from hopper_gemm.tune.tables.explain import explain as explained
@@ -151,8 +150,7 @@ def explain(
 
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
-    asked = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
-    problem = filled_up(asked)
+    problem = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
     kind = kind_here() if gpu is None else slug(gpu)
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
@@ -167,11 +165,8 @@ def explain(
             for one, said in considered
         ]
         about = {"how": served.how, "gpu": kind, "entry": entry, "considered": told}
-        serves = {"config": served.config.as_dict(), **about}
-        print(json.dumps({"asked": asdict(asked), "copied": problem != asked, **found, "matmul": serves}))
+        print(json.dumps({**found, "matmul": {"config": served.config.as_dict(), **about}}))
         return
-    if problem != asked:
-        print(f"TMA cannot reach the matrices of {asked}: matmul copies them at each call, and runs {problem}")
     print("\n".join(lines(found)))
     if not found["legal"]:
         return

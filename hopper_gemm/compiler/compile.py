@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, Int16, Int32, Int64, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.compiler.store import FUNCTION
 from hopper_gemm.kernel.observer import Observer
+from hopper_gemm.kernel.threads.padding import pad
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
@@ -22,7 +23,6 @@ from hopper_gemm.model.problem import types_of
 FINISHED = "hopper_gemm.kernel.finished:FinishedGemm"
 """The class that builds a kernel with a finish."""
 
-ALIGN_ELEMENTS = 8
 TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}
 
 
@@ -35,7 +35,12 @@ class Compiled:
 
 
 def compile_kernel(
-    kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "", finish: Finish | None = None
+    kernel: Kernel,
+    dtype: str,
+    layouts: str = "kk",
+    observer: str = "",
+    finish: Finish | None = None,
+    scattered: bool = False,
 ) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
@@ -47,13 +52,13 @@ def compile_kernel(
             :class:`hopper_gemm.kernel.observer.Observer`.
         finish: what the epilogue does before it rounds; the launcher then takes three more arguments, None for each
             that the finish lacks: see :class:`hopper_gemm.kernel.finished.FinishedGemm`.
+        scattered: True if the rows of C may start anywhere; threads then store it.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
     element, out = (TYPES[name] for name in types_of(dtype))
-    m, n = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS)
-    k = cute.sym_int(divisibility=ALIGN_ELEMENTS if "k" in layouts else 1)
+    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
     gated = finish is not None and finish.gated
 
     sums, words, readings = None, None, None
@@ -65,41 +70,55 @@ def compile_kernel(
         strides = (shape[1] * shape[2], shape[2], 1)
         readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
 
+    added: list[Any] = []
     if finish is None:
-        built, added = _named(kernel.builder)(kernel, element, layouts, out, seen), []
+        built = _named(kernel.builder)(kernel, element, layouts, out, seen, scattered)
     else:
         bias = make_fake_tensor(element, (n,), (1,), assumed_align=hopper.TMA_ALIGN_BYTES) if finish.bias else None
         residual = _matrix(out, m, n) if finish.residual else None
         built = _named(FINISHED)(kernel, element, layouts, out, finish)
         added = [bias, residual, Float32(1.0) if finish.scale else None]
+    return _compiled(
+        built,
+        _matrix(element, m, k, layouts[0] != "k"),
+        _matrix(element, cute.sym_int() if gated else n, k, layouts[1] != "k"),
+        _matrix(out, m, n, align=out.width // 8 if scattered else hopper.TMA_ALIGN_BYTES),
+        Int32(0),
+        Int32(0),
+        Int32(0),
+        Int32(0),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+        sums,
+        words,
+        readings,
+        *added,
+    )
 
+
+def compile_padding() -> Compiled:
+    """Compile :func:`hopper_gemm.kernel.threads.padding.pad`; raises as :func:`compile_kernel`."""
+    room = make_fake_tensor(Int16, (cute.sym_int64(),), (1,), assumed_align=hopper.TMA_ALIGN_BYTES)
+    operand = Int64(0), Int64(0), Int32(0), Int32(1)
+    return _compiled(pad, room, *operand, *operand, make_fake_stream(use_tvm_ffi_env_stream=True))
+
+
+def _compiled(function: Any, *arguments: Any) -> Compiled:
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
-        launcher = cute.compile(
-            built,
-            _matrix(element, m, k, layouts[0] != "k"),
-            _matrix(element, cute.sym_int(divisibility=2 * ALIGN_ELEMENTS) if gated else n, k, layouts[1] != "k"),
-            _matrix(out, m, n),
-            Int32(0),
-            Int32(0),
-            Int32(0),
-            Int32(0),
-            make_fake_stream(use_tvm_ffi_env_stream=True),
-            sums,
-            words,
-            readings,
-            *added,
-            options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
-        )
+        options = f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}"
+        launcher = cute.compile(function, *arguments, options=options)
         path = Path(scratch) / "kernel.o"
         launcher.export_to_c(object_file_path=str(path), function_name=FUNCTION)
         return Compiled(path.read_bytes(), launcher.__cubin__)
 
 
-def _matrix(dtype: Any, rows: Any, columns: Any, by_rows: bool = False) -> Any:
-    """A matrix of open sizes and pitch, contiguous along its columns, or ``by_rows`` along its rows."""
-    pitch = cute.sym_int64(divisibility=hopper.TMA_ALIGN_BYTES * 8 // dtype.width)
+def _matrix(
+    dtype: Any, rows: Any, columns: Any, by_rows: bool = False, align: int = hopper.TMA_ALIGN_BYTES
+) -> Any:
+    """A matrix of open sizes and pitch, contiguous along its columns, or ``by_rows`` along its rows, which start at
+    multiples of ``align`` bytes."""
+    pitch = cute.sym_int64(divisibility=align * 8 // dtype.width)
     strides = (1, pitch) if by_rows else (pitch, 1)
-    return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
+    return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=align)
 
 
 def _named(name: str) -> Any:

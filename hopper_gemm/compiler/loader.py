@@ -13,7 +13,7 @@ from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
 from hopper_gemm.compiler.shipped import shipped
-from hopper_gemm.compiler.store import FUNCTION, KernelId, KernelStore, default_store
+from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, PaddingId, default_store
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
@@ -21,6 +21,7 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import tiles_across, work_items
+from hopper_gemm.model.rules.problem import filled_up
 
 if TYPE_CHECKING:
     import torch
@@ -57,16 +58,16 @@ class LoadedKernel:
     clusters: int
 
     @staticmethod
-    def of(config: Kernel, report: CubinReport, object_file: Path) -> LoadedKernel:
-        """The kernel of an object file, loaded for the current device.
+    def of(config: Kernel, report: CubinReport, launcher: Any) -> LoadedKernel:
+        """The kernel of a launcher, for the current device.
 
         Args:
             config: the resolved kernel.
-            report: of the file's kernel.
-            object_file: its launcher with its device code; or a shared library of it.
+            report: of the kernel.
+            launcher: see :func:`launcher_of`.
         """
         clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
-        return LoadedKernel(config, report, _launcher(object_file), clusters)
+        return LoadedKernel(config, report, launcher, clusters)
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None, *added: Any
@@ -124,13 +125,17 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
     return 0, FIXED_WORDS
 
 
-def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
+def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
     """Return the kernel's report; compile the kernel into the store if it is missing there."""
     report = store.report(kernel)
     if report is None:
-        from hopper_gemm.compiler.compile import compile_kernel
+        from hopper_gemm.compiler.compile import compile_kernel, compile_padding
 
-        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish)
+        if isinstance(kernel, PaddingId):
+            compiled = compile_padding()
+        else:
+            asked = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
+            compiled = compile_kernel(*asked)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
@@ -142,18 +147,21 @@ def load(
     store: Path | None = None,
     observer: str = "",
     finish: Finish | None = None,
+    scattered: bool | None = None,
 ) -> LoadedKernel:
     """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second).
 
     Args:
         config: any legal config; ``"auto"`` and ``"max"`` are resolved.
-        problem: only its type and layouts matter to the binary; its sizes are checked.
+        problem: only its type and layouts matter to the binary, and whether TMA reaches C; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder, before those of the package.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
         finish: what the epilogue does before it rounds; the kernel's call then takes what is added too.
+        scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
 
     Returns:
-        The kernel, loaded for the current device.
+        The kernel, loaded for the current device. TMA must reach its operands; see
+        :func:`hopper_gemm.compiler.padding.load_any` for others.
 
     Raises:
         IllegalConfigError: some rule refuses the config, the problem or the finish.
@@ -161,24 +169,37 @@ def load(
     found = reasons(config, problem, finish)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
-    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, observer, finish)
+    if observer and problem.out_of_reach:
+        raise IllegalConfigError(
+            f"an observer watches one kernel that TMA feeds and {problem} {problem.layouts} has matrices out of its "
+            f"reach; take {filled_up(problem)}"
+        )
+    kernel = KernelId.of(config, problem, observer, finish, scattered)
+    report, launcher = load_binary(kernel, store)
+    return LoadedKernel.of(resolve(config), report, launcher)
+
+
+def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, Any]:
+    """A binary's report and its launcher, from the store, from the package, or compiled now."""
+    kernels = KernelStore(store or default_store())
     object_file = kernels.object_file(kernel)
     with LOADING:
         if store is None and kernels.report(kernel) is None and (ready := shipped(kernel)) is not None:
             with contextlib.suppress(RuntimeError):  # as it is where the package cannot be used as it was made
-                return LoadedKernel.of(resolve(config), ready.report, ready.library)
+                return ready.report, launcher_of(ready.library)
         try:
-            return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), object_file)
+            return compile_into(kernels, kernel), launcher_of(object_file)
         except Exception:
             if object_file.is_file():
                 raise
             # Another process cleared the store between look-up and loading.
-            return LoadedKernel.of(resolve(config), compile_into(kernels, kernel), object_file)
+            return compile_into(kernels, kernel), launcher_of(object_file)
 
 
 @cache
-def _launcher(object_file: Path) -> Any:
-    """The launcher, from the shared library beside the object file where there is one; else the DSL links it now."""
+def launcher_of(object_file: Path) -> Any:
+    """The launcher in an object file with its device code, from the shared library beside it where there is one; else
+    the DSL links it now."""
     library = object_file.with_suffix(".so")
     if object_file == library:
         return load_shared(library, FUNCTION)

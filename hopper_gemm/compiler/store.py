@@ -73,18 +73,33 @@ class Usage:
 @dataclass(frozen=True)
 class KernelId:
     """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, the observer, if any, as
-    module:name, and the finish, if any."""
+    module:name, the finish, if any, and whether threads store C, whose rows then need not start at multiples of 16
+    bytes."""
 
     config: Kernel
     dtype: str
     layouts: str
     observer: str = ""
     finish: Finish | None = None
+    scattered: bool = False
 
     @staticmethod
-    def of(config: GemmConfig, problem: GemmProblem, observer: str = "", finish: Finish | None = None) -> KernelId:
-        """The binary that serves a config on a problem; configs that differ only at launch share it."""
-        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish)
+    def of(
+        config: GemmConfig,
+        problem: GemmProblem,
+        observer: str = "",
+        finish: Finish | None = None,
+        scattered: bool | None = None,
+    ) -> KernelId:
+        """The binary that serves a config on a problem; configs that differ only at launch share it.
+
+        Args:
+            config, problem, observer, finish: as for :func:`hopper_gemm.compiler.loader.load`.
+            scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
+        """
+        asked = "c" in problem.out_of_reach if scattered is None else scattered
+        asked = asked or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
+        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish, asked)
 
     @property
     def digest(self) -> str:
@@ -93,6 +108,23 @@ class KernelId:
         sources = source_digest(self.config.builder, self.observer)
         parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class PaddingId:
+    """Key of the binary that pads operands; there is one."""
+
+    def __str__(self) -> str:
+        return "padding of operands"
+
+    @property
+    def digest(self) -> str:
+        """Name of the entry in a store."""
+        parts = {"sources": source_digest(), "kernel": "padding", "versions": versions(), "arch": hopper.ARCH}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+AnyId = KernelId | PaddingId
 
 
 def versions() -> dict[str, str]:
@@ -178,15 +210,15 @@ class KernelStore:
 
     root: Path
 
-    def object_file(self, kernel: KernelId) -> Path:
+    def object_file(self, kernel: AnyId) -> Path:
         """The launcher with its device code; the path of an entry whether or not it exists."""
         return self.root / f"{kernel.digest}.o"
 
-    def shared_library(self, kernel: KernelId) -> Path:
+    def shared_library(self, kernel: AnyId) -> Path:
         """The shared library made of the object file, as :meth:`object_file`; absent where there was no linker."""
         return self.root / f"{kernel.digest}.so"
 
-    def report(self, kernel: KernelId) -> CubinReport | None:
+    def report(self, kernel: AnyId) -> CubinReport | None:
         """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged or
         of another kernel: then compile it and :meth:`put` it.
 
@@ -206,7 +238,7 @@ class KernelStore:
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def put(self, kernel: KernelId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
+    def put(self, kernel: AnyId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
         report has a whole object file.
 
@@ -268,7 +300,7 @@ class KernelStore:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _report_file(self, kernel: KernelId) -> Path:
+    def _report_file(self, kernel: AnyId) -> Path:
         return self.root / f"{kernel.digest}.json"
 
     def _write(self, path: Path, content: bytes) -> None:

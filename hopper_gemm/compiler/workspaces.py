@@ -9,7 +9,8 @@ capture of another, and no workspace outlives its graph.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -19,36 +20,42 @@ LEAST_SUMS, LEAST_WORDS = 4, 1024
 
 Pair = tuple["torch.Tensor", "torch.Tensor"]
 
+T = TypeVar("T")
 
-class Workspaces:
-    """The workspaces of this process. Thread-safe."""
 
-    def __init__(self) -> None:
+class PerStream(Generic[T]):
+    """One thing of a kind for each stream, and for each stream of a captured graph. Thread-safe.
+
+    Args:
+        make: makes one on a device, of at least these sizes and as large as the one before, if there was one.
+        fits: tells whether one is large enough.
+    """
+
+    def __init__(
+        self, make: Callable[[int, tuple[int, ...], T | None], T], fits: Callable[[T, tuple[int, ...]], bool]
+    ) -> None:
+        self._make, self._fits = make, fits
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, int, int], Pair] = {}
-        """Workspaces by device, stream, and number of the capture, 0 where there is none."""
+        self._known: dict[tuple[int, int, int], T] = {}
+        """By device, stream, and number of the capture, 0 where there is none."""
 
-    def get(self, device: int, sums: int, words: int) -> Pair:
-        """A workspace for a launch on the current stream of a device.
+    def get(self, device: int, *sizes: int) -> T:
+        """The one for a launch on the current stream of a device.
 
         Args:
             device: index; it must be the current one.
-            sums: least number of floats.
-            words: least number of 32-bit words.
-
-        Returns:
-            fp32 and int32 tensors, the words zero when the launch begins.
+            sizes: the least that it must have.
         """
         import torch
 
         stream = torch._C._cuda_getCurrentRawStream(device)
         key = device, stream, capture_of(stream) if torch.cuda.is_current_stream_capturing() else 0
         found = self._known.get(key)
-        if found is None or found[0].numel() < sums or found[1].numel() < words:
+        if found is None or not self._fits(found, sizes):
             with self._lock:
                 for other in [other for other in self._known if other[2] and capture_of(other[1]) != other[2]]:
                     del self._known[other]  # the capture has ended: its graph's pool may use the memory again
-                found = self._known[key] = _made(device, sums, words, found)
+                found = self._known[key] = self._make(device, sizes, found)
         return found
 
 
@@ -61,15 +68,22 @@ def capture_of(stream: int) -> int:
     return int(number) if not int(error) and status == active else 0
 
 
-def _made(device: int, sums: int, words: int, before: Pair | None) -> Pair:
+def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
     """Allocate a workspace at least as large as the previous one, for later launches of the current stream."""
     import torch
 
+    sums, words = sizes
     least = (LEAST_SUMS, LEAST_WORDS) if before is None else (before[0].numel(), before[1].numel())
     place = torch.device("cuda", device)
     made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=place)
     return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=place)
 
 
-WORKSPACES = Workspaces()
-"""The workspaces of this process."""
+def _fits(pair: Pair, sizes: tuple[int, ...]) -> bool:
+    sums, words = sizes
+    return pair[0].numel() >= sums and pair[1].numel() >= words
+
+
+WORKSPACES = PerStream(_made, _fits)
+"""The workspaces of this process: fp32 sums and int32 words, of at least these numbers of elements. The words are zero
+when a launch begins."""

@@ -118,7 +118,7 @@ class Chunks:
 
     def epilogue(
         self,
-        atom: cute.CopyAtom,
+        atom: cute.CopyAtom | None,
         shared: cute.Tensor,
         target: cute.Tensor,
         mma: cute.TiledMma,
@@ -128,9 +128,9 @@ class Chunks:
         """The store role of one consumer.
 
         Args:
-            atom: the TMA store.
+            atom: the TMA store; None where threads store the staged chunks.
             shared: buffers of all consumers; staged in the ring, those of this consumer.
-            target: C, as TMA sees it.
+            target: C, as TMA sees it; as plain tensor without a TMA store.
             mma: a wgmma as wide as a chunk.
             consumer: number of the warpgroup among the consumers.
             thread: within the warpgroup.
@@ -140,9 +140,11 @@ class Chunks:
         assert isinstance(buffers, int)
         own = shared if held else cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
         thread_copy = copy.get_slice(thread)
-        boxes, global_boxes = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.zipped_divide(own, self.box), cute.zipped_divide(target, self.box)
-        )
+        boxes, global_boxes = own, target
+        if atom is not None:
+            boxes, global_boxes = cpasync.tma_partition(
+                atom, 0, cute.make_layout(1), cute.zipped_divide(own, self.box), cute.zipped_divide(target, self.box)
+            )
         return Epilogue(
             atom,
             copy,
@@ -167,12 +169,12 @@ class Epilogue:
     """The store role of one consumer warpgroup.
 
     Args:
-        atom: the TMA store of one chunk.
+        atom: the TMA store of one chunk; None where threads store.
         copy: registers to shared memory for one chunk, partitioned for a warpgroup.
         values: shape of one thread's part of a chunk, for the copy.
         registers: this thread's view of the shared buffers, (copy..., buffer).
-        shared: partitioned shared memory, (box, buffer).
-        target: partitioned output, (box, row of boxes, chunk column).
+        shared: partitioned shared memory, (box, buffer); (row, column, buffer) where threads store.
+        target: partitioned output, (box, row of boxes, chunk column); C itself where threads store.
         boxes: of a chunk, one below the other.
         buffers: buffers of this consumer.
         barrier: id of the named barrier of this consumer's 128 threads.
@@ -185,7 +187,7 @@ class Epilogue:
             with split-K: a tile of 192 x 112 then spilled 216 bytes.
     """
 
-    atom: cute.CopyAtom
+    atom: cute.CopyAtom | None
     copy: cute.TiledCopy
     values: cute.Shape
     registers: cute.Tensor
@@ -287,6 +289,15 @@ class Epilogue:
         if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
             self.wait_reads(self.buffers - 2)
         self.sync()
+        self._send(slot, (row, i), (column, at))
+        if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
+            self.wait_reads(0)
+            self.sync()
+
+    @cute.jit
+    def _send(self, slot: int | tuple[int, Int32], down: tuple[Int32, int], across: tuple[Int32, int]) -> None:
+        """Start storing the chunk in a buffer to its place in the output, each the sum of two. In the storing warp."""
+        (row, i), (column, at) = down, across
         if self.stores:
             hint = {} if self.policy is None else {"cache_policy": Int64(self.policy)}
             if cutlass.const_expr(self.boxes == 1):
@@ -297,9 +308,6 @@ class Epilogue:
                     target = self.target[None, (at_row, column + at)]
                     cute.copy(self.atom, self.shared[None, (box, 0, slot)], target, **hint)
             cute.arch.cp_async_bulk_commit_group()
-        if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
-            self.wait_reads(0)
-            self.sync()
 
     def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
         """The accumulators chunk by chunk: (values of a chunk, columns, rows)."""

@@ -31,6 +31,7 @@ from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
+from hopper_gemm.kernel.threads.scatter import ScatterEpilogue
 from hopper_gemm.kernel.work import DynamicWalk, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
@@ -81,6 +82,7 @@ class HopperGemm:
         layouts: the contiguous axis of A, then of B.
         out_dtype: element type of C: that of A and B, or fp32.
         observer: of the roles; None for an observer that does nothing.
+        scattered: True if threads store C, whose rows need not start at multiples of 16 bytes.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class HopperGemm:
         layouts: str,
         out_dtype: type[cutlass.Numeric],
         observer: Observer | None = None,
+        scattered: bool = False,
     ) -> None:
         self.config = config
+        self.scattered = scattered
         self.observer = observer or Observer()
         self.dtype, self.out_dtype = dtype, out_dtype
         self.chunks = Chunks(config, out_dtype)
@@ -348,7 +352,9 @@ class HopperGemm:
         return Operands(load_a.atom, load_a.tma_tensor, load_b.atom, load_b.tma_tensor)
 
     def _output(self, c: cute.Tensor) -> Output:
-        """C with its TMA store. On the host."""
+        """C with its TMA store, if TMA stores it. On the host."""
+        if self.scattered:
+            return Output(None, c)
         store = self.chunks.store_atom(c)
         return Output(store.atom, store.tma_tensor)
 
@@ -435,7 +441,9 @@ class HopperGemm:
             shared = self.chunks.in_ring(own)
         else:
             shared = task.memory.storage.c.get_tensor(layout.outer, swizzle=layout.inner)
-        return self.chunks.epilogue(output.atom, shared, output.c, self._tiled_mma(self.chunks.n), consumer, thread)
+        mma = self._tiled_mma(self.chunks.n)
+        staged = self.chunks.epilogue(output.atom, shared, output.c, mma, consumer, thread)
+        return ScatterEpilogue.of(staged, self.chunks, thread) if self.scattered else staged
 
     def _ring(self, storage) -> Ring:
         """The ring's barriers."""

@@ -5,7 +5,7 @@ spill and computes the right product; the tests hold that for the whole publishe
 configs.
 
 The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, the limits of an SM; ``technique``, which parameters go
-together; ``problem``, what a problem requires of every config, and of a given config.
+together; ``problem``, what a problem requires of a config.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.finish import FINISH_RULES
-from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES
+from hopper_gemm.model.rules.problem import PAIR_RULES
 from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES
 from hopper_gemm.model.rules.technique import TECHNIQUE_RULES
@@ -74,19 +74,13 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Fini
             sound = sound and rule.name not in _SHARES
     if problem is None:
         return found
-    together = pair_reasons(kernel, problem, finish) if sound else ()
-    return [*found, *together, *problem_reasons(problem)]
+    return [*found, *(pair_reasons(kernel, problem, finish) if sound else ())]
 
 
 def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Reason]:
-    """Every reason why a kernel that is legal by itself cannot run a problem that some kernel can."""
+    """Every reason why a kernel that is legal by itself cannot run a problem."""
     found = _broken(PAIR_RULES, kernel, problem)
     return found if finish is None else [*found, *_broken(FINISH_RULES, kernel, problem, finish)]
-
-
-def problem_reasons(problem: GemmProblem) -> list[Reason]:
-    """Every reason why no config can run the problem."""
-    return _broken(PROBLEM_RULES, problem)
 
 
 def _broken(rules: Iterable[Rule], *given: object) -> list[Reason]:

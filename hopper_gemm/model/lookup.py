@@ -23,6 +23,7 @@ from hopper_gemm.model.tuned import (
     modelled,
     read_tuned,
     recorded_tables,
+    same_sizes,
     served,
 )
 
@@ -133,14 +134,18 @@ def find(
 
     Args:
         among: the tables, in order.
-        problem: what is multiplied, within TMA's reach.
+        problem: what is multiplied.
         regime: burst or steady.
         context: isolated or chained.
         chip: the GPU for which the model chooses.
         finish: only configs that the rules allow with it.
     """
     found = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in among]
-    ranked = [((entry.context != context, entry.study == WARMUP), entry, table) for table, entry in found if entry]
+    ranked = [
+        ((not same_sizes(entry.problem, problem), entry.context != context, entry.study == WARMUP), entry, table)
+        for table, entry in found
+        if entry
+    ]
     if not ranked:
         return modelled(problem, chip, finish)
     _, entry, table = min(ranked, key=lambda one: one[0])

@@ -171,6 +171,7 @@ def _best(
         if len(found) == count and least * PACED > found[-1][0]:
             break
         able = [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, chip)]
+        able = [behind_padding(way, problem) for way in able]
         if able:
             seconds, place = min(
                 (predict(kernel, problem, chip, finish=finish).seconds, at) for at, kernel in enumerate(able)
@@ -178,6 +179,15 @@ def _best(
             kernel = able[place]
             found = sorted([*found, (seconds * (PACED if kernel.pace else 1.0), number, kernel)])[:count]
     return found
+
+
+def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:
+    """Return the kernel as it runs a problem: behind a launch that pads operands with programmatic dependent launch, if
+    that is legal, so that it sets itself up meanwhile; else unchanged."""
+    if not problem.padded:
+        return config
+    changed = config.but(pdl=True)
+    return changed if is_legal(changed) else config
 
 
 def promising(

@@ -482,11 +482,12 @@ def _repeated(
 
 @cache
 def _astray(problem: GemmProblem) -> tuple[float, float]:
-    """Share of operands whose rows start at sectors but off lines of the L2, and of those that start off sectors."""
+    """Share of operands whose rows start at sectors but off lines of the L2, and of those that start off sectors. Rows
+    of padded operands start at lines."""
     rows = {"m": problem.m, "n": problem.n, "k": problem.k}
-    starts = [ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES for axis in problem.layouts]
-    lines = sum(start in (32, 96) for start in starts)
-    return lines / len(starts), sum(start % 32 > 0 for start in starts) / len(starts)
+    in_place = [axis for name, axis in zip("ab", problem.layouts, strict=True) if name not in problem.out_of_reach]
+    starts = [ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES for axis in in_place]
+    return sum(start in (32, 96) for start in starts) / 2, sum(start % 32 > 0 for start in starts) / 2
 
 
 DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hopper_gemm.model import hopper
+
 DTYPES = ("bf16", "fp16", "bf16_fp32", "fp16_fp32")
 """Element types: of the operands and the output alike, or of the operands and then of the output. Accumulation is
 always fp32; an output of fp32 is what was accumulated, unrounded."""
@@ -80,12 +82,45 @@ class GemmProblem:
         """The fewest bytes through device memory: A and B read once, C written once."""
         return ELEMENT_BYTES * (self.m * self.k + self.k * self.n) + self.out_bytes * self.m * self.n
 
+    @property
+    def out_of_reach(self) -> str:
+        """Names of the matrices, among a, b and c, whose rows TMA cannot reach where each is contiguous: they do not
+        start at multiples of 16 bytes. Such an operand is padded first, and threads store such an output.
+
+        Example:
+            >>> GemmProblem(3175, 1140, 3696).out_of_reach, GemmProblem(3175, 1140, 3694).out_of_reach
+            ('c', 'abc')
+        """
+        sides = {"m": self.m, "n": self.n, "k": self.k}
+        rows = {name: ELEMENT_BYTES * sides[axis] for name, axis in zip("ab", self.layouts, strict=True)}
+        rows["c"] = self.out_bytes * self.n
+        return "".join(name for name, size in rows.items() if size % hopper.TMA_ALIGN_BYTES)
+
+    @property
+    def padded(self) -> str:
+        """Names of the operands, among a and b, that are padded first; see :attr:`out_of_reach`."""
+        return self.out_of_reach.removesuffix("c")
+
     def as_dict(self) -> dict[str, Any]:
         """Every field by its name, ready for JSON; ``batch_invariant`` only where it is true."""
         return {name: value for name, value in asdict(self).items() if name != "batch_invariant" or value}
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
+
+
+def padded_pitch(size: Any) -> Any:
+    """Elements from row to row of a padded operand: whole lines of the L2, which a TMA load reads fastest.
+
+    Args:
+        size: elements of a row; an integer, or a device value.
+
+    Example:
+        >>> padded_pitch(119)
+        128
+    """
+    line = hopper.L2_LINE_BYTES // ELEMENT_BYTES
+    return (size + line - 1) // line * line
 
 
 def types_of(dtype: str) -> tuple[str, str]:

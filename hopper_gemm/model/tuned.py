@@ -18,10 +18,11 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import choose
+from hopper_gemm.model.menu import behind_padding, choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.invariance import forward
+from hopper_gemm.model.rules.problem import filled_up
 
 FILE = "best_configs.json"
 
@@ -247,13 +248,14 @@ class Pick:
         config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
             very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
-            ``reverse_k``; ``"warmup"``: the best of a few timed picks; ``"model"``: untuned, the analytic model chose.
+            ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"warmup"``: the best of a few
+            timed picks; ``"model"``: untuned, the analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, if there is one.
     """
 
     config: Kernel
-    how: Literal["tuned", "other regime", "other context", "k forward", "warmup", "model"]
+    how: Literal["tuned", "other regime", "other context", "k forward", "other sizes", "warmup", "model"]
     entry: TunedEntry | None = None
     table: Path | None = None
 
@@ -280,15 +282,36 @@ def best_entry(
     entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str, finish: Finish | None = None
 ) -> TunedEntry | None:
     """The best entry of this very problem whose config the rules allow, with the finish if there is one; None without
-    an entry. An entry of the same context is preferred to one of a search, and that to one of the same regime. A
+    one. An entry of the same context is preferred to one of a search, and that to one of the same regime. A
     batch-invariant problem also takes an entry of the same problem tuned without that condition, if the entry's config
-    meets it once it reads k forward."""
-    same = (problem, replace(problem, batch_invariant=False))
+    meets it once it reads k forward. Where TMA cannot reach the matrices and there is no entry, it is that of the
+    problem that :func:`hopper_gemm.model.rules.problem.filled_up` names."""
+    known = itself(problem)
     return min(
-        (entry for entry in entries if entry.problem in same and is_legal(_as_run(entry, problem), problem, finish)),
-        key=lambda entry: (entry.context != context, entry.study == WARMUP, entry.regime != regime, -entry.speedup),
+        (entry for entry in entries if entry.problem in known and is_legal(_as_run(entry, problem), problem, finish)),
+        key=lambda entry: (
+            not same_sizes(entry.problem, problem),
+            entry.context != context,
+            entry.study == WARMUP,
+            entry.regime != regime,
+            -entry.speedup,
+        ),
         default=None,
     )
+
+
+def itself(problem: GemmProblem) -> set[GemmProblem]:
+    """The problem and those whose entries serve it: tuned without batch invariance, or for its sizes filled up."""
+    return {
+        replace(one, batch_invariant=invariant)
+        for one in (problem, filled_up(problem))
+        for invariant in (problem.batch_invariant, False)
+    }
+
+
+def same_sizes(one: GemmProblem, other: GemmProblem) -> bool:
+    """Return True if two problems have the same m, n and k."""
+    return (one.m, one.n, one.k) == (other.m, other.n, other.k)
 
 
 def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
@@ -298,12 +321,16 @@ def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
 
 def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
     """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
-    whose gain was the overlap of a launch with its own predecessor."""
+    whose gain was the overlap of a launch with its own predecessor; an entry for other sizes that are padded serves with
+    it."""
     config = _as_run(entry, problem)
     if entry.context != context:
-        return Pick(without_pdl(config) if context == "isolated" else config, "other context", entry, table)
+        plain = without_pdl(config) if context == "isolated" else config
+        return Pick(behind_padding(plain, problem), "other context", entry, table)
     if config != entry.config:
         return Pick(config, "k forward", entry, table)
+    if not same_sizes(entry.problem, problem):
+        return Pick(behind_padding(config, problem), "other sizes", entry, table)
     if entry.study == WARMUP:
         return Pick(config, "warmup", entry, table)
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)

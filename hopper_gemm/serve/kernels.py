@@ -20,7 +20,7 @@ from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES, Pick, slug
 
-_loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None], LoadedKernel] = {}
+_loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None, bool], LoadedKernel] = {}
 """Loaded kernels. Their machine code is never unloaded, also when they are forgotten here: a captured graph launches
 its kernel as long as the graph exists."""
 
@@ -79,7 +79,11 @@ def batch_invariant() -> Iterator[None]:
 
 
 def kernel_for(
-    problem: GemmProblem, device: int, config: GemmConfig | None = None, finish: Finish | None = None
+    problem: GemmProblem,
+    device: int,
+    config: GemmConfig | None = None,
+    finish: Finish | None = None,
+    scattered: bool | None = None,
 ) -> LoadedKernel:
     """The kernel for a problem in this thread's context, loaded for the current device.
 
@@ -88,12 +92,14 @@ def kernel_for(
         device: index of the current device.
         config: how to run it; by default :func:`default_config`.
         finish: what the epilogue does before it rounds.
+        scattered: True if rows of C may start anywhere; None: as a contiguous C asks.
 
     Raises:
         IllegalConfigError: the config cannot run the problem, or with this finish.
     """
     config = config or default_config(problem, device, finish)
-    key = config, problem, device, finish
+    scattered = "c" in problem.out_of_reach if scattered is None else scattered
+    key = config, problem, device, finish, scattered
     found = _loaded.get(key)
     if found is None:
         with LOADING:
@@ -101,7 +107,7 @@ def kernel_for(
             if found is None:
                 if len(_loaded) >= _LOADED_MOST:
                     _loaded.clear()
-                found = _loaded[key] = load(config, problem, finish=finish)
+                found = _loaded[key] = load(config, problem, finish=finish, scattered=scattered)
     return found
 
 

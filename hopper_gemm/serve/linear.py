@@ -10,7 +10,7 @@ from torch.compiler import is_dynamo_compiling
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.model.legality import problem_reasons, reasons
+from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import DTYPES, UnsupportedError, check_supported, refuse_others
@@ -290,7 +290,7 @@ def _problem(
     layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(w.t()) and not has_rows(w) else "k")
     name = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
     problem = GemmProblem(m, n, k, name, layouts, batch_invariant)
-    if problem_reasons(problem) or not all(reaches(one) or reaches(one.t()) for one in (a, w)):
+    if problem.out_of_reach or not all(reaches(one) or reaches(one.t()) for one in (a, w)):
         return None
     return None if reasons(default_config(problem, a.get_device(), finish), problem, finish) else problem
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.compiler.padding import Rows, load_padded
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.legality import problem_reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import (
@@ -26,7 +27,7 @@ from hopper_gemm.serve.checks import (
 )
 from hopper_gemm.serve.fallback import POLICY, checked, is_plain, launch_torch, torch_is_faster, torch_mm
 from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
-from hopper_gemm.serve.operands import copied_pair, extent, has_rows, reaches
+from hopper_gemm.serve.operands import copied, extent, has_rows, reaches, reads_along_k
 from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
 
 
@@ -70,10 +71,10 @@ def matmul(
     Returns:
         ``out``, written on torch's current stream.
 
-    Matrices that TMA cannot reach in place are copied first, at each call: operands whose n or k is no multiple of 8,
-    whose rows do not start at multiples of 16 bytes, or that are contiguous along neither axis, such as expanded ones;
-    an ``out`` of that kind is written from a buffer. A copy costs the time to read and write the matrix once. To avoid
-    it, pad a weight once.
+    Operands whose rows do not start at multiples of 16 bytes are out of TMA's reach: one launch ahead of the kernel
+    copies them to a workspace of the stream, at each call. It costs the time to read and write such an operand once; to
+    avoid it, pad a weight once. An output of that kind is written in place, by threads. Operands contiguous along
+    neither axis are copied by torch first, and an ``out`` whose rows are not contiguous is written from a buffer.
 
     Raises:
         TypeError: no torch tensors, types that differ, or an output of a third type.
@@ -124,18 +125,19 @@ def matmul(
     kernel, device, span_a, span_b, span_out = known
     at_a, at_b = a.data_ptr(), b.data_ptr()
     if out is None:
-        if (at_a | at_b) & _MISALIGNED:
-            return _first(a, b, out, out_dtype, config, batch_invariant, key)
+        if kernel is None or (at_a | at_b) & _MISALIGNED:
+            return _elsewhere(a, b, out, out_dtype, config, batch_invariant, key)
         size = a.shape[0], b.shape[1]
         out = a.new_empty(size) if out_dtype is None else a.new_empty(size, dtype=out_dtype)
     else:
         at = out.data_ptr()
         if (
-            (at_a | at_b | at) & _MISALIGNED
+            kernel is None
+            or (at_a | at_b | at) & _MISALIGNED
             or at_a - span_out < at < at_a + span_a
             or at_b - span_out < at < at_b + span_b
         ):
-            return _first(a, b, out, out_dtype, config, batch_invariant, key)
+            return _elsewhere(a, b, out, out_dtype, config, batch_invariant, key)
     if device is None or device == torch.cuda.current_device():
         kernel(a, b.mT, out)
     else:
@@ -150,10 +152,13 @@ _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 _KNOWN_MOST = 4096
 """Most launches kept in ``_known``; beyond it all are dropped."""
 
-_known: dict[Any, tuple[Callable[..., None], int | None, int, int, int]] = {}
+_Known = tuple[Callable[..., None] | None, int | None, int, int, int]
+
+_known: dict[Any, _Known] = {}
 """Launches that passed every check, by all that the checks read: shapes, strides, types, devices, config, context,
-batch invariance, fallback; not addresses. Each: the kernel; the device that must be current, None on a host that has
-only one; the extents of the operands and the output, in bytes."""
+batch invariance, fallback; and, where some address is no multiple of 16 bytes, by which ones. Each: the kernel, None if
+only such addresses are known; the device that must be current, None on a host that has only one; the extents of the
+operands and the output, in bytes."""
 
 
 def _forget() -> None:
@@ -174,7 +179,8 @@ def _first(
     batch_invariant: bool,
     key: Any,
 ) -> torch.Tensor:
-    """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
+    """A call that is not known: check everything, multiply, and record the launch for later calls unless torch copies
+    something."""
     if traced(a, b) or cast(a, b):
         return _operator(a, b, out, out_dtype, config, batch_invariant)
     remembered = _known
@@ -194,21 +200,78 @@ def _first(
     (m, k), n = a.shape, b.shape[1]
     if 0 in (m, n, k):
         return a.new_zeros((m, n), dtype=dtype) if out is None else out.zero_()
-    direct = not problem_reasons(_problem(a, b)) and all(reaches(one) or reaches(one.t()) for one in (a, b))
-    if not direct or not (out is None or (reaches(out) and not out.is_neg())):
-        return _staged(a, b, out, dtype, config, batch_invariant)
-    problem, index = _problem(a, b, dtype, batch_invariant), a.get_device()
+    how: Any = {"config": config, "batch_invariant": batch_invariant}
+    if out is not None and (out.is_neg() or not has_rows(out) or out.stride(1) != 1):
+        return out.copy_(matmul(a, b, out_dtype=dtype, **how))
+    rows_a, rows_b = _rows(a), _rows(b.t())
+    if rows_a is None or rows_b is None:
+        read_a, read_b = copied(a) if rows_a is None else a, copied(b.t()).t() if rows_b is None else b
+        return matmul(read_a, read_b, out=out, out_dtype=dtype, **how)
+    layouts = "".join("k" if one.by_depth else axis for one, axis in zip((rows_a, rows_b), "mn", strict=True))
+    kind = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
+    problem, index = GemmProblem(m, n, k, kind, layouts, batch_invariant), a.get_device()
     product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
     with torch.cuda.device(index), loading_allowed():
         may = POLICY.fallback == "faster" and config is None and not batch_invariant
         faster = may and torch_is_faster(pick_for(problem, index))
-        kernel = launch_torch if faster else kernel_for(problem, index, config)
+        kernel: Callable[..., None] = launch_torch
+        if not faster:
+            loaded = kernel_for(problem, index, config, scattered=not reaches(product))
+            kernel = _behind_padding(loaded, (a, b.t()), (rows_a, rows_b))
         kernel(a, b.t(), product)
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
     device = index if torch.cuda.device_count() > 1 else None
-    remembered[key] = (kernel, device, extent(a), extent(b), extent(product))
+    off, extents = _off(a, b, out), (extent(a), extent(b), extent(product))
+    remembered[(key, off) if any(off) else key] = (kernel, device, *extents)
+    remembered.setdefault(key, (None, device, *extents))
     return product
+
+
+def _elsewhere(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    config: GemmConfig | None,
+    batch_invariant: bool,
+    key: Any,
+) -> torch.Tensor:
+    """A known call at other addresses: an ``out`` that may overlap an operand, or matrices off multiples of 16 bytes,
+    which another launch serves."""
+    known = _known.get((key, _off(a, b, out)))
+    if known is None:
+        return _first(a, b, out, out_dtype, config, batch_invariant, key)
+    if out is not None:
+        check_memory(out, a, b)
+    kernel, device, *_ = known
+    assert kernel is not None
+    if out is None:
+        out = a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype)
+    with nullcontext() if device is None else torch.cuda.device(device):
+        kernel(a, b.mT, out)
+    return out
+
+
+def _off(*matrices: torch.Tensor | None) -> tuple[bool, ...]:
+    """Whether each matrix begins off a multiple of 16 bytes."""
+    return tuple(one is not None and one.data_ptr() & _MISALIGNED != 0 for one in matrices)
+
+
+def _rows(operand: torch.Tensor) -> Rows | None:
+    """How an operand (m or n, k) lies; None if it cannot be read as rows."""
+    along_k = reads_along_k(operand)
+    if along_k is None:
+        return None
+    rows = Rows.of(operand.shape, operand.stride(), along_k)
+    return rows if rows.countable else None
+
+
+def _behind_padding(kernel: LoadedKernel, operands: tuple[torch.Tensor, torch.Tensor], rows: tuple[Rows, Rows]) -> Any:
+    """The kernel for operands (m or n, k) as they lie, behind what pads those that TMA cannot reach."""
+    read = [one if row.by_depth else one.t() for one, row in zip(operands, rows, strict=True)]
+    pad_a, pad_b = (None if reaches(one) else row for one, row in zip(read, rows, strict=True))
+    return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
 
 
 def _operator(
@@ -282,25 +345,6 @@ def cast(*operands: Any) -> bool:
     )
 
 
-def _staged(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor | None,
-    dtype: torch.dtype,
-    config: GemmConfig | None,
-    batch_invariant: bool,
-) -> torch.Tensor:
-    """The product through copies that TMA can reach."""
-    how: Any = {"config": config, "batch_invariant": batch_invariant}
-    m, n = a.shape[0], b.shape[1]
-    read_a, read_b = copied_pair(a, b)
-    size = read_a.shape[0], read_b.shape[1]
-    if out is not None and size == (m, n) and reaches(out) and not out.is_neg():
-        return matmul(read_a, read_b, out=out, **how)
-    written = matmul(read_a, read_b, out=a.new_empty(size, dtype=dtype), **how)[:m, :n]
-    return written.contiguous() if out is None else out.copy_(written)
-
-
 @contextmanager
 def loading_allowed() -> Iterator[None]:
     """While a stream of this thread is captured, permit what loading a kernel needs and captures forbid by default,
@@ -316,15 +360,6 @@ def loading_allowed() -> Iterator[None]:
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(before)
-
-
-def _problem(
-    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool = False
-) -> GemmProblem:
-    """The problem, by the axis along which each operand is read; its output of the operands' type if None."""
-    layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(b) and not has_rows(b.t()) else "k")
-    dtype = DTYPES[a.dtype] + ("_fp32" if out_dtype == torch.float32 else "")
-    return GemmProblem(a.shape[0], b.shape[1], a.shape[1], dtype, layouts, batch_invariant)
 
 
 # The operators on a GPU -----------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Layout of matrices in memory: TMA's requirements, copies that meet them, overlaps."""
+"""Layout of matrices in memory: TMA's requirements, the axis along which an operand is read, overlaps."""
 
 from __future__ import annotations
 
 import torch
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.rules.problem import reachable
+from hopper_gemm.model.problem import padded_pitch
 
 
 def has_rows(matrix: torch.Tensor) -> bool:
@@ -22,30 +22,22 @@ def reaches(matrix: torch.Tensor) -> bool:
     return has_rows(matrix) and matrix.stride(0) >= matrix.shape[1] and not (matrix.data_ptr() % step or pitch % step)
 
 
-def copied(matrix: torch.Tensor, rows: int, depth: int) -> torch.Tensor:
-    """An operand as (rows, depth) within TMA's reach, copied and padded if necessary; it keeps its contiguous axis.
-
-    Padding along k is zero; padding rows are uninitialised, since they reach only rows and columns of the product that
-    are cut off.
-    """
-    if tuple(matrix.shape) == (rows, depth) and (reaches(matrix) or reaches(matrix.t())):
-        return matrix
-    own_rows, own_depth = matrix.shape
-    lies = has_rows(matrix.t()) and not has_rows(matrix)
-    copy = matrix.new_empty(depth, rows).t() if lies else matrix.new_empty(rows, depth)
-    if own_depth == depth or lies:
-        copy[:own_rows, :own_depth] = matrix
-        copy[:, own_depth:] = 0
-    else:  # one launch fewer: launches are the whole cost of copying a small matrix
-        torch.cat((matrix, matrix.new_zeros(own_rows, depth - own_depth)), 1, out=copy[:own_rows])
-    return copy
+def reads_along_k(operand: torch.Tensor) -> bool | None:
+    """The axis along which an operand (m or n, k) is read: True for k, False for the other, None if it is contiguous
+    along neither. One along which TMA reaches it is preferred."""
+    for matrix, along_k in ((operand, True), (operand.t(), False)):
+        if reaches(matrix):
+            return along_k
+    for matrix, along_k in ((operand, True), (operand.t(), False)):
+        if matrix.shape[1] == 1 or matrix.stride(1) == 1:
+            return along_k
+    return None
 
 
-def copied_pair(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Operands (m, k) and (k, n) as :func:`copied`, padded to multiples of 8."""
-    (m, k), n = a.shape, b.shape[1]
-    rows = reachable(m) if has_rows(a.t()) and not has_rows(a) else m
-    return copied(a, rows, reachable(k)), copied(b.t(), reachable(n), reachable(k)).t()
+def copied(operand: torch.Tensor) -> torch.Tensor:
+    """A copy of an operand (m or n, k), contiguous along k and within TMA's reach."""
+    rows, size = operand.shape
+    return operand.new_empty(rows, padded_pitch(size))[:, :size].copy_(operand)
 
 
 def extent(matrix: torch.Tensor) -> int:

@@ -10,14 +10,13 @@ from typing import Any
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.shipped import shipped
-from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import slug
 
 
@@ -78,24 +77,25 @@ def prebuild(
     if context not in CONTEXTS:
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     among = tables(None if gpu is None else slug(gpu))
-    asked = [_with_finish(one) for one in problems]
-    served = [
+    asked = dict.fromkeys(_with_finish(one) for one in problems)
+    wanted: list[AnyId] = [
         KernelId.of(find(among, one, context=context, chip=chip, finish=finish).config, one, finish=finish)
-        for one, finish in dict.fromkeys(asked)
+        for one, finish in asked
     ]
-    whole = [KernelId.of(one, GemmProblem(8, 8, 8, *types)) for types in menu for one in suited(*types)]
-    return build(list(dict.fromkeys([*served, *whole])), store, workers, watch)
+    wanted += [PaddingId() for one, _ in asked if one.padded]
+    wanted += [KernelId.of(one, GemmProblem(8, 8, 8, *types)) for types in menu for one in suited(*types)]
+    return build(list(dict.fromkeys(wanted)), store, workers, watch)
 
 
 def _with_finish(one: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
-    """A problem within TMA's reach, and its finish, of what :func:`prebuild` takes."""
+    """A problem and its finish, of what :func:`prebuild` takes."""
     if isinstance(one, tuple) and len(one) == 2:
         return one
-    return filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)), None
+    return one if isinstance(one, GemmProblem) else GemmProblem(*one), None
 
 
 def build(
-    kernels: Sequence[KernelId],
+    kernels: Sequence[AnyId],
     store: Path | None = None,
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
@@ -114,7 +114,9 @@ def build(
         for done, kernel in enumerate(missing, 1):
             built = pool.result(kernel)
             if built.status != "ok":
-                failed[str(kernel.config)] = f"{built.status.replace('_', ' ')}: {built.reason}"
+                failed[str(kernel.config if isinstance(kernel, KernelId) else kernel)] = (
+                    f"{built.status.replace('_', ' ')}: {built.reason}"
+                )
             watch(done, len(missing))
     finally:
         pool.close()

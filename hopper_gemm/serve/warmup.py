@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 
 from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.compiler.padding import PaddedKernel, behind_padding
+from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.hopper import Chip
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, types_of
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
 from hopper_gemm.serve.checks import DTYPES, check_device
 from hopper_gemm.serve.fallback import launch_torch
@@ -94,15 +94,16 @@ def warmup(
         >>> hopper_gemm.warmup(model, tokens=(1, 128))                                  # doctest: +SKIP
     """
     began, device = time.perf_counter(), _ready(candidates)
-    problems = list(dict.fromkeys(map(filled_up, _problems(what, tuple(tokens)))))
+    problems = list(dict.fromkeys(_problems(what, tuple(tokens))))
     if not problems:
         raise ValueError("warmup has nothing to multiply; give problems, or a model with nn.Linear of bf16 or fp16")
     chip, runs = chip_of(device), dict[GemmProblem, list[Kernel]]()
     for problem in problems:
         pick = pick_for(problem, device)
         runs[problem] = [pick.config] if pick.entry else _contenders(problem, pick.config, candidates, chip)
-    kernels = {KernelId.of(config, problem): None for problem, configs in runs.items() for config in configs}
-    built = build(list(kernels), watch=lambda done, total: say(f"{done} of {total} kernels compiled"))
+    kernels: list[AnyId] = [KernelId.of(config, problem) for problem, configs in runs.items() for config in configs]
+    kernels += [PaddingId() for problem in problems if problem.padded]
+    built = build(list(dict.fromkeys(kernels)), watch=lambda done, total: say(f"{done} of {total} kernels compiled"))
     loaded, timed, failed = list[GemmProblem](), list[TunedEntry](), dict[GemmProblem, str]()
     try:
         for number, (problem, configs) in enumerate(runs.items(), 1):
@@ -111,7 +112,7 @@ def warmup(
             if not able:
                 failed[problem] = built.failed[binaries[configs[0]]]
             elif len(configs) == 1:
-                kernel_for(problem, device, able[0])
+                behind_padding(kernel_for(problem, device, able[0]), problem)
                 loaded.append(problem)
             else:
                 timed.append(_fastest(problem, able, device, chip))
@@ -184,7 +185,7 @@ def _operands(problem: GemmProblem) -> _Operands:
 
 def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip: Chip) -> TunedEntry:
     """The entry of the config whose median time is least, its speedup over torch.mm paired round by round."""
-    kernels = [kernel_for(problem, device, config) for config in configs]
+    kernels = [behind_padding(kernel_for(problem, device, config), problem) for config in configs]
     operands = _operands(problem)
     launches = [lambda kernel=kernel: kernel(*operands) for kernel in (launch_torch, *kernels)]
     theirs, *ours = isolated_seconds(launches, ROUNDS, chip.l2_bytes)
@@ -222,7 +223,11 @@ def isolated_seconds(launches: Sequence[Callable[[], object]], rounds: int, l2_b
 
 
 def _entry(
-    problem: GemmProblem, kernel: LoadedKernel, theirs: Sequence[float], ours: Sequence[float], device: int
+    problem: GemmProblem,
+    kernel: LoadedKernel | PaddedKernel,
+    theirs: Sequence[float],
+    ours: Sequence[float],
+    device: int,
 ) -> TunedEntry:
     speedups = sorted(one / other for one, other in zip(theirs, ours, strict=True))
     middle = median(theirs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.lab.counters.trace import TRACE
 from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.lab.ladder.config import LadderConfig
@@ -58,20 +58,27 @@ def pool(kernel_store):
     pool.close()
 
 
-def faults(pool: CompilePool, configs: list[GemmConfig], dtype: str = "bf16", layouts: str = "kk") -> list[str]:
+def faults(
+    pool: CompilePool,
+    configs: list[GemmConfig],
+    dtype: str = "bf16",
+    layouts: str = "kk",
+    scattered: bool = False,
+) -> list[str]:
     """What is wrong with the kernels, one line each."""
     problem = replace(PROBLEM, dtype=dtype, layouts=layouts)
-    pool.submit(KernelId.of(config, problem) for config in configs)
+    kernels = {config: KernelId.of(config, problem, "", scattered) for config in configs}
+    pool.submit(kernels.values())
     found = []
-    for config in configs:
-        built, shares = pool.result(KernelId.of(config, problem)), resolve(config)
+    for config, kernel in kernels.items():
+        built, shares = pool.result(kernel), resolve(config)
         if built.status != "ok":
             found.append(f"{shares}: {built.status} {built.reason}")
             continue
         report, tensors = built.report, {"tma": 2, "mixed": 1, "cp_async": 0}[shares.loads]
         each, unrolled = shares.wgmma_per_stage, shares.unroll
-        stores = shares.tma_stores(problem.out_bytes)
-        if shares.work_items > 1:  # a part that adds up alone stores the whole tile
+        stores = 0 if scattered else shares.tma_stores(problem.out_bytes)
+        if shares.work_items > 1 and not scattered:  # a part that adds up alone stores the whole tile
             stores += shares.but(split_k=1, reduction="cluster").tma_stores(problem.out_bytes)
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
@@ -103,6 +110,37 @@ def test_a_drawn_config_of_each_technique_compiles_as_asked(pool):
         pool.submit([KernelId.of(pair.config, pair.problem)])
     assert len(drawn) == len(DTYPES) * len(LAYOUTS)
     assert [fault for kind, configs in drawn.items() for fault in faults(pool, configs, *kind)] == []
+
+
+def test_a_drawn_config_of_each_technique_compiles_with_an_output_that_tma_cannot_reach(pool):
+    drawn: dict[tuple[str, str], list[GemmConfig]] = {}
+    for pair in pairs(12, len(STRATA), each=1):
+        drawn.setdefault((pair.problem.dtype, pair.problem.layouts), []).append(pair.config)
+        pool.submit([KernelId.of(pair.config, pair.problem, "", True)])
+    assert [fault for kind, configs in drawn.items() for fault in faults(pool, configs, *kind, scattered=True)] == []
+
+
+def test_configs_at_the_edge_of_the_registers_compile_with_an_output_that_tma_cannot_reach(pool):
+    assert faults(pool, edge(), scattered=True) == []
+    assert faults(pool, edge(), dtype="bf16_fp32", scattered=True) == []
+
+
+def test_an_output_that_tma_reaches_may_have_any_number_of_columns(pool):
+    """Of any number of columns and any depth: sizes do not shape the machine code, only the reach of C does."""
+    within = KernelId.of(GemmConfig(), GemmProblem(1024, 1024, 4096))
+    assert KernelId.of(GemmConfig(), GemmProblem(1000, 1016, 4095)) == within
+    assert KernelId.of(GemmConfig(), GemmProblem(1000, 1015, 4095)) != within
+    assert KernelId.of(GemmConfig(), GemmProblem(1000, 1012, 4095, "bf16_fp32")).scattered is False
+
+
+def test_the_padding_compiles_without_a_spill_and_moves_sixteen_bytes_at_a_time(pool, tmp_path):
+    from hopper_gemm.compiler.compile import compile_padding
+
+    file = tmp_path / "padding.cubin"
+    file.write_bytes(compile_padding().cubin)
+    found = operations(file)
+    assert pool.result(PaddingId()).status == "ok"
+    assert found.count("LDG") == 2 * found.count("STG") == 2 * 2 * 4, "two reads for each of four pieces of A and of B"
 
 
 def test_the_descriptors_of_many_wgmma_stay_in_uniform_registers(monkeypatch, tmp_path):

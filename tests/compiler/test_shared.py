@@ -18,8 +18,8 @@ KERNEL = KernelId.of(GemmConfig(tile_m=64, tile_n=64), GemmProblem(512, 512, 512
 LOAD = """
 import sys, torch
 from pathlib import Path
-from hopper_gemm.compiler.loader import _launcher
-launch, matrix = _launcher(Path(sys.argv[1])), torch.zeros(64, 64, dtype=torch.bfloat16)
+from hopper_gemm.compiler.loader import launcher_of
+launch, matrix = launcher_of(Path(sys.argv[1])), torch.zeros(64, 64, dtype=torch.bfloat16)
 try:
     launch(matrix, matrix, matrix, 1, 1, 1, 1, None, None, None)
 except ValueError as error:

@@ -51,7 +51,7 @@ def test_a_kernel_that_the_package_brings_is_loaded_and_not_compiled(brought, mo
 
 
 def test_the_users_own_store_comes_first_and_a_named_one_alone(brought, monkeypatch, tmp_path):
-    monkeypatch.setattr(loader, "_launcher", lambda path: path)
+    monkeypatch.setattr(loader, "launcher_of", lambda path: path)
     KernelStore(tmp_path / "store").put(KERNEL, b"object", REPORT)
     assert load(CONFIG, PROBLEM).launcher == tmp_path / "store" / f"{KERNEL.digest}.o"
     monkeypatch.setattr(loader, "compile_into", lambda store, kernel: REPORT)
@@ -68,7 +68,7 @@ def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path):
             raise RuntimeError("another processor")
         return path
 
-    monkeypatch.setattr(loader, "_launcher", launcher)
+    monkeypatch.setattr(loader, "launcher_of", launcher)
     monkeypatch.setattr(loader, "compile_into", compiled)
     assert load(CONFIG, PROBLEM).launcher.parent == tmp_path / "store"
 

@@ -287,7 +287,7 @@ def test_a_kernel_cleared_between_look_up_and_loading_is_compiled_again(entry, m
         opened.append(object_file)
         return object_file.read_bytes()
 
-    monkeypatch.setattr(loader, "_launcher", launcher)
+    monkeypatch.setattr(loader, "launcher_of", launcher)
     assert load(kernel.config, PROBLEM, store.root).launcher == b"compiled again"
     assert len(opened) == 2
 
@@ -301,7 +301,7 @@ def test_a_kernel_that_stands_whole_and_cannot_be_loaded_is_not_tried_twice(entr
         raise RuntimeError("no such symbol")
 
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
-    monkeypatch.setattr(loader, "_launcher", launcher)
+    monkeypatch.setattr(loader, "launcher_of", launcher)
     with pytest.raises(RuntimeError, match="no such symbol"):
         load(kernel.config, PROBLEM, store.root)
     assert len(opened) == 1
@@ -309,8 +309,8 @@ def test_a_kernel_that_stands_whole_and_cannot_be_loaded_is_not_tried_twice(entr
 
 def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
     with pytest.raises(IllegalConfigError) as caught:
-        load(GemmConfig(tile_m=100), GemmProblem(8, 12, 12), tmp_path)
-    assert all(rule in str(caught.value) for rule in ("tile_m:", "n_aligned:", "k_aligned:"))
+        load(GemmConfig(tile_m=100, swizzle=99), GemmProblem(8, 12, 12), tmp_path)
+    assert all(rule in str(caught.value) for rule in ("tile_m:", "swizzle:"))
     assert list(tmp_path.iterdir()) == []
 
 

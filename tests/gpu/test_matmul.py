@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,8 @@ import torch
 
 import hopper_gemm
 from hopper_gemm import GemmConfig
-from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
 from hopper_gemm.tune.measure.correctness import check
@@ -25,8 +25,10 @@ pytestmark = pytest.mark.gpu
 SIZES = [(4096, 4096, 4096), (1, 8, 8), (300, 520, 1000)]
 SHAPES = [(16, 6144, 4096), (512, 512, 65536), (2304, 2304, 4096), (1234, 4096, 4096), (65536, 256, 1024)]
 """Of which the model picks few rows, divided k, a ragged edge and a short k."""
-COPIED = [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096)]
+UNALIGNED = [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096), (1, 1001, 511), (130, 36, 100)]
 """That TMA cannot reach in one layout or another."""
+SHIFTED = GemmProblem(257, 264, 304)
+"""Of which views at odd addresses and pitches are multiplied."""
 CHAIN = GemmProblem(512, 1024, 1024)
 EARLY: list[dict[str, Any]] = [
     {},
@@ -50,10 +52,13 @@ def launched(changes: dict[str, Any], early: bool) -> GemmConfig:
 def kernels() -> list[KernelId]:
     """Those of the chains, and what is picked for the problems of most calls."""
     chains = [KernelId.of(launched(changes, early), CHAIN) for changes in EARLY for early in (False, True)]
-    by_layout = [GemmProblem(*sizes, "bf16", layouts) for sizes in (*SHAPES, *COPIED) for layouts in LAYOUTS]
-    by_type = [GemmProblem(*sizes, dtype) for sizes in (*SIZES, *SHAPES, *COPIED) for dtype in DTYPES]
-    problems = map(filled_up, by_layout + by_type)
-    return chains + [KernelId.of(serving.default_config(problem), problem) for problem in problems]
+    by_layout = [GemmProblem(*sizes, "bf16", layouts) for sizes in (*SHAPES, *UNALIGNED) for layouts in LAYOUTS]
+    by_type = [GemmProblem(*sizes, dtype) for sizes in (*SIZES, *SHAPES, *UNALIGNED) for dtype in DTYPES]
+    shifted = [replace(SHIFTED, layouts=layouts) for layouts in LAYOUTS]
+    shifted += [replace(SHIFTED, dtype=dtype) for dtype in DTYPES]
+    picked = [KernelId.of(serving.default_config(problem), problem) for problem in by_layout + by_type + shifted]
+    scattered = [KernelId.of(serving.default_config(problem), problem, "", True) for problem in shifted]
+    return [PaddingId(), *chains, *picked, *scattered]
 
 
 def operands(m, n, k, dtype=torch.bfloat16):
@@ -90,13 +95,102 @@ def test_whatever_the_model_picks_is_right_in_every_layout(sizes, by_rows):
     assert right(hopper_gemm.matmul(a, b), a, b)
 
 
-@pytest.mark.parametrize("sizes", COPIED, ids=str)
+@pytest.mark.parametrize("sizes", UNALIGNED, ids=str)
 @pytest.mark.parametrize("by_rows", ["", "a", "b", "ab"])
 def test_sizes_that_tma_cannot_reach_are_right_too(sizes, by_rows):
     a, b = operands(*sizes)
     a = a.t().contiguous().t() if "a" in by_rows else a
     b = b.contiguous() if "b" in by_rows else b
     assert right(hopper_gemm.matmul(a, b), a, b)
+
+
+def view(rows, columns, first, pitch, dtype=torch.bfloat16):
+    """A random view into a matrix of NaNs: its rows begin ``first`` elements after multiples of ``pitch``."""
+    whole = torch.full((rows, pitch), float("nan"), device="cuda", dtype=dtype)
+    part = whole[:, first : first + columns]
+    return part.copy_(torch.randn(rows, columns, device="cuda"))
+
+
+def exact(out, a, b):
+    """Return True if a product is that of float64, rounded."""
+    reference = a.double() @ b.double()
+    unit = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2e-6}[out.dtype]
+    return bool(((out.double() - reference).abs() <= unit * reference.abs() + 2e-4 * a.shape[1] ** 0.5).all())
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+@pytest.mark.parametrize(("first", "more"), [(0, 1), (1, 1), (1, 8), (3, 5), (4, 12)])
+def test_operands_and_output_may_have_any_pitch_and_offset(layouts, first, more):
+    """What is beside an operand is NaN, and what is beside the output stays."""
+    m, n, k = SHIFTED.m, SHIFTED.n, SHIFTED.k
+    a = view(m, k, first, k + more) if layouts[0] == "k" else view(k, m, first, m + more).t()
+    b = view(n, k, first, k + more).t() if layouts[1] == "k" else view(k, n, first, n + more)
+    whole = torch.full((m, n + more), 7.0, device="cuda", dtype=a.dtype)
+    out = whole[:, first : first + n] if first + n <= n + more else whole[:, :n]
+    for _ in range(2):
+        out.fill_(float("nan"))
+        hopper_gemm.matmul(a, b, out=out)
+        assert exact(out, a, b)
+    out.fill_(7.0)
+    assert bool((whole == 7.0).all())
+    assert exact(hopper_gemm.matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+def test_either_type_and_an_fp32_output_may_lie_at_odd_addresses(dtype, out_dtype):
+    m, n, k = SHIFTED.m, SHIFTED.n, SHIFTED.k
+    a, b = view(m, k, 1, k + 3, dtype), view(n, k, 1, k + 1, dtype).t()
+    out = view(m, n, 1, n + 2, out_dtype or dtype)
+    assert exact(hopper_gemm.matmul(a, b, out=out), a, b)
+
+
+def test_what_lies_behind_a_padded_row_reaches_no_other_row():
+    a, b = operands(64, 33, 77)
+    a[3, 0], a[4, 76] = float("inf"), float("nan")
+    wrong = (~hopper_gemm.matmul(a, b).isfinite()).any(1).nonzero().flatten()
+    assert wrong.tolist() == [3, 4]
+
+
+def test_graphs_of_padded_products_stay_valid_beside_each_other_and_beside_eager_calls():
+    """Captured on first calls, the eager workspace growing in between; replayed on three streams at once."""
+    small, large = operands(300, 255, 1001), operands(2000, 600, 1501)
+    made = []
+    for a, b in (small, large):
+        out, graph = torch.zeros(a.shape[0], b.shape[1], device="cuda", dtype=a.dtype), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            hopper_gemm.matmul(a, b, out=out)
+        made.append((graph, out))
+        hopper_gemm.matmul(*large)
+    for _ in range(3):
+        small[0].copy_(torch.randn_like(small[0]))
+        torch.cuda.synchronize()
+        for graph, out in made:
+            out.fill_(float("nan"))
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+                for _ in range(10):
+                    graph.replay()
+        eager = [hopper_gemm.matmul(*small) for _ in range(10)][-1]
+        torch.cuda.synchronize()
+        assert exact(eager, *small)
+        assert all(exact(out, *pair) for (_, out), pair in zip(made, (small, large), strict=True))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["streams of their own", "one stream"])
+def test_padded_products_of_several_threads_do_not_mix(own):
+    pairs = [operands(300, 255, 1001 + 2 * number) for number in range(4)]
+    torch.cuda.synchronize()
+
+    def multiply(pair):
+        with torch.cuda.stream(torch.cuda.Stream() if own else torch.cuda.default_stream()):
+            products = [hopper_gemm.matmul(*pair) for _ in range(50)]
+            torch.cuda.current_stream().synchronize()
+        return products[::7]
+
+    with ThreadPoolExecutor(len(pairs)) as together:
+        found = list(together.map(multiply, pairs))
+    assert all(exact(product, *pair) for products, pair in zip(found, pairs, strict=True) for product in products)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

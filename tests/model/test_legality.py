@@ -12,7 +12,7 @@ from hopper_gemm.lab.verify.drawing import legal_configs
 from hopper_gemm.model import hopper, legality
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import EPI_BUFFERS_MAX, resolve
-from hopper_gemm.model.legality import PAIR_RULES, PROBLEM_RULES, RULES, is_legal, problem_reasons, reasons
+from hopper_gemm.model.legality import PAIR_RULES, RULES, is_legal, reasons
 from hopper_gemm.model.problem import GemmProblem
 
 PUBLISHED_STAGES = {
@@ -152,24 +152,16 @@ def test_each_rule_refuses_what_it_names(change, rule):
 
 
 def test_every_rule_has_a_name_of_its_own_and_a_reason_to_exist():
-    for rules in (RULES, PROBLEM_RULES, PAIR_RULES):
+    for rules in (RULES, PAIR_RULES):
         assert len({rule.name for rule in rules}) == len(rules)
         assert all(rule.why for rule in rules)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "layouts", "rules"),
-    [
-        ((7, 8, 8), "kk", []),
-        ((8, 4097, 8), "kk", ["n_aligned"]),
-        ((8, 9, 9), "kk", ["n_aligned", "k_aligned"]),
-        ((7, 8, 8), "mk", ["m_aligned"]),
-        ((8, 8, 9), "mn", []),
-        ((8, 8, 9), "kn", ["k_aligned"]),
-    ],
-)
-def test_what_is_a_pitch_must_suit_tma_and_the_rest_may_be_anything(sizes, layouts, rules):
-    assert [reason.rule for reason in problem_reasons(GemmProblem(*sizes, layouts=layouts))] == rules
+def test_copies_by_threads_are_refused_a_depth_that_ends_within_one():
+    for k, found in ((1000, []), (1004, ["loads"]), (1001, ["loads"])):
+        problem = GemmProblem(128, 127, k)
+        assert [reason.rule for reason in reasons(GemmConfig(tile_m=64, tile_n=64, loads="cp_async"), problem)] == found
+        assert is_legal(GemmConfig(tile_m=64, tile_n=64), problem), "TMA fills up with zeros"
 
 
 @pytest.mark.parametrize(

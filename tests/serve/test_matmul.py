@@ -64,8 +64,9 @@ def test_what_is_no_config_is_refused_whether_or_not_it_can_be_hashed(config):
         (matrix(8, 32)[:, :16], matrix(8, 32)[:, :16].t(), "kk"),
     ],
 )
-def test_each_operand_is_read_along_the_axis_that_is_contiguous(a, b, layouts):
-    assert room._problem(a, b).layouts == layouts
+def test_each_operand_is_read_along_the_axis_that_is_contiguous(launches, a, b, layouts):
+    hopper_gemm.matmul(a, b)
+    assert launches.loaded[0][1].layouts == layouts
 
 
 @pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
@@ -99,25 +100,45 @@ def test_the_default_config_can_run_any_problem_that_any_config_can(sizes):
     assert reasons(default_config(problem), problem) == []
 
 
+def padded(operand, rows):
+    """What the padding's launch leaves: rows, read at their pitch from an address, at the pitch of a workspace whose
+    other elements are not zero."""
+    source = operand.as_strided((rows.rows, rows.size), (rows.pitch, 1))
+    view = rows.view(torch.full((rows.elements,), float("nan"), dtype=operand.dtype))
+    (view if rows.by_depth else view.t()).copy_(source)
+    return view
+
+
 class Launches:
     """Stands in for a GPU: every check but that of the device is made, and launches are noted."""
 
     def __init__(self, monkeypatch, devices: int = 1, current: int = -1) -> None:
-        self.made, self.entered, self.loaded, self.read = [], [], [], []
+        self.made, self.entered, self.loaded, self.read, self.scattered = [], [], [], [], []
         self.current = current
         monkeypatch.setattr(room, "_known", {})
         monkeypatch.setattr(checks, "check_device", lambda device: None)
         monkeypatch.setattr(kernels, "_loaded", {})
         monkeypatch.setattr(room, "kernel_for", self._kernel)
+        monkeypatch.setattr(room, "load_padded", self._padded)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "device", self._device)
 
-    def _kernel(self, problem, device, config=None):
+    def _padded(self, kernel, a, b):
+        def launch(left, right, out):
+            kernel(*(one if rows is None else padded(one, rows) for one, rows in ((left, a), (right, b))), out)
+
+        return launch
+
+    def _kernel(self, problem, device, config=None, scattered=False):
         self.loaded.append((config, problem))
+        self.scattered.append(scattered)
 
         def launch(a, b, out):
+            assert operands.reaches(out) or scattered
+            for one, axis in zip((a, b), problem.layouts, strict=True):
+                assert operands.reaches(one if axis == "k" else one.t())
             out.copy_(a @ b.t())
             self.made.append((problem, b.shape, out))
             self.read.append((a, b))
@@ -195,56 +216,63 @@ REACHED = [
     (within(16, 24, by_rows=False), within(24, 8, by_rows=False), "mk", 0),
     (within(13, 24), within(24, 16), "kn", 0),
     (within(16, 21), within(21, 8, by_rows=False), "kk", 2),
-    (within(16, 24), within(24, 9, by_rows=False), "kk", 1),
+    (within(16, 24), within(24, 9, by_rows=False), "kk", 0),
     (within(13, 24, by_rows=False), within(24, 16), "mn", 1),
     (within(16, 24, offset=1), within(24, 8, by_rows=False), "kk", 1),
     (within(16, 24, step=2), within(24, 8, step=2), "kk", 2),
     (torch.randn(1, 24).to(torch.bfloat16).expand(16, 24), within(24, 8), "kn", 1),
     (within(5, 3), within(3, 7), "kn", 2),
 ]
-"""Operands, the layouts in which they are read, and how many must be copied to be."""
+"""Operands, the layouts in which they are read, and how many must be padded, or copied, to be."""
 
 
 @pytest.mark.parametrize(("a", "b", "layouts", "copied"), REACHED)
+@pytest.mark.parametrize("wide", [False, True], ids=["same", "fp32"])
 @pytest.mark.parametrize("given", ["none", "aligned", "shifted"])
-def test_what_tma_cannot_reach_is_copied_and_nothing_else(launches, a, b, layouts, copied, given):
-    m, n = a.shape[0], b.shape[1]
-    out = {"none": None, "aligned": matrix(m, 32)[:, :n], "shifted": matrix(m, 33)[:, 1 : n + 1]}[given]
-    product = hopper_gemm.matmul(a, b, out=out)
-    assert torch.equal(product, a @ b)
+def test_what_tma_cannot_reach_is_padded_and_nothing_else(launches, a, b, layouts, copied, given, wide):
+    m, n, dtype = a.shape[0], b.shape[1], torch.float32 if wide else a.dtype
+    whole = {"aligned": matrix(m, 48, dtype), "shifted": matrix(m, 49, dtype)}
+    out = {"none": None, "aligned": whole["aligned"][:, :n], "shifted": whole["shifted"][:, 1 : n + 1]}[given]
+    product = hopper_gemm.matmul(a, b, out=out, out_dtype=dtype)
+    assert product.dtype == dtype
+    assert torch.equal(product, (a @ b).to(dtype))
     assert product.is_contiguous() if out is None else product is out
     ((problem, _, written),) = launches.made
-    assert problem.layouts == layouts
+    assert problem == GemmProblem(m, n, a.shape[1], "bf16_fp32" if wide else "bf16", layouts)
     assert reasons(default_config(problem), problem) == []
     read_a, read_b = launches.read[0]
     assert (read_a.data_ptr() != a.data_ptr()) + (read_b.data_ptr() != b.data_ptr()) == copied
-    if given == "aligned" and n % 8 == 0 and problem.m == m:
-        assert written is out
+    assert written is product, "in place"
+    assert launches.scattered == [given == "shifted" or (given == "none" and n * dtype.itemsize % 16 != 0)]
 
 
-@pytest.mark.parametrize(("a", "b", "layouts", "copied"), REACHED)
-@pytest.mark.parametrize("given", ["none", "aligned", "shifted"])
-def test_copies_for_tma_keep_an_fp32_output(launches, a, b, layouts, copied, given):
-    m, n = a.shape[0], b.shape[1]
-    wide = matrix(m, 36, torch.float32)
-    out = {"none": None, "aligned": wide[:, :n], "shifted": wide[:, 1 : n + 1]}[given]
-    product = hopper_gemm.matmul(a, b, out=out, out_dtype=torch.float32)
-    assert product.dtype == torch.float32
-    assert torch.equal(product, (a @ b).float())
-    assert product.is_contiguous() if out is None else product is out
-    ((problem, _, written),) = launches.made
-    assert (problem.dtype, problem.layouts) == ("bf16_fp32", layouts)
-    if given == "aligned" and n % 8 == 0 and problem.m == m:
-        assert written is out, "rows of 36 floats start at multiples of 16 bytes"
+@pytest.mark.parametrize("out", [matrix(16, 8).t(), matrix(8, 32)[:, ::2]], ids=["columns", "every other"])
+def test_an_output_without_contiguous_rows_is_written_from_a_buffer(launches, out):
+    a, b = random(8, 24), random(24, 16)
+    assert hopper_gemm.matmul(a, b, out=out) is out
+    assert torch.equal(out, a @ b)
 
 
-def test_what_was_in_reach_is_copied_where_its_address_no_longer_is(launches):
+def test_what_was_in_reach_is_padded_where_its_address_no_longer_is(launches):
     a, b = within(16, 16), within(16, 16).t()
     shifted = torch.randn(16 * 16 + 1).to(torch.bfloat16)[1:].view(16, 16)
     for left, right in ((a, b), (shifted, b), (a, shifted.t()), (a, b)):
         assert torch.equal(hopper_gemm.matmul(left, right), left @ right)
     out = matrix(16, 17)[:, 1:]
     assert torch.equal(hopper_gemm.matmul(a, b, out=out), a @ b)
+
+
+def test_a_second_call_at_an_odd_address_loads_nothing_either(launches):
+    a, b = within(16, 16), within(16, 16).t()
+    shifted = torch.randn(16 * 16 + 1).to(torch.bfloat16)[1:].view(16, 16)
+    others = [(shifted, b, matrix(16, 16)), (a, shifted.t(), matrix(16, 16)), (a, b, matrix(16, 24)[:, 1:17])]
+    for _ in range(2):
+        for left, right, out in (*others, (a, b, matrix(16, 24)[:, 8:])):
+            assert torch.equal(hopper_gemm.matmul(left, right, out=out), left @ right)
+            assert torch.equal(hopper_gemm.matmul(left, right), left @ right)
+    assert len(launches.loaded) == 7
+    with pytest.raises(ValueError, match="out must not share memory"):
+        hopper_gemm.matmul(shifted, b, out=shifted)
 
 
 def test_a_config_is_part_of_what_is_remembered(launches):
@@ -270,27 +298,6 @@ def test_what_is_remembered_has_a_bound(launches, monkeypatch):
     for m in range(1, 20):
         hopper_gemm.matmul(matrix(m, 16), matrix(16, 16).t())
         assert len(room._known) <= 4
-
-
-@pytest.mark.parametrize("by_rows", [False, True], ids=["rows", "columns"])
-@pytest.mark.parametrize(("size", "filled"), [((5, 7), (5, 8)), ((5, 8), (8, 8)), ((5, 7), (8, 8)), ((8, 16), (8, 16))])
-def test_a_copy_holds_the_operand_and_zeros_along_k(monkeypatch, by_rows, size, filled):
-    """Whatever was in the memory: zeros meet the other operand's, and 0 times NaN would not be 0."""
-    for name in ("new_empty", "new_zeros"):
-        value = float("nan") if name == "new_empty" else 0.0
-        monkeypatch.setattr(
-            torch.Tensor, name, lambda self, *shape, value=value: torch.full(shape, value).to(self.dtype)
-        )
-    operand = torch.arange(1.0, 1 + size[0] * size[1]).reshape(size).to(torch.bfloat16)
-    if by_rows:
-        operand = operand.t().contiguous().t()
-    copy = operands.copied(operand, *filled)
-    assert copy.shape == filled
-    assert torch.equal(copy[: size[0], : size[1]], operand)
-    assert not copy[: size[0], size[1] :].any()
-    assert (copy.t() if by_rows else copy).is_contiguous()
-    if size == filled:
-        assert copy is operand
 
 
 # Tensors that are not what their memory holds ------------------------------------------------

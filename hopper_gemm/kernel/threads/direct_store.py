@@ -25,6 +25,7 @@ class DirectEpilogue:
         row, column: this thread's first row and column within 64 rows of the share.
         width: columns of the share.
         dtype: element type of C.
+        apart: True if rows of C may start anywhere, or end with half a pair: columns are then stored one by one.
     """
 
     target: Int64
@@ -35,14 +36,16 @@ class DirectEpilogue:
     column: Int32
     width: int
     dtype: type[cutlass.Numeric]
+    apart: bool
 
     @staticmethod
-    def of(thread: Int32, matrix: cute.Tensor, width: int, dtype: type[cutlass.Numeric]) -> DirectEpilogue:
+    def of(thread: Int32, matrix: cute.Tensor, width: int, dtype: type[cutlass.Numeric], apart: bool) -> DirectEpilogue:
         """The stores of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
         warp, lane = thread // hopper.WARP_THREADS, thread % hopper.WARP_THREADS
         pitch = Int64(matrix.stride[0]) * (dtype.width // 8)
         m, n = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
-        return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, warp * 16 + lane // 4, lane % 4 * 2, width, dtype)
+        row, column = warp * 16 + lane // 4, lane % 4 * 2
+        return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, row, column, width, dtype, apart)
 
     def wait_reads(self, pending: int) -> None:
         """Nothing to wait for: no store reads shared memory."""
@@ -72,7 +75,10 @@ class DirectEpilogue:
                     at_row = (row + i) * hopper.WGMMA_M + self.row + half * 8
                     at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * (self.dtype.width // 8)
                     inside = Boolean((at_row < self.m) & (at_column < self.n))
-                    if cutlass.const_expr(self.dtype.width == 16):
+                    if cutlass.const_expr(self.apart):
+                        for one in cutlass.range_constexpr(2):
+                            self._store_column(at, one, words, half, inside & (at_column + one < self.n))
+                    elif cutlass.const_expr(self.dtype.width == 16):
                         inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[at, words[half]], predicate=inside)
                     else:
                         inline_ptx(
@@ -80,3 +86,11 @@ class DirectEpilogue:
                             read_only_args=[at, words[half * 2], words[half * 2 + 1]],
                             predicate=inside,
                         )
+
+    def _store_column(self, at: Int64, i: int, words: cute.Tensor, half: int, predicate: Boolean) -> None:
+        """Store one of a pair of columns."""
+        size = self.dtype.width // 8
+        word = words[half] >> (16 * i) if size == 2 else words[half * 2 + i]
+        inline_ptx(
+            f"st.global.b{8 * size} [{{$r0}}], {{$r1}};", read_only_args=[at + i * size, word], predicate=predicate
+        )

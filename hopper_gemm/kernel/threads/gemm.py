@@ -71,7 +71,8 @@ class ThreadGemm(HopperGemm):
     def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
         if self.config.stores == "tma":
             return super()._epilogue(task, consumer, own)
-        return DirectEpilogue.of(task.place.in_group, task.output.c, self.config.share_n, self.out_dtype)
+        thread, c = task.place.in_group, task.output.c
+        return DirectEpilogue.of(thread, c, self.config.share_n, self.out_dtype, self.scattered)
 
     def _ring(self, storage) -> Ring:
         """Every copying warp arrives on a full barrier, beside the thread that announces the bytes of TMA loads."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from hopper_gemm.compiler.loader import load
+from hopper_gemm.compiler.padding import load_any
 from hopper_gemm.lab.counters.counting import Stage, point_of
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.arms import Launch, cublas_launch, kernel_launch
@@ -71,7 +71,7 @@ def _checked(point: Point, workload: Workload, store: Path | None) -> Launch:
         launch: Launch = cublas_launch
         launch(first)
     else:
-        launch = kernel_launch(load(point.config, point.problem, store))
+        launch = kernel_launch(load_any(point.config, point.problem, store))
         poison(first.ours)
         launch(first)
         found = check(first.ours, workload.reference, point.problem.k)

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.loader import LoadedKernel, compile_into
+from hopper_gemm.compiler.loader import LoadedKernel, compile_into, launcher_of
 from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -60,7 +60,7 @@ class RecordedBinary:
         if not self.object_file.is_file() or hashlib.sha256(self.object_file.read_bytes()).hexdigest() != self.digest:
             raise RecordedBinaryError(f"{self.object_file} is not the binary that was recorded; restore it from git")
         try:
-            return LoadedKernel.of(self.config, self.report, self.object_file)
+            return LoadedKernel.of(self.config, self.report, launcher_of(self.object_file))
         except Exception as error:  # whatever the DSL raises
             raise RecordedBinaryError(
                 f"{self.object_file} cannot be loaded with {DSL} {version(DSL)} ({type(error).__name__}); install the "

@@ -1,8 +1,8 @@
-"""Rules on a problem, and on a config and a problem together: alignment for TMA, split-K, staging, layouts, output."""
+"""Rules on a config and a problem together: split-K, staging, layouts, output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,25 +28,6 @@ def reachable(size: int) -> int:
     """
     step = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
     return -(-size // step) * step
-
-
-def _aligned(name: str) -> Callable[[GemmProblem], Iterator[str]]:
-    def mistakes(problem: GemmProblem) -> Iterator[str]:
-        value, step = getattr(problem, name), hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
-        if value != reachable(value) and (name == "n" or name in problem.layouts):
-            yield f"{name} must be a multiple of {step} but got {value}; pad it to {reachable(value)}"
-
-    return mistakes
-
-
-_PITCHES = "TMA requires pitches in multiples of 16 bytes"
-
-PROBLEM_RULES = (
-    Rule("m_aligned", f"{_PITCHES}: m is that of A where A is contiguous along m", _aligned("m")),
-    Rule("n_aligned", f"{_PITCHES}: n is that of C, and of B where B is contiguous along n", _aligned("n")),
-    Rule("k_aligned", f"{_PITCHES}: k is that of the operands contiguous along k", _aligned("k")),
-)
-"""The rules on problems."""
 
 
 def _parts_of_k(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
@@ -115,10 +96,17 @@ def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
         yield f"{problem.dtype} leaves in chunks of {columns} columns here and needs whole {least}; {fix}"
 
 
+def _copies(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
+    step = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
+    if kernel.loads != "tma" and problem.k % step:
+        yield f'loads "{kernel.loads}" copy {step} columns at once and k = {problem.k} ends within; take loads tma'
+
+
 PAIR_RULES = (
     Rule("split_k", "every split-K part needs a stage of its own", _parts_of_k),
     Rule("workspace", "split-K of a large output writes and reads more than it saves", _workspace),
     Rule("staging", "C is staged in slots that the tile itself has filled", _held),
+    Rule("loads", "a thread copies 16 bytes, and cannot fill a part of them with zeros", _copies),
     Rule("layouts", "TMA moves whole rows of the swizzle, which span the contiguous axis", _layouts),
     Rule("output", "the bytes of a chunk are fixed, and wgmma leaves its columns in groups of eight", _output),
     INVARIANCE_RULE,
@@ -127,13 +115,14 @@ PAIR_RULES = (
 
 
 def filled_up(problem: GemmProblem) -> GemmProblem:
-    """Return the problem as run on copies where TMA cannot reach its matrices, every size that must be a multiple of 8
-    filled up with zeros to the next. A problem that some config can run is returned unchanged.
+    """Return the problem with every side that gives rows out of TMA's reach filled up to a multiple of 8. A config
+    tuned for that problem serves this one. A problem within TMA's reach is returned unchanged.
 
     Example:
         >>> str(filled_up(GemmProblem(628, 89, 444)))
         '628x96x448'
     """
-    sides = {rule.name.removesuffix("_aligned") for rule in PROBLEM_RULES if rule.check(problem) is not None}
+    axes = dict(zip("abc", (*problem.layouts, "n"), strict=True))
+    sides = {axes[name] for name in problem.out_of_reach}
     filled: dict[str, Any] = {side: reachable(getattr(problem, side)) for side in sides}
     return replace(problem, **filled)

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopper_gemm.compiler.loader import IllegalConfigError, load
+from hopper_gemm.compiler.loader import IllegalConfigError
+from hopper_gemm.compiler.padding import load_any
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
@@ -216,15 +216,12 @@ class Bench:
         return self._scene
 
     def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
-        """The launched function: the kernel, or where TMA cannot reach the matrices what matmul does, copies and
-        all."""
+        """What is launched: the kernel, behind the padding of the operands that TMA cannot reach, as in matmul."""
         key = config, problem
         if key not in self._kernels:
             while len(self._kernels) >= KEPT:
                 del self._kernels[next(iter(self._kernels))]
-            filled = filled_up(problem)
-            kernel: Kernel = load(config, filled, self._store)
-            self._kernels[key] = kernel if filled == problem else _through_copies(config)
+            self._kernels[key] = load_any(config, problem, self._store)
         return self._kernels[key]
 
     def _baseline(self, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]) -> tuple[Chosen, Arm]:
@@ -359,12 +356,3 @@ def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, floa
     if found.ok and not same_bits(first.ours, again):
         found = replace(found, reason="a second run gave other bits")
     return found, seconds
-
-
-def _through_copies(config: GemmConfig) -> Kernel:
-    def kernel(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        from hopper_gemm import matmul
-
-        matmul(a, b.t(), out=out, config=config)  # a call with a config never falls back
-
-    return kernel

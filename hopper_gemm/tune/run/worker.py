@@ -20,7 +20,6 @@ from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.point import Point
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.measure.protocol import Outcome, seconds_of
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Job, Joined, LaunchCounter, Left, Request, Said, Task
@@ -347,7 +346,7 @@ def kernels_of(task: Task) -> list[KernelId | None]:
 
 @lru_cache(4096)
 def _kernel_of(point: Point, observer: str) -> KernelId:
-    return KernelId.of(point.config, filled_up(point.problem), observer)
+    return KernelId.of(point.config, point.problem, observer)
 
 
 def compiled_figures(point: Point, built: Built) -> dict[str, Any]:

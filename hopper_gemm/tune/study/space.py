@@ -12,7 +12,7 @@ from typing import Any
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import pair_reasons, problem_reasons, reasons
+from hopper_gemm.model.legality import pair_reasons, reasons
 from hopper_gemm.model.menu import promising
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
@@ -166,12 +166,11 @@ def begun_with(spec: SweepSpec) -> list[Kernel]:
 
 def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[Kernel, str]:
     """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
-    refused = [str(reason) for reason in problem_reasons(problem)]
     known = {config: why for grid in spec.known for config, why in _grid(spec, grid)}
     ruled = {}
     for config, why in {**known, **_refusals(spec)}.items():
         pair = [] if why else map(str, pair_reasons(config, problem))
-        ruled[config] = "; ".join([*why, *pair, *refused])
+        ruled[config] = "; ".join([*why, *pair])
     if spec.keep is None:
         return ruled
     kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep, known)

@@ -27,6 +27,8 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper
 
         * problem, config, label: as asked, the config with nothing left open, and in a line;
         * legal, reasons: whether it can run, and why not, one line each;
+        * padded, scattered: operands that a launch ahead of the kernel pads, by name; whether threads store C, whose
+          rows TMA cannot reach. Both where the matrices are contiguous;
         * stages_max, stage_bytes: stages that fit, bytes of one stage;
         * smem_bytes, smem_map: shared memory of a CTA, and its regions in order;
         * accumulators: accumulator registers of one consumer thread;
@@ -54,6 +56,8 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper
         "label": str(kernel),
         "legal": not found,
         "reasons": [str(reason) for reason in found],
+        "padded": list(problem.padded),
+        "scattered": "c" in problem.out_of_reach,
         "stages_max": stages_max(kernel),
         "stage_bytes": kernel.stage_bytes,
         "smem_bytes": kernel.smem_bytes,
@@ -86,8 +90,11 @@ def lines(found: dict[str, Any]) -> list[str]:
     useful = f"{found['wave_efficiency']:.1%} of them useful"
     split = found["registers"] or {}
     registers = f"{split.get('producer')} for the producer and {split.get('consumer')} for the consumers"
+    ways = [f"{' and '.join(map(str.upper, found['padded']))} padded by a launch ahead"] if found["padded"] else []
+    ways += ["C stored by threads"] if found["scattered"] else []
     return [
         f"{title}: legal",
+        *([f"  unaligned   {', '.join(ways)}"] if ways else []),
         f"  stages      up to {found['stages_max']} of {found['stage_bytes']} B, swizzle {found['swizzle_bytes']} B",
         f"  smem        {found['smem_bytes']} B = {regions}",
         f"  registers   {found['accumulators']} accumulators per consumer thread; {registers}, "

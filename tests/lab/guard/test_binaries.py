@@ -11,6 +11,7 @@ import pytest
 from hopper_gemm.compiler import loader
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
+from hopper_gemm.lab.guard import binaries
 from hopper_gemm.lab.guard.binaries import RecordedBinaryError, record_binary, recorded_binaries
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -86,7 +87,7 @@ def test_a_binary_that_this_version_of_the_dsl_cannot_load_is_refused_with_the_v
     def refuse(object_file):
         raise RuntimeError("missing symbol\nand much more")
 
-    monkeypatch.setattr(loader, "_launcher", refuse)
+    monkeypatch.setattr(binaries, "launcher_of", refuse)
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
     (binary,) = recorded_binaries(kept)
     used = re.escape(

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-import hopper_gemm
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import DATA, GemmProblem
@@ -66,7 +65,7 @@ class World:
         self.chosen = 0
         self.kernel = right
         self.loaded: list[GemmConfig] = []
-        monkeypatch.setattr(room, "load", self._load)
+        monkeypatch.setattr(room, "load_any", self._load)
         monkeypatch.setattr(room, "make_workload", self._workload)
         monkeypatch.setattr(room, "seconds_per_launch", self._seconds)
         monkeypatch.setattr(room, "Timer", lambda device: self)
@@ -401,18 +400,6 @@ def test_a_baseline_that_cannot_run_the_problem_is_a_status(world):
         world.bench().measure(point(against="mkl"), Burst(pairs=1))
 
 
-def test_where_tma_cannot_reach_the_matrices_what_is_measured_is_matmul(world, monkeypatch):
-    called = []
-    monkeypatch.setattr(
-        hopper_gemm, "matmul", lambda a, b, **how: called.append((a.shape, b.shape, how)), raising=False
-    )
-    config = GemmConfig(tile_m=64)
-    kernel = world.bench()._kernel(config, GemmProblem(3, 5, 7))
-    a, b, out = torch.zeros(3, 7), torch.zeros(5, 7), torch.zeros(3, 5)
-    kernel(a, b, out)
-    assert called == [((3, 7), (7, 5), {"out": out, "config": config})]
-
-
 # From end to end -----------------------------------------------------------------------------
 
 
@@ -445,7 +432,7 @@ def test_from_end_to_end_the_figures_are_those_of_the_launches_alone(world, monk
     monkeypatch.setattr(room, "SPACERS", {"touch": lambda sms: cuda.launch("spacer", 4e-6)})
     baseline = SimpleNamespace(candidates=lambda workload: [slow, fast])
     monkeypatch.setattr(room, "BASELINES", {"cublas": baseline})
-    monkeypatch.setattr(room, "load", lambda config, problem, store: kernel)
+    monkeypatch.setattr(room, "load_any", lambda config, problem, store: kernel)
     monkeypatch.setattr(room, "kernel_launch", lambda kernel: launch)
     monkeypatch.setattr(room, "checked_twice", lambda kernel, workload: (Correctness(0.0, 0, 0, None), 1e-5))
     figures = world.bench().measure(point(context=context), Burst(rest=0.001, pairs=4)).figures

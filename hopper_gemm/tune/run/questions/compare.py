@@ -12,7 +12,6 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import Pick, modelled, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
@@ -223,7 +222,7 @@ class Comparison(Recording):
             self._learn(row)
         rows = []
         for key in self._keys():
-            found = reasons(key.point.config, filled_up(key.point.problem))
+            found = reasons(key.point.config, key.point.problem)
             if found and key not in self._folder.rows:
                 rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
@@ -249,11 +248,10 @@ def _way_of(point: Point) -> str:
 
 
 def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
-    """Our config for a problem, or for what matmul makes of it where TMA cannot reach its matrices."""
-    filled = filled_up(problem)
+    """Our config for a problem."""
     if config == "auto":
-        return modelled(filled)
-    return find(among, filled, regime, context)
+        return modelled(problem)
+    return find(among, problem, regime, context)
 
 
 def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:

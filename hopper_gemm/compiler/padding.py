@@ -1,0 +1,173 @@
+"""A kernel with the launch before it that pads the operands TMA cannot reach."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.loader import LoadedKernel, load, load_binary
+from hopper_gemm.compiler.store import PaddingId
+from hopper_gemm.compiler.workspaces import PerStream
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import GemmProblem, padded_pitch
+
+if TYPE_CHECKING:
+    import torch
+
+VIEWS_MOST = 1024
+"""Most pairs of padded operands that a workspace keeps at hand."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How an operand lies in memory.
+
+    Args:
+        rows: contiguous ones.
+        size: elements of a row.
+        pitch: elements from row to row.
+        by_depth: True if a row runs along k.
+    """
+
+    rows: int
+    size: int
+    pitch: int
+    by_depth: bool
+
+    @staticmethod
+    def of(sides: Sequence[int], strides: Sequence[int], by_depth: bool) -> Rows:
+        """Those of a matrix (m or n, k), by its sizes and strides, read along k or along the other axis."""
+        down, along = (0, 1) if by_depth else (1, 0)
+        return Rows(sides[down], sides[along], strides[down], by_depth)
+
+    @property
+    def countable(self) -> bool:
+        """True if a launch can number its pieces of 16 bytes; matrices beyond 32 GB have more."""
+        return self.rows * (self.size // 8 + 1) < 2**31 - 2**20
+
+    @property
+    def elements(self) -> int:
+        """Elements of the padded operand, the ends of its rows included."""
+        return self.rows * int(padded_pitch(self.size))
+
+    def view(self, room: torch.Tensor) -> torch.Tensor:
+        """The padded operand (m or n, k) that begins with a workspace's first element."""
+        pitch = int(padded_pitch(self.size))
+        if self.by_depth:
+            return room.as_strided((self.rows, self.size), (pitch, 1))
+        return room.as_strided((self.size, self.rows), (1, pitch))
+
+
+@dataclass
+class PaddedOperands:
+    """Workspace of the padded operands of one stream.
+
+    Args:
+        room: int16.
+        views: of it, by what is padded and the type; None for an operand that is not.
+        lock: held from one launch to the next: another thread may launch on this stream.
+    """
+
+    room: torch.Tensor
+    views: dict[tuple[str, torch.dtype], tuple[torch.Tensor | None, torch.Tensor | None]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _made(device: int, sizes: tuple[int, ...], before: PaddedOperands | None) -> PaddedOperands:
+    import torch
+
+    return PaddedOperands(torch.empty(sizes[0], dtype=torch.int16, device=torch.device("cuda", device)))
+
+
+PADDED = PerStream(_made, lambda one, sizes: one.room.numel() >= sizes[0])
+"""The workspaces of this process, of at least this number of elements. Launches of one stream run in order, so that the
+next call overwrites what the last has multiplied."""
+
+
+@dataclass(frozen=True)
+class PaddedKernel:
+    """A launchable kernel whose operands are padded first, by one launch.
+
+    Args:
+        kernel: reads the padded operands, and in place those that are not.
+        pad: launcher of the padding.
+        a, b: how the operands to pad lie; None for one that is read in place.
+    """
+
+    kernel: LoadedKernel
+    pad: Any
+    a: Rows | None
+    b: Rows | None
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        """Launch both on torch's current stream, as :meth:`LoadedKernel.__call__`; operands lie as said, at any
+        address."""
+        elements, of_a, of_b = self._sizes
+        workspace = PADDED.get(out.get_device(), elements)
+        with workspace.lock:
+            left, right = workspace.views.get((self._key, a.dtype)) or self._views(workspace, a.dtype)
+            self.pad(workspace.room, a.data_ptr(), *of_a, b.data_ptr(), *of_b)
+            self.kernel(a if left is None else left, b if right is None else right, out)
+
+    @property
+    def config(self) -> Kernel:
+        """The resolved kernel."""
+        return self.kernel.config
+
+    @property
+    def report(self) -> CubinReport:
+        """The kernel's resources, without the padding's."""
+        return self.kernel.report
+
+    @cached_property
+    def _key(self) -> str:
+        """What the views depend on; a text keeps its hash."""
+        return f"{self.a} {self.b}"
+
+    @cached_property
+    def _sizes(self) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
+        """Elements of the workspace; pitch, rows and size of A and of B, as the launcher takes them."""
+        both = [(0, 0, 1) if one is None else (one.pitch, one.rows, one.size) for one in (self.a, self.b)]
+        return sum(one.elements for one in (self.a, self.b) if one), both[0], both[1]
+
+    def _views(self, workspace: PaddedOperands, dtype: torch.dtype) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The padded operands in a workspace, A before B."""
+        if len(workspace.views) >= VIEWS_MOST:
+            workspace.views.clear()
+        room = workspace.room.view(dtype)
+        a = None if self.a is None else self.a.view(room)
+        b = None if self.b is None else self.b.view(room[self.a.elements if self.a else 0 :])
+        workspace.views[self._key, dtype] = a, b
+        return a, b
+
+
+def load_padded(kernel: LoadedKernel, a: Rows | None, b: Rows | None, store: Path | None = None) -> PaddedKernel:
+    """A kernel behind the padding of its operands; arguments as of :class:`PaddedKernel` and :func:`load_any`."""
+    return PaddedKernel(kernel, load_binary(PaddingId(), store)[1], a, b)
+
+
+def load_any(config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> LoadedKernel | PaddedKernel:
+    """A kernel for a config and a problem of contiguous matrices, whether or not TMA reaches them.
+
+    Args:
+        config, problem, store: as for :func:`hopper_gemm.compiler.loader.load`, which raises the same.
+    """
+    return behind_padding(load(config, problem, store), problem, store)
+
+
+def behind_padding(
+    kernel: LoadedKernel, problem: GemmProblem, store: Path | None = None
+) -> LoadedKernel | PaddedKernel:
+    """The kernel of a problem of contiguous matrices, behind the padding of those operands that TMA cannot reach."""
+    pads = dict[str, Rows | None]()
+    for name, side, axis in zip("ab", (problem.m, problem.n), problem.layouts, strict=True):
+        along = axis == "k"
+        strides = (problem.k, 1) if along else (1, side)
+        pads[name] = Rows.of((side, problem.k), strides, along) if name in problem.out_of_reach else None
+    return load_padded(kernel, **pads, store=store) if any(pads.values()) else kernel
