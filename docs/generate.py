@@ -34,6 +34,7 @@ from hopper_gemm.model.config import PARAMETERS as PLAIN
 from hopper_gemm.model.config import Parameter
 from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.roofline import waves
+from hopper_gemm.model.rules.finish import FINISH_RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES, filled_up
 from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.verdict import Measured, class_of, components_of, coverage, paired_verdict, published
@@ -170,6 +171,7 @@ def tier(one: Parameter) -> str:
 def rules() -> str:
     """The legality rules: name and reason, by what each is about."""
     parts = [("config", RULES), ("config and problem", PAIR_RULES), ("problem", PROBLEM_RULES)]
+    parts.append(("config, problem and finish", FINISH_RULES))
     parts.append(("config of the study", LADDER_RULES))
     rows = [(f"`{rule.name}`", about, one_line(rule.why)) for about, found in parts for rule in found]
     return table(("rule", "about", "why"), rows)

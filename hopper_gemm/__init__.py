@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -17,21 +18,25 @@ if TYPE_CHECKING:
     from hopper_gemm.serve import inductor
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.kernels import batch_invariant, chained
+    from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
     from hopper_gemm.serve.prebuild import prebuild
     from hopper_gemm.serve.warmup import warmup
 
 __all__ = [
+    "Finish",
     "GemmConfig",
     "GemmProblem",
     "batch_invariant",
     "chained",
     "fallback",
     "inductor",
+    "linear",
     "matmul",
     "patch",
     "prebuild",
+    "swiglu",
     "use_table",
     "warmup",
 ]
@@ -41,9 +46,11 @@ _SERVED = {
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
     "inductor": "hopper_gemm.serve.inductor",
+    "linear": "hopper_gemm.serve.linear",
     "matmul": "hopper_gemm.serve.matmul",
     "patch": "hopper_gemm.serve.patch",
     "prebuild": "hopper_gemm.serve.prebuild",
+    "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",
     "warmup": "hopper_gemm.serve.warmup",
 }

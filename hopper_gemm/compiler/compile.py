@@ -15,8 +15,12 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from hopper_gemm.compiler.store import FUNCTION
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.model import hopper
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
+
+FINISHED = "hopper_gemm.kernel.finished:FinishedGemm"
+"""The class that builds a kernel with a finish."""
 
 ALIGN_ELEMENTS = 8
 TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}
@@ -30,7 +34,9 @@ class Compiled:
     cubin: bytes
 
 
-def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "") -> Compiled:
+def compile_kernel(
+    kernel: Kernel, dtype: str, layouts: str = "kk", observer: str = "", finish: Finish | None = None
+) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open.
 
     Args:
@@ -39,6 +45,8 @@ def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: st
         layouts: the contiguous axis of A, then of B.
         observer: class of an observer that writes into one more argument, as module:name; see
             :class:`hopper_gemm.kernel.observer.Observer`.
+        finish: what the epilogue does before it rounds; the launcher then takes three more arguments, None for each
+            that the finish lacks: see :class:`hopper_gemm.kernel.finished.FinishedGemm`.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
@@ -46,11 +54,7 @@ def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: st
     element, out = (TYPES[name] for name in types_of(dtype))
     m, n = cute.sym_int(), cute.sym_int(divisibility=ALIGN_ELEMENTS)
     k = cute.sym_int(divisibility=ALIGN_ELEMENTS if "k" in layouts else 1)
-
-    def matrix(dtype, rows, columns, by_rows=False):
-        pitch = cute.sym_int64(divisibility=hopper.TMA_ALIGN_BYTES * 8 // dtype.width)
-        strides = (1, pitch) if by_rows else (pitch, 1)
-        return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
+    gated = finish is not None and finish.gated
 
     sums, words, readings = None, None, None
     if kernel.has_workspace:
@@ -61,12 +65,20 @@ def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: st
         strides = (shape[1] * shape[2], shape[2], 1)
         readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
 
+    if finish is None:
+        built, added = _named(kernel.builder)(kernel, element, layouts, out, seen), []
+    else:
+        bias = make_fake_tensor(element, (n,), (1,), assumed_align=hopper.TMA_ALIGN_BYTES) if finish.bias else None
+        residual = _matrix(out, m, n) if finish.residual else None
+        built = _named(FINISHED)(kernel, element, layouts, out, finish)
+        added = [bias, residual, Float32(1.0) if finish.scale else None]
+
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
-            _named(kernel.builder)(kernel, element, layouts, out, seen),
-            matrix(element, m, k, layouts[0] != "k"),
-            matrix(element, n, k, layouts[1] != "k"),
-            matrix(out, m, n),
+            built,
+            _matrix(element, m, k, layouts[0] != "k"),
+            _matrix(element, cute.sym_int(divisibility=2 * ALIGN_ELEMENTS) if gated else n, k, layouts[1] != "k"),
+            _matrix(out, m, n),
             Int32(0),
             Int32(0),
             Int32(0),
@@ -75,11 +87,19 @@ def compile_kernel(kernel: Kernel, dtype: str, layouts: str = "kk", observer: st
             sums,
             words,
             readings,
+            *added,
             options=f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}",
         )
         path = Path(scratch) / "kernel.o"
         launcher.export_to_c(object_file_path=str(path), function_name=FUNCTION)
         return Compiled(path.read_bytes(), launcher.__cubin__)
+
+
+def _matrix(dtype: Any, rows: Any, columns: Any, by_rows: bool = False) -> Any:
+    """A matrix of open sizes and pitch, contiguous along its columns, or ``by_rows`` along its rows."""
+    pitch = cute.sym_int64(divisibility=hopper.TMA_ALIGN_BYTES * 8 // dtype.width)
+    strides = (1, pitch) if by_rows else (pitch, 1)
+    return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
 
 def _named(name: str) -> Any:

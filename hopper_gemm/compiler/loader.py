@@ -16,6 +16,7 @@ from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import FUNCTION, KernelId, KernelStore, default_store
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
@@ -68,7 +69,7 @@ class LoadedKernel:
         return LoadedKernel(config, report, _launcher(object_file), clusters)
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None, *added: Any
     ) -> None:
         """Launch on torch's current stream; nothing is checked and nothing is waited for.
 
@@ -78,12 +79,13 @@ class LoadedKernel:
             out: (m, n), n contiguous; written whole.
             readings: output of an observed kernel, None for others: contiguous int32 of the shape
                 (:meth:`ctas`, roles, words), zero; see :class:`hopper_gemm.kernel.observer.Observer`.
+            added: of a kernel with a finish its bias, residual and scale, None for each that the finish lacks.
         """
         sums = words = None
         if self._meets:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
-        self.launcher(a, b, out, *self.order, sums, words, readings)
+        self.launcher(a, b, out, *self.order, sums, words, readings, *added)
 
     @cached_property
     def _meets(self) -> bool:
@@ -128,13 +130,19 @@ def compile_into(store: KernelStore, kernel: KernelId) -> CubinReport:
     if report is None:
         from hopper_gemm.compiler.compile import compile_kernel
 
-        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.observer)
+        compiled = compile_kernel(kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
 
 
-def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, observer: str = "") -> LoadedKernel:
+def load(
+    config: GemmConfig,
+    problem: GemmProblem,
+    store: Path | None = None,
+    observer: str = "",
+    finish: Finish | None = None,
+) -> LoadedKernel:
     """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second).
 
     Args:
@@ -142,17 +150,18 @@ def load(config: GemmConfig, problem: GemmProblem, store: Path | None = None, ob
         problem: only its type and layouts matter to the binary; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder, before those of the package.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
+        finish: what the epilogue does before it rounds; the kernel's call then takes what is added too.
 
     Returns:
         The kernel, loaded for the current device.
 
     Raises:
-        IllegalConfigError: some rule refuses the config or the problem.
+        IllegalConfigError: some rule refuses the config, the problem or the finish.
     """
-    found = reasons(config, problem)
+    found = reasons(config, problem, finish)
     if found:
         raise IllegalConfigError("; ".join(map(str, found)))
-    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, observer)
+    kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem, observer, finish)
     object_file = kernels.object_file(kernel)
     with LOADING:
         if store is None and kernels.report(kernel) is None and (ready := shipped(kernel)) is not None:

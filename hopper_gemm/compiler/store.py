@@ -33,6 +33,7 @@ from pathlib import Path
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import replace_file
@@ -43,6 +44,7 @@ SOURCES = (
     "kernel/**/*.py",
     "model/config.py",
     "model/kernel.py",
+    "model/finish.py",
     "model/hopper.py",
     "model/problem.py",
     "compiler/compile.py",
@@ -70,18 +72,19 @@ class Usage:
 
 @dataclass(frozen=True)
 class KernelId:
-    """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, and the observer, if any, as
-    module:name."""
+    """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, the observer, if any, as
+    module:name, and the finish, if any."""
 
     config: Kernel
     dtype: str
     layouts: str
     observer: str = ""
+    finish: Finish | None = None
 
     @staticmethod
-    def of(config: GemmConfig, problem: GemmProblem, observer: str = "") -> KernelId:
+    def of(config: GemmConfig, problem: GemmProblem, observer: str = "", finish: Finish | None = None) -> KernelId:
         """The binary that serves a config on a problem; configs that differ only at launch share it."""
-        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer)
+        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish)
 
     @property
     def digest(self) -> str:

@@ -244,8 +244,7 @@ class Epilogue:
         """
         rows, columns, row, column = region.rows, region.columns, region.row, region.column
         chunks = rows * columns
-        size = cute.size(accumulators) // chunks
-        flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))
+        flat = self.chunked(accumulators, columns, rows)
         if cutlass.const_expr(self.held > 0):
             self.sync()
         elif cutlass.const_expr(not self.early):
@@ -259,7 +258,7 @@ class Epilogue:
                 self.sync()
         else:
             parts, slots = reduction.parts, slots_of(chunks, reduction.parts)
-            own = own_chunks(accumulators, size, parts, reduction.rank)
+            own = own_chunks(accumulators, cute.size(flat, mode=[0]), parts, reduction.rank)
             for slot in cutlass.range_constexpr(slots):
                 chunk = reduction.rank + slot * parts
                 if chunk < chunks:
@@ -282,7 +281,7 @@ class Epilogue:
         """Store chunk ``number`` of ``chunks`` to its place in the output: (row + i, column + at)."""
         slot = self._slot(number, first)
         packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
-        packed.store(values.load().to(self.registers.element_type))
+        packed.store(self.finished(values, row + i, column, at).to(self.registers.element_type))
         cute.copy(self.copy, packed, self.registers[None, None, None, slot])
         cute.arch.fence_proxy("async.shared", space="cta")
         if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
@@ -301,6 +300,15 @@ class Epilogue:
         if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
             self.wait_reads(0)
             self.sync()
+
+    def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
+        """The accumulators chunk by chunk: (values of a chunk, columns, rows)."""
+        size = cute.size(accumulators) // (rows * columns)
+        return cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))
+
+    def finished(self, values: cute.Tensor, row: Int32, column: Int32, at: int):
+        """The values of the chunk at (row, column + at) before they are rounded; here the accumulators."""
+        return values.load()
 
     def _slot(self, number: int, first: Int32 | None) -> int | tuple[int, Int32]:
         """The buffer of a chunk: its number, or its place in a slot of the ring and the slot."""

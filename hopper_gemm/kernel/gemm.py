@@ -97,6 +97,7 @@ class HopperGemm:
         self.chunks = Chunks(config, out_dtype)
         self.cluster = (config.cluster_m, config.cluster_n)
         self.parts = config.split_k if config.parts_meet else 1
+        self.out_n = config.tile_n
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
         depth, alternate = (config.tile_k, config.stages), config.multicast == "alternate"
         self.a = Operand(dtype, config.tile_m, config.share_m, *depth, config.cluster_n, alternate, by_rows[0])
@@ -139,7 +140,7 @@ class HopperGemm:
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
         operands, output = self._operands(a, b), self._output(c)
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
-        tiles_n = cute.ceil_div(cute.size(c, mode=[1]), config.tile_n * config.cluster_n)
+        tiles_n = cute.ceil_div(cute.size(c, mode=[1]), self.out_n * config.cluster_n)
         order = along_m, swizzle, serpentine
         parts = config.work_items, config.part_order == "part"
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
@@ -287,7 +288,7 @@ class HopperGemm:
         epilogue = self._epilogue(task, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
         loop = self._mainloop(task, share, epilogue)
         parts = self.sums(config, scheduler, consumer, task.memory.a.iterator)
-        rows, columns = config.share_m // hopper.WGMMA_M, config.share_n // self.chunks.n
+        rows, columns = config.share_m // hopper.WGMMA_M, config.share_n * self.out_n // config.tile_n // self.chunks.n
         self._await_launch()
 
         state = self._state(phase=0)
@@ -309,8 +310,8 @@ class HopperGemm:
             state, seen = tile_loop.multiply_tile(state, item.k_count, turn, seen)
             seen = seen.at("fed")
             row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
-            column = tile_n * (config.tile_n // self.chunks.n) + consumer_n * columns
-            self._store(loop, state, item, parts, Region(rows, columns, row, column))
+            column = tile_n * (self.out_n // self.chunks.n) + consumer_n * columns
+            self._store(tile_loop, state, item, parts, Region(rows, columns, row, column))
             seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
                 state = state.advance(scheduler.k_tiles)

@@ -86,12 +86,16 @@ class OperandLoad:
             for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):
                 cute.copy(
                     self.atom,
-                    self.source[None, (tile * self.slices + part, k_tile * self.boxes + box)],
+                    self.source[None, self.at(tile, part, k_tile * self.boxes + box)],
                     self.shared[None, (part, box, stage)],
                     tma_bar_ptr=full,
                     mcast_mask=self.mask,
                     **self.options,
                 )
+
+    def at(self, tile: Int32, part: Int32 | int, depth: Int32) -> tuple:
+        """Place in the source, in boxes, of a slice of a tile."""
+        return tile * self.slices + part, depth
 
     @property
     def options(self) -> dict[str, Any]:
@@ -147,6 +151,8 @@ class Operand:
     sharers: int
     turns: bool
     by_rows: bool
+
+    loading = OperandLoad
 
     @property
     def span(self) -> int:
@@ -205,4 +211,4 @@ class Operand:
         first = rank * count if self.loaders > 1 else 0
         turn = (rank, self.sharers) if self.turns and self.sharers > 1 else None
         boxes = self.tile_k // box[1]
-        return OperandLoad(atom, parts, global_parts, self.slices, boxes, first, count, turn, mask)
+        return self.loading(atom, parts, global_parts, self.slices, boxes, first, count, turn, mask)

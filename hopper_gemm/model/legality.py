@@ -14,8 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.finish import FINISH_RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES, PROBLEM_RULES
 from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES
@@ -50,12 +52,13 @@ def rules_on(kernel: Kernel) -> tuple[Rule, ...]:
     return (*RULES, *_MORE.get(type(kernel), ()))
 
 
-def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reason]:
+def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Finish | None = None) -> list[Reason]:
     """Every reason why the config cannot run the problem; empty means that it can.
 
     Args:
         config: any config; ``"max"`` and ``"auto"`` are resolved first.
         problem: the problem, or None to check the config alone.
+        finish: of the product; with a problem only.
 
     Example:
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
@@ -71,12 +74,14 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None) -> list[Reas
             sound = sound and rule.name not in _SHARES
     if problem is None:
         return found
-    return [*found, *(pair_reasons(kernel, problem) if sound else ()), *problem_reasons(problem)]
+    together = pair_reasons(kernel, problem, finish) if sound else ()
+    return [*found, *together, *problem_reasons(problem)]
 
 
-def pair_reasons(kernel: Kernel, problem: GemmProblem) -> list[Reason]:
+def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Reason]:
     """Every reason why a kernel that is legal by itself cannot run a problem that some kernel can."""
-    return _broken(PAIR_RULES, kernel, problem)
+    found = _broken(PAIR_RULES, kernel, problem)
+    return found if finish is None else [*found, *_broken(FINISH_RULES, kernel, problem, finish)]
 
 
 def problem_reasons(problem: GemmProblem) -> list[Reason]:
@@ -95,6 +100,6 @@ _NEED_SOUND_SHARES = frozenset(
 """Rules whose figures mean nothing if the tile cannot be divided among the consumers; skipped then."""
 
 
-def is_legal(config: GemmConfig, problem: GemmProblem | None = None) -> bool:
+def is_legal(config: GemmConfig, problem: GemmProblem | None = None, finish: Finish | None = None) -> bool:
     """Return True if :func:`reasons` finds none."""
-    return not reasons(config, problem)
+    return not reasons(config, problem, finish)

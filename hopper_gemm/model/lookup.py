@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import (
@@ -116,7 +117,12 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
 
 
 def find(
-    among: Sequence[Table], problem: GemmProblem, regime: str = "burst", context: str = "isolated", chip: Chip = SXM
+    among: Sequence[Table],
+    problem: GemmProblem,
+    regime: str = "burst",
+    context: str = "isolated",
+    chip: Chip = SXM,
+    finish: Finish | None = None,
 ) -> Pick:
     """The config to run where none is named: the first table's entry for the exact problem, else the model's choice.
 
@@ -131,10 +137,11 @@ def find(
         regime: burst or steady.
         context: isolated or chained.
         chip: the GPU for which the model chooses.
+        finish: only configs that the rules allow with it.
     """
-    found = [(table, best_entry(table.serving, problem, regime, context)) for table in among]
+    found = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in among]
     ranked = [((entry.context != context, entry.study == WARMUP), entry, table) for table, entry in found if entry]
     if not ranked:
-        return modelled(problem, chip)
+        return modelled(problem, chip, finish)
     _, entry, table = min(ranked, key=lambda one: one[0])
     return served(entry, problem, regime, context, table.path)

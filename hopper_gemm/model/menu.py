@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import pair_reasons
+from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, parts_meet
-from hopper_gemm.model.rules.invariance import forward, parts_of
+from hopper_gemm.model.rules.invariance import STEEP, forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8
@@ -33,6 +35,9 @@ on shorter problems it cost 0.6 to 2 %."""
 ABREAST = 4
 """Swizzle where the tiles of a split-K part follow one another: sixteen neighbours share a GPC, and a patch of 4 x 4
 reads the fewest panels. At 1024x1024x16384 it was 1 % faster than a swizzle of eight (docs/neighbours.md)."""
+
+MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
+"""tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
 
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
@@ -59,9 +64,18 @@ def suited(dtype: str, layouts: str) -> list[Kernel]:
 
 @cache
 def menu(invariant: bool = False) -> tuple[Kernel, ...]:
-    """The kernels with all their ways to launch; for batch-invariant problems as they read k forward."""
-    ways = [way for kernel in binaries() for way in launches(kernel)]
-    return tuple(dict.fromkeys(map(forward, ways)) if invariant else ways)
+    """The kernels with all their ways to launch; for batch-invariant problems as they read k forward, with more kernels
+    for each number of parts that such problems are cut into."""
+    kernels = binaries()
+    if invariant:
+        ahead = list(dict.fromkeys(map(forward, binaries())))
+        apart = [kernel.but(split_k=parts) for kernel in ahead if kernel.split_k > 1 for parts in STEEP]
+        meeting = [
+            resolve(GemmConfig(tile_m=tile_m, tile_n=tile_n, swap_ab=swap_ab, split_k=parts, epi_n=16, stagger=0))
+            for (tile_m, tile_n), swap_ab, parts in product(MEETING, (False, True), STEEP)
+        ]
+        kernels = tuple(dict.fromkeys([*ahead, *filter(is_legal, [*apart, *meeting])]))
+    return tuple(way for kernel in kernels for way in launches(kernel))
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -73,25 +87,33 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     )
 
 
-def choose(problem: GemmProblem, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM) -> Kernel:
+def choose(
+    problem: GemmProblem,
+    more: Iterable[Kernel] = (),
+    chip: hopper.Chip = hopper.SXM,
+    finish: Finish | None = None,
+) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
     Args:
         problem: what is multiplied.
         more: kernels to choose from as well.
         chip: the GPU.
+        finish: of the product.
 
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    parts = parts_of(problem.n, problem.k) if problem.batch_invariant else 1
-    last = GemmConfig(tile_m=128, tile_n=64, split_k=parts) if parts > 1 else GemmConfig()
-    return next(iter(choices(problem, 1, more, chip)), resolve(last))
+    return next(iter(choices(problem, 1, more, chip, finish)), resolve(GemmConfig()))
 
 
 def choices(
-    problem: GemmProblem, count: int, more: Iterable[Kernel] = (), chip: hopper.Chip = hopper.SXM
+    problem: GemmProblem,
+    count: int,
+    more: Iterable[Kernel] = (),
+    chip: hopper.Chip = hopper.SXM,
+    finish: Finish | None = None,
 ) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
     arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
@@ -105,7 +127,7 @@ def choices(
         if least <= shortest or not found:
             kind = dynamic, paced
             offered = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(chip, invariant)[kind]
-            found = _best(offered, problem, count, chip, found)
+            found = _best(offered, problem, count, chip, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
 
@@ -139,6 +161,7 @@ def _best(
     count: int,
     chip: hopper.Chip,
     found: list[Ranked],
+    finish: Finish | None,
 ) -> list[Ranked]:
     """The best binaries of those offered and those found before. Kernels whose lower bound is above the last of these
     are not predicted."""
@@ -147,9 +170,11 @@ def _best(
     for least, number, ways in order:
         if len(found) == count and least * PACED > found[-1][0]:
             break
-        able = [way for way in ways if not pair_reasons(way, problem) and parts_meet(way, problem, chip)]
+        able = [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, chip)]
         if able:
-            seconds, place = min((predict(kernel, problem, chip).seconds, at) for at, kernel in enumerate(able))
+            seconds, place = min(
+                (predict(kernel, problem, chip, finish=finish).seconds, at) for at, kernel in enumerate(able)
+            )
             kernel = able[place]
             found = sorted([*found, (seconds * (PACED if kernel.pace else 1.0), number, kernel)])[:count]
     return found

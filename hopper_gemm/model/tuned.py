@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
@@ -275,13 +276,16 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
     return modelled(problem) if entry is None else served(entry, problem, regime, context)
 
 
-def best_entry(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str) -> TunedEntry | None:
-    """The best entry of this very problem whose config the rules allow; None without one. An entry of the same context
-    is preferred to one of a search, and that to one of the same regime. A batch-invariant problem also takes an entry
-    of the same problem tuned without that condition, if the entry's config meets it once it reads k forward."""
+def best_entry(
+    entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str, finish: Finish | None = None
+) -> TunedEntry | None:
+    """The best entry of this very problem whose config the rules allow, with the finish if there is one; None without
+    an entry. An entry of the same context is preferred to one of a search, and that to one of the same regime. A
+    batch-invariant problem also takes an entry of the same problem tuned without that condition, if the entry's config
+    meets it once it reads k forward."""
     same = (problem, replace(problem, batch_invariant=False))
     return min(
-        (entry for entry in entries if entry.problem in same and is_legal(_as_run(entry, problem), problem)),
+        (entry for entry in entries if entry.problem in same and is_legal(_as_run(entry, problem), problem, finish)),
         key=lambda entry: (entry.context != context, entry.study == WARMUP, entry.regime != regime, -entry.speedup),
         default=None,
     )
@@ -305,9 +309,9 @@ def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, t
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(problem: GemmProblem, chip: Chip = SXM) -> Pick:
+def modelled(problem: GemmProblem, chip: Chip = SXM, finish: Finish | None = None) -> Pick:
     """The model's choice from the menu for a GPU, as if the problem were untuned."""
-    return Pick(choose(problem, chip=chip), "model")
+    return Pick(choose(problem, chip=chip, finish=finish), "model")
 
 
 def without_pdl(config: Kernel) -> Kernel:

@@ -53,13 +53,25 @@ def check_fit(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dt
         _check_out(out, a, b, out_dtype)
 
 
-def refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
-    """Refuse what is no tensor, and what is no config."""
-    for name, one in (("a", a), ("b", b), ("out", out)):
-        if not isinstance(one, torch.Tensor) and (one is not None or name != "out"):
+def refuse_others(**tensors: Any) -> None:
+    """Refuse what is no tensor.
+
+    Args:
+        tensors: by name; each may be None but the first two.
+
+    Raises:
+        TypeError: the first that is refused, with the fix.
+    """
+    for number, (name, one) in enumerate(tensors.items()):
+        if not isinstance(one, torch.Tensor) and (one is not None or number < 2):
             kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
             fix = "give one" if one is None else "convert it with torch.as_tensor"
             raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {fix}")
+
+
+def refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
+    """Refuse what is no tensor, and what is no config."""
+    refuse_others(a=a, b=b, out=out)
     if not isinstance(config, GemmConfig | None):
         raise TypeError(
             f"config must be a hopper_gemm.GemmConfig or None but is a {type(config).__name__}; "

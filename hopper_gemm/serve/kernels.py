@@ -13,13 +13,14 @@ import torch
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import CLUSTER_SIZES, COMPUTE_CAPABILITY, SXM, Chip
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES, Pick, slug
 
-_loaded: dict[tuple[GemmConfig, GemmProblem, int], LoadedKernel] = {}
+_loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None], LoadedKernel] = {}
 """Loaded kernels. Their machine code is never unloaded, also when they are forgotten here: a captured graph launches
 its kernel as long as the graph exists."""
 
@@ -77,19 +78,22 @@ def batch_invariant() -> Iterator[None]:
         MODE.batch_invariant = before
 
 
-def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = None) -> LoadedKernel:
+def kernel_for(
+    problem: GemmProblem, device: int, config: GemmConfig | None = None, finish: Finish | None = None
+) -> LoadedKernel:
     """The kernel for a problem in this thread's context, loaded for the current device.
 
     Args:
         problem: what is multiplied.
         device: index of the current device.
         config: how to run it; by default :func:`default_config`.
+        finish: what the epilogue does before it rounds.
 
     Raises:
-        IllegalConfigError: the config cannot run the problem.
+        IllegalConfigError: the config cannot run the problem, or with this finish.
     """
-    config = config or default_config(problem, device)
-    key = config, problem, device
+    config = config or default_config(problem, device, finish)
+    key = config, problem, device, finish
     found = _loaded.get(key)
     if found is None:
         with LOADING:
@@ -97,19 +101,20 @@ def kernel_for(problem: GemmProblem, device: int, config: GemmConfig | None = No
             if found is None:
                 if len(_loaded) >= _LOADED_MOST:
                     _loaded.clear()
-                found = _loaded[key] = load(config, problem)
+                found = _loaded[key] = load(config, problem, finish=finish)
     return found
 
 
-def default_config(problem: GemmProblem, device: int = 0) -> Kernel:
+def default_config(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Kernel:
     """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
-    :func:`hopper_gemm.use_table`, else the analytic model's choice."""
-    return pick_for(problem, device).config
+    :func:`hopper_gemm.use_table`, else the analytic model's choice. With a finish the same, if the rules allow that;
+    else the model's choice among the configs that they do allow."""
+    return pick_for(problem, device, finish).config
 
 
-def pick_for(problem: GemmProblem, device: int = 0) -> Pick:
+def pick_for(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Pick:
     """:func:`default_config`, and where it comes from."""
-    return _picked(problem, MODE.context, device, CHANGES.count)
+    return _picked(problem, MODE.context, device, CHANGES.count, finish)
 
 
 def tables_for(device: int = 0) -> tuple[Table, ...]:
@@ -118,10 +123,10 @@ def tables_for(device: int = 0) -> tuple[Table, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _picked(problem: GemmProblem, context: str, device: int, changes: int) -> Pick:
+def _picked(problem: GemmProblem, context: str, device: int, changes: int, finish: Finish | None) -> Pick:
     """The pick for a problem; cached until the tables change."""
     kind = _kind(device)
-    found = find(_tables(kind, changes), problem, context=context, chip=chip_of(device))
+    found = find(_tables(kind, changes), problem, context=context, chip=chip_of(device), finish=finish)
     if found.entry is not None and kind not in (None, found.entry.kind):
         _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
     return found

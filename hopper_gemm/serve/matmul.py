@@ -175,7 +175,7 @@ def _first(
     key: Any,
 ) -> torch.Tensor:
     """A call that is not known: check everything, multiply, and record the launch for later calls unless it copies."""
-    if _traced(a, b) or _cast(a, b):
+    if traced(a, b) or cast(a, b):
         return _operator(a, b, out, out_dtype, config, batch_invariant)
     remembered = _known
     refuse_foreign(a, b, out, config)
@@ -199,7 +199,7 @@ def _first(
         return _staged(a, b, out, dtype, config, batch_invariant)
     problem, index = _problem(a, b, dtype, batch_invariant), a.get_device()
     product = torch.empty(m, n, device=a.device, dtype=dtype) if out is None else out
-    with torch.cuda.device(index), _loading_allowed():
+    with torch.cuda.device(index), loading_allowed():
         may = POLICY.fallback == "faster" and config is None and not batch_invariant
         faster = may and torch_is_faster(pick_for(problem, index))
         kernel = launch_torch if faster else kernel_for(problem, index, config)
@@ -222,15 +222,15 @@ def _operator(
 ) -> torch.Tensor:
     """The product as an operator of torch's, for autograd and for tracing. What is traced falls back by its type alone:
     which device it will run on is not known."""
-    if _traced(a, b):
+    if traced(a, b):
         known = a.dtype in DTYPES or (fallback or POLICY.fallback) == "never" or batch_invariant or config is not None
-        falls_back = not known and a.dtype == b.dtype and not _cast(a, b)
+        falls_back = not known and a.dtype == b.dtype and not cast(a, b)
     else:
         refuse_foreign(a, b, out, config)
         falls_back = _falls_back(a, b, out, config is not None or batch_invariant)
     if config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
-    if falls_back and not _cast(a, b):
+    if falls_back and not cast(a, b):
         check_fit(a, b, out, out_dtype)
     if out is None:
         return torch_mm(a, b, None, out_dtype) if falls_back else mm(a, b, out_dtype, batch_invariant)
@@ -255,7 +255,7 @@ def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, ours
         UnsupportedError: the kernel cannot, and torch.mm may not.
     """
     try:
-        if _cast(a, b):
+        if cast(a, b):
             check_device(a.device)
         else:
             check_supported(a, b, out)
@@ -266,12 +266,12 @@ def _falls_back(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, ours
     return False
 
 
-def _traced(*tensors: Any) -> bool:
+def traced(*tensors: Any) -> bool:
     """Return True if a call is being traced, for torch.compile or torch.export or by fake tensors alone."""
     return is_compiling() or any(isinstance(one, FakeTensor) for one in tensors)
 
 
-def _cast(*operands: Any) -> bool:
+def cast(*operands: Any) -> bool:
     """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
     return any(
         isinstance(one, torch.Tensor)
@@ -302,7 +302,7 @@ def _staged(
 
 
 @contextmanager
-def _loading_allowed() -> Iterator[None]:
+def loading_allowed() -> Iterator[None]:
     """While a stream of this thread is captured, permit what loading a kernel needs and captures forbid by default,
     such as allocating memory; none of it is part of the graph."""
     if not torch.cuda.is_current_stream_capturing():

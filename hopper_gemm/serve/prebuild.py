@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
@@ -35,7 +37,7 @@ class Prebuilt:
 
 
 def prebuild(
-    problems: Iterable[GemmProblem | tuple[int, int, int]] = (),
+    problems: Iterable[GemmProblem | tuple[int, int, int] | tuple[GemmProblem, Finish]] = (),
     *,
     menu: Iterable[tuple[str, str]] = (),
     context: str = "isolated",
@@ -54,6 +56,8 @@ def prebuild(
     Args:
         problems: :class:`hopper_gemm.GemmProblem`, batch-invariant ones included, or (m, n, k) of bf16 operands, both
             contiguous along k.
+            With a finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
+            ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
         menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
             most.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
@@ -74,11 +78,20 @@ def prebuild(
     if context not in CONTEXTS:
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     among = tables(None if gpu is None else slug(gpu))
-    asked = [filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)) for one in problems]
-    configs = {one: find(among, one, context=context, chip=chip).config for one in dict.fromkeys(asked)}
-    served = [KernelId.of(config, one) for one, config in configs.items()]
+    asked = [_with_finish(one) for one in problems]
+    served = [
+        KernelId.of(find(among, one, context=context, chip=chip, finish=finish).config, one, finish=finish)
+        for one, finish in dict.fromkeys(asked)
+    ]
     whole = [KernelId.of(one, GemmProblem(8, 8, 8, *types)) for types in menu for one in suited(*types)]
     return build(list(dict.fromkeys([*served, *whole])), store, workers, watch)
+
+
+def _with_finish(one: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
+    """A problem within TMA's reach, and its finish, of what :func:`prebuild` takes."""
+    if isinstance(one, tuple) and len(one) == 2:
+        return one
+    return filled_up(one if isinstance(one, GemmProblem) else GemmProblem(*one)), None
 
 
 def build(

@@ -49,7 +49,7 @@ def kernels_of(items: Iterable[pytest.Item]) -> list[KernelId]:
     items = list(items)
     modules = dict.fromkeys(item.module for item in items)
     found = [kernel for module in modules if hasattr(module, "kernels") for kernel in module.kernels()]
-    found += [KernelId.of(pair.config, pair.problem) for item in items for pair in pairs_of(item)]
+    found += [pair.kernel for item in items for pair in pairs_of(item)]
     return list(dict.fromkeys(found))
 
 
@@ -128,7 +128,7 @@ def wrong(kernel_store: Path) -> Iterator[Callable[..., list[str]]]:
     def ask(pairs: Iterable[Pair], runs: int = RUNS) -> list[str]:
         found = []
         for pair in pairs:
-            built = pool.result(KernelId.of(pair.config, pair.problem))
+            built = pool.result(pair.kernel)
             if built.status != "ok":
                 found.append(f"{pair}: {built.status} {built.reason}")
                 continue

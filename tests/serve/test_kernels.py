@@ -81,7 +81,7 @@ class Compiler:
         self.overlaps = 0
         self.loaded = []
 
-    def load(self, config, problem):
+    def load(self, config, problem, finish=None):
         free = self.busy.acquire(blocking=False)
         self.overlaps += not free
         time.sleep(0.01)
@@ -231,7 +231,7 @@ def test_what_is_kept_of_loaded_kernels_has_a_bound(compiler, monkeypatch):
 
 
 def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
-    monkeypatch.setattr(kernels, "load", lambda config, problem: 1 / 0)
+    monkeypatch.setattr(kernels, "load", lambda config, problem, finish: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         kernel_for(PROBLEM, 0, GemmConfig())
     monkeypatch.setattr(kernels, "load", compiler.load)
@@ -243,7 +243,7 @@ def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
 def test_four_threads_cross_compile_at_once(tmp_path, monkeypatch):
     """Without the lock the compiler aborts the process: an MLIR function requires a location."""
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
-    monkeypatch.setattr(kernels, "load", lambda config, problem: loader.load(config, problem, tmp_path))
+    monkeypatch.setattr(kernels, "load", lambda config, problem, finish: loader.load(config, problem, tmp_path))
     configs = [GemmConfig(tile_m=64, tile_n=tile_n) for tile_n in (64, 72, 80, 88)]
     found = at_once([lambda config=config: kernel_for(PROBLEM, 0, config) for config in configs])
     assert [kernel.config.tile_n for kernel in found] == [64, 72, 80, 88]

@@ -52,6 +52,14 @@ def test_the_kernels_of_the_problems_are_in_the_store_afterwards(pool, tmp_path)
     assert told == [(at + 1, len(kernels)) for at in range(len(kernels))]
 
 
+def test_kernels_with_a_finish_are_those_that_linear_and_swiglu_run(pool, tmp_path):
+    finishes = [hopper_gemm.Finish(bias=True, activation="gelu"), hopper_gemm.Finish(activation="silu", gated=True)]
+    problem = GemmProblem(4096, 4096, 4096)
+    assert hopper_gemm.prebuild([(problem, one) for one in finishes], store=tmp_path).compiled == 2
+    kernels = [KernelId.of(default_config(problem, 0, one), problem, finish=one) for one in finishes]
+    assert all(KernelStore(tmp_path).report(kernel) is not None for kernel in kernels)
+
+
 def test_the_whole_menu_of_a_type_and_layouts_is_compiled_so_that_no_pick_is_left_out(pool, tmp_path):
     done = hopper_gemm.prebuild(menu=[("bf16_fp32", "kn")], store=tmp_path)
     assert done.kernels <= 128

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count, cycle, islice
 from typing import Any
 
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import ACTIVATIONS, Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
@@ -56,16 +58,28 @@ FEWEST_K, MOST_K, MOST_OUTPUT, MOST_PRODUCTS = 1, 65536, 2**24, 2**36
 
 @dataclass(frozen=True)
 class Pair:
-    """A config to run on a problem, with the seed of the matrices."""
+    """A config to run on a problem, with the seed of the matrices, and the finish, if any."""
 
     config: GemmConfig
     problem: GemmProblem
     seed: int = 0
+    finish: Finish | None = None
+
+    @property
+    def kernel(self) -> KernelId:
+        """What must be compiled to run it."""
+        return KernelId.of(self.config, self.problem, finish=self.finish)
+
+    @property
+    def legal(self) -> bool:
+        """True if the rules allow it."""
+        return is_legal(self.config, self.problem, self.finish)
 
     def as_dict(self) -> dict[str, Any]:
-        """The problem, the seed and every parameter off its default, ready for JSON."""
+        """The problem, the seed, the finish and every parameter off its default, ready for JSON."""
         changed = {name: value for name, value in all_values(self.config).items() if value != DEFAULTS[name]}
-        return {"problem": self.problem.as_dict(), "config": changed, "seed": self.seed}
+        finish = {} if self.finish is None else {"finish": asdict(self.finish)}
+        return {"problem": self.problem.as_dict(), "config": changed, "seed": self.seed, **finish}
 
     @staticmethod
     def of(values: dict[str, Any]) -> Pair:
@@ -74,7 +88,8 @@ class Pair:
         Raises:
             ValueError: a parameter or a value that there is not.
         """
-        return Pair(config_of(values["config"]), GemmProblem(**values["problem"]), values["seed"])
+        finish = Finish(**values["finish"]) if "finish" in values else None
+        return Pair(config_of(values["config"]), GemmProblem(**values["problem"]), values["seed"], finish)
 
 
 def values_of(name: str) -> tuple[Any, ...]:
@@ -132,15 +147,23 @@ def pairs(seed: int, total: int, each: int = 4) -> Iterator[Pair]:
     Args:
         seed: of all draws.
         total: pairs.
-        each: problems for one kernel, launched in another way each.
+        each: problems for one kernel, launched in another way each; every other kernel has a drawn finish on the last
+            of them, if the rules allow it.
     """
     used: Counter[tuple[str, str]] = Counter()
     found: Iterator[Pair] = (
-        pair
+        _perhaps_finished(pair, seed, number) if number % 2 and at == each - 1 else pair
         for number, config in enumerate(legal_configs(seed))
-        for pair in _placed(random.Random(f"{seed}/{number}"), config, _kind(config, used), number, each)
+        for at, pair in enumerate(_placed(random.Random(f"{seed}/{number}"), config, _kind(config, used), number, each))
     )
     return islice(found, total)
+
+
+def _perhaps_finished(pair: Pair, seed: int, number: int) -> Pair:
+    """The pair with the first of a few drawn finishes that the rules allow, if there is one."""
+    rng = random.Random(f"{seed}/{number}/finish")
+    drawn = (replace(pair, finish=drawn_finish(rng)) for _ in range(8))
+    return next((one for one in drawn if one.legal), pair)
 
 
 def _kind(config: GemmConfig, used: Counter[tuple[str, str]]) -> tuple[str, str]:
@@ -161,6 +184,15 @@ def _placed(rng: random.Random, config: GemmConfig, kind: tuple[str, str], numbe
             if is_legal(launched := varied(config, **launch), problem) or is_legal(launched := config, problem):
                 yield Pair(launched, problem, rng.randrange(2**31))
                 break
+
+
+def drawn_finish(rng: random.Random) -> Finish:
+    """A finish; one of five is gated."""
+    activation = rng.choice(("", *ACTIVATIONS))
+    if rng.random() < 0.2:
+        return Finish(activation=activation or "silu", gated=True)
+    steps = (rng.random() < 0.5, rng.random() < 0.5, activation, rng.random() < 0.5)
+    return Finish(*steps) if any(steps) else Finish(bias=True)
 
 
 SHAPES = ("ragged", "wave", "deep", "small", "many", "flat")

@@ -27,7 +27,6 @@ from hopper_gemm.lab.verify.rows import (
     verifier_digest,
 )
 from hopper_gemm.lab.verify.shrink import TRIES, shrink
-from hopper_gemm.model.legality import is_legal
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
 
@@ -86,7 +85,7 @@ class VerifyJob:
     @property
     def kernels(self) -> list[KernelId]:
         """Kernels to compile; the pair's own first."""
-        return [KernelId.of(pair.config, pair.problem) for pair in (self.pair, *self.also)]
+        return [pair.kernel for pair in (self.pair, *self.also)]
 
     def row(self, status: str = "", **about: Any) -> VerifyRow:
         """A row of what came of the job with the kernel as it is now; without a status, one that only names the job."""
@@ -120,7 +119,7 @@ def legal_pair(row: VerifyRow) -> Pair | None:
         pair = Pair.of(row.subject)
     except ValueError:
         return None
-    return pair if is_legal(pair.config, pair.problem) else None
+    return pair if pair.legal else None
 
 
 Ready = queue.SimpleQueue[tuple[VerifyJob, str] | None]

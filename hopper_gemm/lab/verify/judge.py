@@ -7,17 +7,22 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.rows import Finding
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import TMA_ALIGN_BYTES
 from hopper_gemm.model.problem import GemmProblem, types_of
+from hopper_gemm.serve.linear_ops import Call, activated, finished
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES, filled
+
+if TYPE_CHECKING:
+    from hopper_gemm.compiler.loader import LoadedKernel
 
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """``launch(a, b, out)``: a is (m, k), b is (n, k), out is (m, n); out = a @ b.T."""
@@ -80,7 +85,8 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
 
     On ordinary numbers: every element against fp32, none left unwritten; nothing written outside the output or into the
     operands, which lie among NaNs; the same bits in several runs, over outputs that held other things, and when a graph
-    is replayed. On special values: infinities and NaNs where torch has them, nothing lost of zeros and subnormals.
+    is replayed. Without a finish on special values: infinities and NaNs where torch has them, nothing lost of zeros and
+    subnormals.
 
     Args:
         launch: what runs the config.
@@ -91,7 +97,9 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
     """
     problem = pair.problem
     a, b = ordinary(problem, pair.seed, device)
-    reason, first = _check_guarded(launch, problem, a, b)
+    if pair.finish is not None:
+        b = b * problem.k**-0.5  # where activations bend
+    reason, first = _check_guarded(launch, problem, a, b, finished_product(pair, a, b))
     if reason:
         return Finding(reason)
     again = torch.empty_like(first)
@@ -106,18 +114,22 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
             replayed()
             if not same_bits(first, again):
                 return Finding(f"replay {number + 1} of a graph gave other bits than the first run")
+    if pair.finish is not None:
+        return Finding("", digest(first))
     reason = _check_special(launch, problem, a.clone(), b.clone(), again, pair.seed)
     return Finding(reason, "" if reason else digest(first))
 
 
-def _check_guarded(launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor) -> tuple[str, torch.Tensor]:
+def _check_guarded(
+    launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, expected: torch.Tensor
+) -> tuple[str, torch.Tensor]:
     """Mistakes of one launch between guards, and its output."""
     given = [GuardedMatrix.of(one, axis != "k") for one, axis in zip((a, b), problem.layouts, strict=True)]
     before = [one.whole.clone() for one in given]
-    nan = torch.full((problem.m, problem.n), float("nan"), dtype=TYPES[types_of(problem.dtype)[1]], device=a.device)
+    nan = torch.full(expected.shape, float("nan"), dtype=TYPES[types_of(problem.dtype)[1]], device=a.device)
     out = GuardedMatrix.of(nan, fill=GUARD)
     launch(given[0].matrix, given[1].matrix, out.matrix)
-    found, strays = check(out.matrix, product(a, b), problem.k), out.strays(GUARD)
+    found, strays = check(out.matrix, expected, problem.k), out.strays(GUARD)
     written = [name for name, one, was in zip("AB", given, before, strict=True) if not same_bits(one.whole, was)]
     reason = found.reason or ""
     if strays:
@@ -143,6 +155,33 @@ def ordinary(problem: GemmProblem, seed: int, device: str) -> tuple[torch.Tensor
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b.T in fp32."""
     return a.float() @ b.float().t()
+
+
+def added(pair: Pair, device: str) -> Call:
+    """What a pair's finish adds, drawn by its seed; of the call's other arguments the activation."""
+    finish, problem = pair.finish or Finish(), pair.problem
+    generator = torch.Generator(device).manual_seed(pair.seed + 1)
+    own, out = (TYPES[name] for name in types_of(problem.dtype))
+    bias = filled(1, problem.n, "normal", generator)[0].to(own) if finish.bias else None
+    residual = filled(problem.m, problem.n, "normal", generator).to(out) if finish.residual else None
+    nothing = torch.empty(0, device=device)
+    return Call(nothing, nothing, bias, finish.activation, residual, 0.75 if finish.scale else None)
+
+
+def finished_product(pair: Pair, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What a pair's kernel must compute, in fp32."""
+    if pair.finish is not None and pair.finish.gated:
+        gate, up = product(a, b).chunk(2, -1)
+        return activated(gate, pair.finish.activation) * up
+    return finished(product(a, b), added(pair, a.device.type))
+
+
+def finishing(kernel: LoadedKernel, pair: Pair, device: str) -> Launch:
+    """The launch of a pair's kernel with what its finish adds."""
+    if pair.finish is None:
+        return kernel
+    call = added(pair, device)
+    return lambda a, b, out: kernel(a, b, out, None, call.bias, call.residual, call.scale)
 
 
 def digest(matrix: torch.Tensor) -> str:
@@ -216,6 +255,7 @@ def checking(store: Path) -> Handler:
 
     def handle(request: tuple[Pair, int]) -> Finding:
         pair, runs = request
-        return check_pair(load(pair.config, pair.problem, store), pair, "cuda", runs, replay)
+        kernel = load(pair.config, pair.problem, store, finish=pair.finish)
+        return check_pair(finishing(kernel, pair, "cuda"), pair, "cuda", runs, replay)
 
     return handle

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.rules.problem import reachable
 from hopper_gemm.tune.parameters import DEFAULTS, all_values, varied
 
@@ -40,13 +39,14 @@ def shrink(pair: Pair, fails: Callable[[Pair], bool], tries: int = TRIES) -> Pai
 def smaller(pair: Pair) -> Iterator[Pair]:
     """Legal pairs one step smaller, the boldest first."""
     found = (*_nearer_defaults(pair), *_smaller_problems(pair))
-    return (one for one in found if one != pair and is_legal(one.config, one.problem))
+    return (one for one in found if one != pair and one.legal)
 
 
 def _nearer_defaults(pair: Pair) -> Iterator[Pair]:
     changed = [name for name, value in all_values(pair.config).items() if value != DEFAULTS[name]]
     for name in changed:
         yield replace(pair, config=varied(pair.config, **{name: DEFAULTS[name]}))
+    yield replace(pair, finish=None)
     yield replace(pair, problem=replace(pair.problem, dtype="bf16"))
     yield replace(pair, problem=replace(pair.problem, layouts="kk"))
 

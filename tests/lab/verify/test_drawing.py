@@ -7,7 +7,6 @@ from itertools import islice
 
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.verify.drawing import INTEGERS, STRATA, Pair, legal_configs, pairs
-from hopper_gemm.model.legality import is_legal
 from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, all_values
 
 
@@ -18,7 +17,7 @@ def test_every_parameter_that_is_an_integer_says_which_values_are_drawn():
 def test_pairs_are_legal_the_same_for_a_seed_and_few_kernels_serve_them():
     drawn = list(pairs(3, 200))
     assert len(drawn) == 200
-    assert all(is_legal(pair.config, pair.problem) for pair in drawn)
+    assert all(pair.legal for pair in drawn)
     assert drawn[:50] == list(pairs(3, 50))
     assert drawn[:50] != list(pairs(4, 50))
     assert len({KernelId.of(pair.config, pair.problem) for pair in drawn}) <= 60

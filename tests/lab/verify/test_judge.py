@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.judge import GuardedMatrix, check_pair, ordinary, plant
+from hopper_gemm.lab.verify.judge import GuardedMatrix, check_pair, finished_product, ordinary, plant, product
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from tests.lab.verify.kernels import Kernel
 
@@ -25,6 +26,28 @@ def test_a_right_kernel_passes_whatever_the_types_layouts_and_sizes(dtype, layou
             found = check_pair(Kernel(), pair, "cpu")
             assert found.reason == ""
             assert len(found.bits) == 16
+
+
+FINISHES = [
+    Finish(bias=True, activation="gelu"),
+    Finish(True, True, "silu", True),
+    Finish(activation="relu", gated=True),
+]
+
+
+@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_finish_is_checked_with_what_it_adds(dtype, finish):
+    pair = replace(PAIR, finish=finish, problem=replace(PAIR.problem, dtype=dtype))
+
+    def right(a, b, out):
+        out.copy_(finished_product(pair, a, b))
+
+    def plain(a, b, out):
+        out.copy_(product(a, b)[:, : out.shape[1]])
+
+    assert check_pair(right, pair, "cpu").reason == ""
+    assert "are off by more than rounding" in check_pair(plain, pair, "cpu").reason
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""Rules on a kernel, a problem and a finish together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.rule import Rule
+
+RESIDUAL_ALONE, RESIDUAL_BESIDE, ACTIVATED = 264, 224, 256
+"""Most accumulators and columns of a chunk together: of a finish with a residual alone; with a residual and a bias or
+an activation; with an activation and neither of these. Found by compiling the kernels of the menu and of the tuned
+table, like the limits of split-K; the other finishes never spilled."""
+
+RESIDUAL_ACCUMULATORS = 200
+"""Most accumulators of a finish with a residual."""
+
+
+def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+    if kernel.builder != GemmConfig().builder:
+        yield f"the finish {finish} needs the plain kernel; take loads and stores tma, and no parameter of the study"
+
+
+def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+    """The compiler starts all loads of a chunk's residual first, and mixes the arithmetic of a whole chunk where no
+    bias, which the lanes of a warp exchange, keeps it in order."""
+    if finish.residual:
+        most = RESIDUAL_BESIDE if finish.bias or finish.activation else RESIDUAL_ALONE
+    elif finish.activation and not finish.bias and not finish.gated:
+        most = ACTIVATED
+    else:
+        return
+    need = kernel.accumulators + kernel.chunk_n
+    if need > most or (finish.residual and kernel.accumulators > RESIDUAL_ACCUMULATORS):
+        yield (
+            f"the finish {finish} beside {kernel.accumulators} accumulators in chunks of {kernel.chunk_n} columns "
+            "runs out of registers; lower epi_n or take a smaller tile"
+        )
+
+
+def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+    """Gate and up of one column of C must be accumulators of one thread, half a tile apart."""
+    if not finish.gated:
+        return
+    half, step = kernel.tile_n // 2, hopper.WGMMA_N_STEP
+    columns = kernel.chunk_columns(problem.out_bytes)
+    if kernel.swap_ab or kernel.share_n != kernel.tile_n or kernel.split_k > 1 or kernel.staging == "ring":
+        yield f"the finish {finish} pairs columns of one consumer: take swap_ab false, split m, split_k 1, staging own"
+    if kernel.tile_n % (2 * step * kernel.cluster_m):
+        yield f"tile_n = {kernel.tile_n} must be two halves of whole {step} rows for each CTA that shares it; change it"
+    elif half % columns:
+        yield f"chunks of {columns} columns cannot make up half a tile of {half}; take an epi_n that divides {half}"
+    if problem.n % (2 * step):
+        yield f"n must be two halves of a multiple of {step} columns but got {problem.n}; pad gate and up"
+    if problem.layouts[1] != "k":
+        yield f"the finish {finish} reads a weight contiguous along k but got layouts {problem.layouts}; copy it"
+
+
+FINISH_RULES = (
+    Rule("finish registers", "what is read stands in registers beside the accumulators", _registers),
+    Rule("epilogue", "values are finished on their way through shared memory", _epilogue),
+    Rule("gated", "a tile holds as many columns of the gate as of up, and multiplies them in registers", _gated),
+)
+"""The rules on a config, a problem and a finish together."""

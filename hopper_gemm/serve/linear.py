@@ -1,0 +1,330 @@
+"""``hopper_gemm.linear`` and ``swiglu``: a layer's product and what follows it, in one launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.model import hopper
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.legality import problem_reasons, reasons
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve.checks import DTYPES, UnsupportedError, check_supported, refuse_others
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.kernels import MODE, default_config, kernel_for
+from hopper_gemm.serve.linear_ops import (
+    Call,
+    Maybe,
+    check_linear,
+    check_rows,
+    check_swiglu,
+    finished,
+    folded,
+    halved,
+    linear_op,
+    swiglu_op,
+)
+from hopper_gemm.serve.matmul import cast, loading_allowed, matmul, traced
+from hopper_gemm.serve.operands import has_rows, reaches
+from hopper_gemm.serve.ops import OPERATORS
+
+GATED = Finish(activation="silu", gated=True)
+
+_MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
+"""Bits of an address that must be 0."""
+
+_KNOWN_MOST = 4096
+"""Most launches kept in ``_known``; beyond it all are dropped."""
+
+Known = tuple[LoadedKernel, int, tuple[int, int], torch.dtype]
+"""A launch that passed every check: the kernel, the device, the output's size as a matrix, and its type."""
+
+_known: dict[Any, Known] = {}
+"""Launches by all that the checks read, addresses aside."""
+
+
+def _forget() -> None:
+    """Drop known launches after a change of the tuned tables; a call in progress records its launch in the old dict."""
+    global _known
+    _known = {}
+
+
+CHANGES.watchers.append(_forget)
+
+
+def linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    scale: float | None = None,
+    out_dtype: torch.dtype | None = None,
+    batch_invariant: bool | None = None,
+) -> torch.Tensor:
+    """``activation(scale * (x @ w.t()) + bias) + residual`` in one launch: all of it in fp32, rounded once.
+
+    The kernel's epilogue does what follows the product. The config is that of :func:`hopper_gemm.matmul` for the same
+    product, unless the rules refuse it with what follows; the model then chooses among the others.
+
+    Args:
+        x: (..., k), bf16 or fp16; leading axes are folded, without a copy where their strides allow that.
+        w: (n, k), same type and device, as ``torch.nn.Linear.weight``; contiguous along either axis.
+        bias: (n,), same type.
+        activation: ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"relu"`` or None.
+        residual: (..., n), of the output's type, contiguous along n.
+        scale: a number; it is no tensor and has no gradient.
+        out_dtype: ``torch.float32`` or the operands' type, which is the default.
+        batch_invariant: as of :func:`hopper_gemm.matmul`; by default as the thread's context says.
+
+    Returns:
+        (..., n), contiguous, written on torch's current stream.
+
+    Where n or k is no multiple of 8, or rows do not start at multiples of 16 bytes, the product is
+    :func:`hopper_gemm.matmul`'s in fp32, and torch does the rest in launches of its own; the result is the same but for
+    the order of fp32 sums.
+
+    What the kernel cannot run at all, such as tensors on a CPU or of fp32, torch runs in its own type, by the policy of
+    :func:`hopper_gemm.fallback`.
+
+    Raises:
+        TypeError: no torch tensors, or types that differ.
+        ValueError: shapes that do not fit, an unknown activation, or a residual that is not contiguous along n.
+        UnsupportedError: as of :func:`hopper_gemm.matmul`, where nothing falls back.
+
+    Example:
+        >>> y = hopper_gemm.linear(x, layer.weight, layer.bias, "gelu")             # doctest: +SKIP
+    """
+    call = Call(x, w, bias, activation, residual, scale, out_dtype, batch_invariant)
+    if is_dynamo_compiling():
+        return _by_operator(call)
+    try:
+        if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, w, bias, residual)):
+            return _by_operator(call)
+        key = (
+            *map(_seen, (x, w, bias, residual)),
+            *(activation, scale is None, out_dtype, _invariant(batch_invariant), MODE.context, POLICY.fallback),
+        )
+        known = _known.get(key)
+    except (AttributeError, TypeError):
+        refuse_others(x=x, w=w, bias=bias, residual=residual)
+        raise
+    if known is None or _bits(x, w, bias, residual) & _MISALIGNED:
+        return _first(call, key)
+    return _launch(known, call)
+
+
+def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
+    """``silu(x @ w_gate.t()) * (x @ w_up.t())`` in one launch, with both weights in one matrix as models stack them.
+
+    A tile holds as many columns of the gate as of up and multiplies them in registers, in fp32, before the one
+    rounding; no weight is moved.
+
+    Args:
+        x: (..., k), bf16 or fp16; leading axes are folded, without a copy where their strides allow that.
+        w_gate_up: (2 f, k), same type and device, the gate's f rows first.
+        batch_invariant: as of :func:`hopper_gemm.matmul`; by default as the thread's context says.
+
+    Returns:
+        (..., f), contiguous, of the operands' type, written on torch's current stream.
+
+    One launch needs f and k in multiples of 8 and a weight contiguous along k, rows at multiples of 16 bytes. Else the
+    product is :func:`hopper_gemm.matmul`'s in fp32, and torch does the rest.
+
+    Raises:
+        TypeError, ValueError, UnsupportedError: as :func:`linear`.
+
+    Example:
+        >>> hidden = hopper_gemm.swiglu(x, torch.cat((w_gate, w_up)))               # doctest: +SKIP
+    """
+    if is_dynamo_compiling():
+        return _by_gated_operator(x, w_gate_up, batch_invariant)
+    try:
+        if torch.is_grad_enabled() and (x.requires_grad or w_gate_up.requires_grad):
+            return _by_gated_operator(x, w_gate_up, batch_invariant)
+        key = _seen(x), _seen(w_gate_up), _invariant(batch_invariant), MODE.context, POLICY.fallback
+        known = _known.get(key)
+    except (AttributeError, TypeError):
+        refuse_others(x=x, w_gate_up=w_gate_up)
+        raise
+    if known is None or _bits(x, w_gate_up) & _MISALIGNED:
+        return _first_gated(x, w_gate_up, batch_invariant, key)
+    return _launch(known, Call(x, w_gate_up))
+
+
+def _invariant(asked: bool | None) -> bool:
+    """Whether a call is batch-invariant."""
+    return MODE.batch_invariant if asked is None else asked
+
+
+def _seen(one: Maybe) -> Any:
+    """All of a tensor that decides how it is read, its address aside."""
+    if one is None:
+        return None
+    return one.shape, one.stride(), one.dtype, one.get_device(), one.is_neg(), type(one)
+
+
+def _bits(*tensors: Maybe) -> int:
+    """The bits that are set in the address of any of the tensors."""
+    bits = 0
+    for one in tensors:
+        if one is not None:
+            bits |= one.data_ptr()
+    return bits
+
+
+def _launch(known: Known, call: Call) -> torch.Tensor:
+    """Launch what passed every check."""
+    kernel, device, size, dtype = known
+    x, w, bias, _, residual, scale, _, _ = call
+    out = x.new_empty(size, dtype=dtype)
+    added = None if residual is None else folded(residual)
+    if device == torch.cuda.current_device():
+        kernel(folded(x), w, out, None, bias, added, scale)
+    else:
+        with torch.cuda.device(device):
+            kernel(folded(x), w, out, None, bias, added, scale)
+    return out if x.dim() == 2 else out.view(*x.shape[:-1], size[1])
+
+
+def _by_operator(call: Call) -> torch.Tensor:
+    """The layer as an operator of torch's, for autograd and for tracing; or by torch alone where it falls back."""
+    if not traced(call.x, call.w):
+        refuse_others(x=call.x, w=call.w, bias=call.bias, residual=call.residual)
+    return _by_torch(call) if _falls_back(call.x, call.w, call.batch_invariant) else linear_op(*call)
+
+
+def _by_torch(call: Call) -> torch.Tensor:
+    """The layer by torch, in its own type."""
+    check_linear(call)
+    return finished(call.x @ call.w.mT, call).to(call.out_dtype or call.x.dtype)
+
+
+def _falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) -> bool:
+    """Return True if torch runs a call that the kernel cannot. What is traced falls back by its type alone: which
+    device it will run on is not known.
+
+    Raises:
+        UnsupportedError: the kernel cannot, and torch may not.
+    """
+    ours = POLICY.fallback == "never" or _invariant(batch_invariant)
+    if traced(x, w):
+        return not ours and x.dtype not in DTYPES and not torch.is_autocast_enabled(x.device.type)
+    if cast(x, w):
+        return False
+    try:
+        check_supported(x, w, None)
+    except UnsupportedError:
+        if ours:
+            raise
+        return True
+    return False
+
+
+def _first(call: Call, key: Any) -> torch.Tensor:
+    """A call that is not known: check everything, launch, and record the launch."""
+    x, w, bias, activation, residual, scale, out_dtype, rule = call
+    if traced(x, w) or cast(x, w):
+        return _by_operator(call)
+    refuse_others(x=x, w=w, bias=bias, residual=residual)
+    check_linear(call)
+    if _falls_back(x, w, rule):
+        return _by_torch(call)
+    if residual is not None:
+        check_rows(residual)
+    finish = Finish.of(
+        scale=scale is not None, bias=bias is not None, activation=activation, residual=residual is not None
+    )
+    a, added, dtype = folded(x), None if residual is None else folded(residual), out_dtype or x.dtype
+    size = a.shape[0], w.shape[0]
+    problem = _problem(a, w, finish, dtype, _invariant(rule))
+    if finish is None or problem is None or not _aligned(bias, added):
+        product = matmul(a, w.t(), out_dtype=dtype if finish is None else torch.float32, batch_invariant=rule)
+        return finished(product, call._replace(residual=added)).to(dtype).view(*x.shape[:-1], size[1])
+    return _launch(_prepared(problem, finish, size, dtype, key), call)
+
+
+def _by_gated_operator(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None) -> torch.Tensor:
+    """The gated layer as an operator of torch's, or by torch alone where it falls back."""
+    if not traced(x, w_gate_up):
+        refuse_others(x=x, w_gate_up=w_gate_up)
+    if _falls_back(x, w_gate_up, batch_invariant):
+        return _gated_by_torch(x, w_gate_up)
+    return swiglu_op(x, w_gate_up, batch_invariant)
+
+
+def _gated_by_torch(x: torch.Tensor, w_gate_up: torch.Tensor) -> torch.Tensor:
+    """The gated layer by torch, in its own type."""
+    check_swiglu(x, w_gate_up)
+    return halved(x @ w_gate_up.mT)
+
+
+def _first_gated(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None, key: Any) -> torch.Tensor:
+    """A gated call that is not known: check everything, launch, and record the launch."""
+    if traced(x, w_gate_up) or cast(x, w_gate_up):
+        return _by_gated_operator(x, w_gate_up, batch_invariant)
+    refuse_others(x=x, w_gate_up=w_gate_up)
+    check_swiglu(x, w_gate_up)
+    if _falls_back(x, w_gate_up, batch_invariant):
+        return _gated_by_torch(x, w_gate_up)
+    a, f = folded(x), w_gate_up.shape[0] // 2
+    problem = _problem(a, w_gate_up, GATED, x.dtype, _invariant(batch_invariant))
+    if problem is None:
+        product = matmul(a, w_gate_up.t(), out_dtype=torch.float32, batch_invariant=batch_invariant)
+        return halved(product).to(x.dtype).view(*x.shape[:-1], f)
+    return _launch(_prepared(problem, GATED, (a.shape[0], f), x.dtype, key), Call(x, w_gate_up))
+
+
+def _problem(
+    a: torch.Tensor, w: torch.Tensor, finish: Finish | None, dtype: torch.dtype, batch_invariant: bool
+) -> GemmProblem | None:
+    """The product, by the axis along which each operand is read; None if the kernel cannot read or write it in place,
+    if no config can finish it, or if there is nothing to multiply."""
+    (m, k), n = a.shape, w.shape[0]
+    if 0 in (m, n, k) or a.is_neg() or w.is_neg():
+        return None
+    layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(w.t()) and not has_rows(w) else "k")
+    name = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
+    problem = GemmProblem(m, n, k, name, layouts, batch_invariant)
+    if problem_reasons(problem) or not all(reaches(one) or reaches(one.t()) for one in (a, w)):
+        return None
+    return None if reasons(default_config(problem, a.get_device(), finish), problem, finish) else problem
+
+
+def _aligned(bias: Maybe, residual: Maybe) -> bool:
+    """Return True if the kernel can read what is added in place."""
+    plain = all(one is None or not one.is_neg() for one in (bias, residual))
+    whole = bias is None or (bias.is_contiguous() and not bias.data_ptr() & _MISALIGNED)
+    return plain and whole and (residual is None or reaches(residual))
+
+
+def _prepared(problem: GemmProblem, finish: Finish, size: tuple[int, int], dtype: torch.dtype, key: Any) -> Known:
+    """The launch of a problem, recorded for later calls."""
+    remembered, device = _known, key[0][3]
+    with torch.cuda.device(device), loading_allowed():
+        kernel = kernel_for(problem, device, None, finish)
+    if len(remembered) >= _KNOWN_MOST:
+        remembered.clear()
+    known = remembered[key] = kernel, device, size, dtype
+    return known
+
+
+# The operators on a GPU -----------------------------------------------------------------------
+
+
+def _linear(*given: Any, **named: Any) -> torch.Tensor:
+    with torch.no_grad():  # autograd has been here
+        return linear(*given, **named)
+
+
+def _swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
+    with torch.no_grad():
+        return swiglu(x, w_gate_up, batch_invariant)
+
+
+OPERATORS.impl("linear", _linear, "CUDA")
+OPERATORS.impl("swiglu", _swiglu, "CUDA")

@@ -1,0 +1,142 @@
+"""linear and swiglu on a GPU: every finish on every kind of kernel, gradients, graphs, streams, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hopper_gemm
+from hopper_gemm.compiler.loader import load
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.finish import ACTIVATIONS
+from hopper_gemm.serve.linear_ops import activated, linear_op, swiglu_op
+from tests.each import each
+from tests.serve.layers import GATED, Case, cases, excess, layer_of
+
+pytestmark = pytest.mark.gpu
+
+
+def kernels() -> list[KernelId]:
+    """Those of the cases."""
+    return [KernelId.of(case.config, case.problem, finish=case.finish) for case in cases()]
+
+
+def product(case: Case, layer) -> torch.Tensor:
+    """What the kernel of a case writes into an output that holds NaN."""
+    kernel = load(case.config, case.problem, finish=case.finish)
+    out = torch.full(layer.exact.shape, float("nan"), device="cuda", dtype=case.out)
+    kernel(layer.x, layer.w, out, None, layer.bias, layer.residual, layer.scale)
+    return out
+
+
+@each("case", cases())
+def test_each_element_is_that_of_float64_rounded_once(case):
+    layer = layer_of(case, "cuda")
+    assert excess(product(case, layer), layer.exact) <= 1
+
+
+def tensors(*shapes, dtype=torch.bfloat16):
+    """Random tensors, weights scaled so that products have a deviation of about 1."""
+    return [
+        torch.randn(*one, device="cuda", dtype=dtype) / (one[-1] ** 0.5 if i else 1) for i, one in enumerate(shapes)
+    ]
+
+
+def near(found, exact, dtype):
+    """Return True if the relative Frobenius error is that of a rounding or two."""
+    exact = exact.double()
+    return float((found.double() - exact).norm() / exact.norm()) < {torch.bfloat16: 6e-3, torch.float16: 8e-4}[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+def test_linear_has_the_gradients_of_float64(activation, dtype):
+    x, w, bias, residual = tensors((3, 100, 256), (520, 256), (520,), (3, 100, 520), dtype=dtype)
+    given = [one.requires_grad_() for one in (x, w, bias, residual)]
+    wide = [one.detach().double().requires_grad_() for one in given]
+    out = hopper_gemm.linear(*given[:3], activation, residual, 0.5)
+    x, w, bias, residual = wide
+    exact = activated(0.5 * (x @ w.t()) + bias, activation) + residual
+    incoming = torch.randn_like(out)
+    out.backward(incoming)
+    exact.backward(incoming.double())
+    assert near(out, exact, dtype)
+    assert all(near(one.grad, other.grad, dtype) for one, other in zip(given, wide, strict=True))
+
+
+def test_swiglu_has_the_gradients_of_float64():
+    x, w = (one.requires_grad_() for one in tensors((2, 77, 256), (528, 256)))
+    wide = [one.detach().double().requires_grad_() for one in (x, w)]
+    out = hopper_gemm.swiglu(x, w)
+    gate, up = (wide[0] @ wide[1].t()).chunk(2, -1)
+    exact = activated(gate, "silu") * up
+    incoming = torch.randn_like(out)
+    out.backward(incoming)
+    exact.backward(incoming.double())
+    assert near(out, exact, torch.bfloat16)
+    assert all(near(one.grad, other.grad, torch.bfloat16) for one, other in zip((x, w), wide, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [(13, 21, 5), (64, 24, 100), (40, 20, 64), (0, 8, 8), (8, 8, 0)])
+def test_what_one_launch_cannot_reach_is_finished_by_torch(sizes):
+    m, n, k = sizes
+    x, w = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda").bfloat16()
+    bias = torch.randn(n, device="cuda").bfloat16()
+    exact = activated(x.double() @ w.double().t() + bias.double(), "gelu")
+    assert excess(hopper_gemm.linear(x, w, bias, "gelu"), exact) <= 1 if m else True
+    if n % 2 == 0:
+        assert hopper_gemm.swiglu(x, w).shape == (m, n // 2)
+
+
+def test_a_bias_and_a_residual_off_the_launchs_addresses_are_added_all_the_same():
+    x, w, bias, residual = tensors((64, 128), (256, 128), (257,), (64, 257))
+    wanted = hopper_gemm.linear(x, w, bias[1:].clone(), "silu", residual[:, 1:].contiguous())
+    assert excess(hopper_gemm.linear(x, w, bias[1:], "silu", residual[:, 1:]), wanted.double()) <= 2
+
+
+def test_a_residual_that_is_not_contiguous_is_refused():
+    x, w, residual = tensors((64, 128), (256, 128), (256, 64))
+    with pytest.raises(ValueError, match=r"residual must be contiguous along its last axis .* \.contiguous\(\)"):
+        hopper_gemm.linear(x, w, residual=residual.t())
+
+
+def test_a_second_call_looks_its_launch_up_and_gives_the_same_bits():
+    x, w, bias = tensors((2, 50, 128), (256, 128), (256,))
+    first = hopper_gemm.linear(x, w, bias, "gelu")
+    assert torch.equal(hopper_gemm.linear(x, w, bias, "gelu"), first)
+    assert first.shape == (2, 50, 256)
+    assert torch.equal(hopper_gemm.linear(x[1], w, bias, "gelu", scale=1.0), first[1])
+
+
+def test_layers_are_captured_into_a_graph_and_run_on_other_streams():
+    x, w, bias, both = tensors((256, 128), (256, 128), (256,), (512, 128))
+    eager = hopper_gemm.linear(x, w, bias, "gelu"), hopper_gemm.swiglu(x, both)
+    torch.cuda.synchronize()
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        captured = hopper_gemm.linear(x, w, bias, "gelu"), hopper_gemm.swiglu(x, both)
+    graph.replay()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        apart = hopper_gemm.linear(x, w, bias, "gelu"), hopper_gemm.swiglu(x, both)
+    torch.cuda.synchronize()
+    for one, *others in zip(eager, captured, apart, strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
+def test_the_operators_pass_the_checks_of_torch():
+    x, w, bias = (one.requires_grad_() for one in tensors((64, 128), (256, 128), (256,)))
+    torch.library.opcheck(linear_op, (x, w, bias, "gelu", None, None, None))
+    torch.library.opcheck(swiglu_op, (x, w))
+
+
+def test_a_compiled_layer_gives_the_bits_of_the_eager_one_for_every_m():
+    w, bias = tensors((8, 8), (512, 256), (512,))[1:]
+    layer = torch.compile(lambda x: hopper_gemm.linear(x, w, bias, "silu").relu(), fullgraph=True, dynamic=True)
+    for m in (8, 100, 257):
+        x = torch.randn(m, 256, device="cuda", dtype=torch.bfloat16)
+        assert torch.equal(layer(x), hopper_gemm.linear(x, w, bias, "silu").relu())
+
+
+def test_gated_kernels_are_among_the_cases():
+    assert len({case.kind for case in cases() if case.finish == GATED}) >= 5

@@ -1,0 +1,207 @@
+"""The operators of linear and swiglu give torch's layers and their gradients; compilers see shapes of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import hopper_gemm
+from hopper_gemm.model.finish import ACTIVATIONS
+from hopper_gemm.serve.linear_ops import activated, linear_op, swiglu_op
+from tests.serve.layers import excess
+from tests.serve.test_ops import recorded
+
+TYPES = [torch.bfloat16, torch.float16]
+
+
+def layer(m=(3, 8), n=40, k=16, dtype=torch.bfloat16):
+    """x, w, bias and residual, leading axes of x included."""
+    return [torch.randn(*shape).to(dtype) for shape in ((*m, k), (n, k), (n,), (*m, n))]
+
+
+def wide(*tensors):
+    return [one.detach().double().requires_grad_() for one in tensors]
+
+
+def near(found, exact, dtype):
+    """Return True if the relative Frobenius error is that of a rounding or two."""
+    return found.dtype == dtype and float((found.double() - exact).norm() / exact.norm()) < (
+        6e-3 if dtype == torch.bfloat16 else 8e-4
+    )
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+def test_linear_and_its_gradients_are_those_of_float64(activation, dtype):
+    given = recorded(*layer(dtype=dtype))
+    x, w, bias, residual = exact = wide(*given)
+    out = linear_op(*given[:3], activation, given[3], 0.5)
+    right = activated(0.5 * (x @ w.t()) + bias, activation) + residual
+    assert excess(out.detach(), right.detach()) <= 1
+    incoming = torch.randn_like(out)
+    out.backward(incoming)
+    right.backward(incoming.double())
+    assert all(near(one.grad, other.grad, dtype) for one, other in zip(given, exact, strict=True))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_swiglu_and_its_gradients_are_those_of_float64(dtype):
+    given = recorded(*layer(dtype=dtype)[:2])
+    exact = wide(*given)
+    gate, up = (exact[0] @ exact[1].t()).chunk(2, -1)
+    out, right = swiglu_op(*given), torch.nn.functional.silu(gate) * up
+    assert excess(out.detach(), right.detach()) <= 1
+    incoming = torch.randn_like(out)
+    out.backward(incoming)
+    right.backward(incoming.double())
+    assert all(near(one.grad, other.grad, dtype) for one, other in zip(given, exact, strict=True))
+
+
+def test_a_gradient_is_made_only_of_what_requires_one():
+    x, w, bias, _ = layer()
+    (bias,) = recorded(bias)
+    linear_op(x, w, bias, "gelu").float().sum().backward()
+    assert bias.grad is not None
+    assert linear_op(x, w, bias.detach(), "gelu").grad_fn is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_what_the_kernel_cannot_run_torch_runs_in_its_own_type(dtype):
+    x, w, bias, residual = recorded(*(one.to(dtype) for one in layer()))
+    out, gated = hopper_gemm.linear(x, w, bias, "silu", residual, 0.5), hopper_gemm.swiglu(x.detach(), w)
+    expected = torch.nn.functional.silu(0.5 * (x @ w.t()) + bias) + residual
+    assert torch.equal(out, expected)
+    assert (out.dtype, gated.dtype, gated.shape) == (dtype, dtype, (3, 8, 20))
+    out.sum().backward()
+    assert bias.grad is not None
+
+
+def test_an_fp32_output_takes_an_fp32_residual_and_is_not_rounded():
+    x, w, bias, residual = layer()
+    out = linear_op(x, w, bias, "silu", residual.float(), None, torch.float32)
+    exact = activated(x.double() @ w.double().t() + bias.double(), "silu") + residual.double()
+    assert out.dtype == torch.float32
+    assert excess(out, exact) <= 1
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("gelu",), ("gelu_tanh", True), ("silu", True, 0.5), ("relu", False, 2.0, torch.float32)]
+)
+def test_linear_passes_the_checks_of_torch(more):
+    x, w, bias, residual = recorded(*layer())
+    activation, added, *rest = (*more, None, None)[: max(2, len(more))]
+    torch.library.opcheck(linear_op, (x, w, bias, activation, residual if added else None, *rest))
+
+
+def test_swiglu_passes_the_checks_of_torch():
+    torch.library.opcheck(swiglu_op, tuple(recorded(*layer()[:2])))
+
+
+def test_a_compiled_call_makes_no_break_and_one_graph_for_all_m():
+    counter, (_, w, bias, _) = CompileCounter(), layer()
+
+    def model(x):
+        return hopper_gemm.swiglu(hopper_gemm.linear(x.relu(), w, bias, "gelu")[..., :16], w).relu()
+
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    for m in (8, 24, 33, 57):
+        x = torch.randn(m, 16, dtype=torch.bfloat16)
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        expected = swiglu_op(linear_op(x.relu(), w, bias, "gelu")[..., :16], w).relu()
+        assert torch.equal(compiled(x), expected)
+    assert counter.frame_count == 1
+
+
+def test_a_compiled_call_has_gradients():
+    given = recorded(*layer())
+    torch.compile(
+        lambda: hopper_gemm.linear(*given[:3], "gelu", given[3]).sum(), fullgraph=True, backend="aot_eager"
+    )().backward()
+    expected = torch.autograd.grad(linear_op(*given[:3], "gelu", given[3]).sum(), given)
+    assert all(torch.equal(one.grad, other) for one, other in zip(given, expected, strict=True))
+
+
+class Feed(torch.nn.Module):
+    """A feed-forward layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _, w, bias, _ = layer()
+        self.w, self.bias = torch.nn.Parameter(w), torch.nn.Parameter(bias)
+
+    def forward(self, x):
+        return hopper_gemm.linear(x, self.w, self.bias, "silu") + hopper_gemm.swiglu(x, self.w.repeat(2, 1))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_model_is_exported_with_any_m(strict):
+    x, rows = torch.randn(8, 16, dtype=torch.bfloat16), torch.export.Dim("m", min=2, max=4096)
+    program = torch.export.export(Feed(), (x,), dynamic_shapes={"x": {0: rows}}, strict=strict)
+    assert {linear_op, swiglu_op} <= {node.target for node in program.graph.nodes}
+    assert program.module()(torch.randn(77, 16, dtype=torch.bfloat16)).shape == (77, 40)
+
+
+def test_fake_tensors_have_the_results_shape_and_type():
+    with FakeTensorMode():
+        x, w, bias, residual = layer()
+        assert hopper_gemm.linear(x, w, bias, "gelu", residual).shape == (3, 8, 40)
+        assert hopper_gemm.linear(x, w, out_dtype=torch.float32).dtype == torch.float32
+        assert hopper_gemm.swiglu(x, w).shape == (3, 8, 20)
+
+
+def test_autocast_casts_what_it_multiplies_and_gradients_come_back_in_fp32():
+    given = recorded(*(one.float() for one in layer()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = linear_op(*given[:3], "gelu", given[3])
+        assert swiglu_op(*given[:2]).dtype == torch.bfloat16
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert {one.grad.dtype for one in given} == {torch.float32}
+
+
+def never(call, *given):
+    """A call that may not fall back."""
+    with hopper_gemm.fallback("never"):
+        return call(*given)
+
+
+def wrong_calls():
+    """Calls that are refused, each with the error and its words."""
+    x, w, bias, residual = layer()
+    return [
+        (lambda: linear_op(x, w.t()), ValueError, r"x and w must be \(\.\.\., k\) and \(n, k\) .* as w\.t\(\)"),
+        (lambda: linear_op(x, w.half()), TypeError, "x and w must have one type but got"),
+        (lambda: linear_op(x.float(), w.float()), TypeError, "must both be bfloat16 or both float16"),
+        (lambda: linear_op(x, w, bias.float()), ValueError, r"bias must be \(40,\) torch.bfloat16 on cpu but is"),
+        (lambda: linear_op(x, w, None, "swish"), ValueError, "activation must be None or one of gelu"),
+        (lambda: linear_op(x, w, residual=residual[0]), ValueError, r"residual must be \(3, 8, 40\)"),
+        (lambda: linear_op(x, w, residual=residual.mT.contiguous().mT), ValueError, r"give it as \.contiguous\(\)"),
+        (lambda: linear_op(x, w, out_dtype=torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
+        (lambda: swiglu_op(x, w[:39]), ValueError, "as many rows of the gate as of up but has 39"),
+        (lambda: never(hopper_gemm.linear, x, w), RuntimeError, "must be on a Hopper GPU but are on cpu"),
+        (lambda: never(hopper_gemm.swiglu, x, w), RuntimeError, "must be on a Hopper GPU but are on cpu"),
+        (lambda: hopper_gemm.linear(x, w, batch_invariant=True), RuntimeError, "must be on a Hopper GPU"),
+        (lambda: hopper_gemm.linear(None, w), TypeError, "x must be a plain torch tensor but is None; give one"),
+        (
+            lambda: hopper_gemm.linear(x, w, [1.0]),
+            TypeError,
+            "bias must be a plain torch tensor but is a builtins.list",
+        ),
+        (lambda: hopper_gemm.swiglu(x, None), TypeError, "w_gate_up must be a plain torch tensor but is None"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(wrong_calls())))
+def test_what_does_not_fit_is_refused_in_one_line(number):
+    call, error, message = wrong_calls()[number]
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["hopper_gemm::linear", "hopper_gemm::swiglu"])
+def test_linear_brings_the_operators_of_a_gpu(name):
+    assert callable(hopper_gemm.linear)
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
