@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 UNITS = r"TFLOP/s|pJ/FLOP|[kGM]B|TB/s|[MG]Hz|times|points|clocks|cycles|us|ms|s|W"
-COUNTED = "problems|points|configs|kernels|trials|boards|pairs|cells|checks|studies|rows|comparisons|samplers|seeds"
+COUNTED = "problems|points|configs|kernels|trials|boards|pairs|cells|checks|studies|comparisons|samplers|seeds"
 WORDS = (
     "four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|"
     "twenty|thirty|forty|fifty|hundred|thousand"
