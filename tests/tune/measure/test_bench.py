@@ -20,6 +20,7 @@ from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.tune.measure import arms
 from hopper_gemm.tune.measure import bench as room
 from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
+from hopper_gemm.tune.measure.baselines.choose import USUAL
 from hopper_gemm.tune.measure.bench import ENERGY_US, KEPT, TRIES, Bench
 from hopper_gemm.tune.measure.correctness import Correctness, check
 from hopper_gemm.tune.measure.device import DeviceInfo
@@ -53,6 +54,8 @@ class World:
     Args:
         monkeypatch: of the test.
     """
+
+    care = USUAL
 
     def __init__(self, monkeypatch) -> None:
         self.log: list[str] = []
@@ -153,7 +156,7 @@ class World:
         return Timing((self.us[who] + within,) * slices, 1700.0, self.watts)
 
 
-_NONE = {"candidates": lambda workload: (_ for _ in ()).throw(BaselineError("none runs an fp32 output"))}
+_NONE = {"care": USUAL, "candidates": lambda workload: (_ for _ in ()).throw(BaselineError("none runs an fp32 output"))}
 
 
 @pytest.fixture
@@ -430,7 +433,7 @@ def test_from_end_to_end_the_figures_are_those_of_the_launches_alone(world, monk
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(room, "make_workload", world._workload)
     monkeypatch.setattr(room, "SPACERS", {"touch": lambda sms: cuda.launch("spacer", 4e-6)})
-    baseline = SimpleNamespace(candidates=lambda workload: [slow, fast])
+    baseline = SimpleNamespace(candidates=lambda workload: [slow, fast], care=USUAL)
     monkeypatch.setattr(room, "BASELINES", {"cublas": baseline})
     monkeypatch.setattr(room, "load_any", lambda config, problem, store: kernel)
     monkeypatch.setattr(room, "kernel_launch", lambda kernel: launch)
