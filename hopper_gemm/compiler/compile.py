@@ -68,10 +68,7 @@ def compile_kernel(
     if finish is None:
         built, added = _named(kernel.builder)(kernel, element, layouts, out, seen), []
     else:
-        bias = make_fake_tensor(element, (n,), (1,), assumed_align=hopper.TMA_ALIGN_BYTES) if finish.bias else None
-        residual = _matrix(out, m, n) if finish.residual else None
-        built = _named(FINISHED)(kernel, element, layouts, out, finish)
-        added = [bias, residual, Float32(1.0) if finish.scale else None]
+        built, added = _named(FINISHED)(kernel, element, layouts, out, finish), _added(finish, element, out, (m, n))
 
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         launcher = cute.compile(
@@ -93,6 +90,12 @@ def compile_kernel(
         path = Path(scratch) / "kernel.o"
         launcher.export_to_c(object_file_path=str(path), function_name=FUNCTION)
         return Compiled(path.read_bytes(), launcher.__cubin__)
+
+
+def _added(finish: Finish, element: Any, out: Any, size: tuple[Any, Any]) -> list[Any]:
+    """Bias, residual and scale, None for each that a finish lacks."""
+    bias = make_fake_tensor(element, (size[1],), (1,), assumed_align=hopper.TMA_ALIGN_BYTES) if finish.bias else None
+    return [bias, _matrix(out, *size) if finish.residual else None, Float32(1.0) if finish.scale else None]
 
 
 def _matrix(dtype: Any, rows: Any, columns: Any, by_rows: bool = False) -> Any:
