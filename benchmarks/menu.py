@@ -322,6 +322,12 @@ def draw(rows: Sequence[Mapping[str, float]], path: Path) -> None:
     save(figure, path, f"Loss of a menu to the best of each problem; dotted: all {whole['size']:.0f} kernels")
 
 
+def curve_text(rows: Sequence[Mapping[str, float]]) -> str:
+    """The file of a curve."""
+    lines = [",".join(rows[0]), *(",".join(f"{value:.5g}" for value in row.values()) for row in rows)]
+    return "\n".join([*lines, ""])
+
+
 def read_curve(path: Path) -> list[dict[str, float]]:
     """The rows of a written curve."""
     names, *lines = path.read_text().splitlines()
@@ -334,8 +340,7 @@ def main(what: Literal["curve", "choose"]) -> None:
         print(text_of(menu_of(SIZE)), end="")
         return
     rows, path = curve(), suite_file().parents[2] / "results/measurements/menu.csv"
-    lines = [",".join(rows[0]), *(",".join(f"{value:.5g}" for value in row.values()) for row in rows)]
-    path.write_text("\n".join([*lines, ""]))
+    path.write_text(curve_text(rows))
     draw(rows, path.with_suffix(".svg"))
 
 

@@ -64,6 +64,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def pointed(match: re.Match[str]) -> str:
         path = resolved(origin, match["path"])
+        if origin.endswith(".ipynb") and not (ROOT / path).exists():
+            path = resolved(f"{DOCS}/", match["path"])  # a notebook prints tables of the docs, with their links
         if path.startswith(f"{DOCS}/"):
             target = path.removeprefix(f"{DOCS}/")
         elif (ROOT / path).exists():

@@ -89,6 +89,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["compare", "4096", "4096"], "problems are M N K, one after the other, but got 2 numbers"),
         (["compare", "--shapes", "nowhere.toml"], "nowhere.toml does not exist"),
         (["compare", "--shapes", "sweeps/shapes/drawn.toml", "--regime", "steady"], "no problem of drawn is marked"),
+        (["tune", "--shapes", SUITE, "--marked"], "no problem of suite is marked search"),
         (["counters", SEED, "--no-ncu", "--no-meter"], "together leave nothing to count; drop one of them"),
         (["counters", "nowhere"], None),
         (["worker", "http://x:1", "--pem", "x"], "the address must be like tls://HOST:PORT, as sweep --cluster prints"),

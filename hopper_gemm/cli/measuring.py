@@ -80,6 +80,7 @@ def tune(
     n: options.MaybeN = None,
     k: options.MaybeK = None,
     shapes: options.Shapes = None,
+    marked: Annotated[bool, typer.Option("--marked", help="Of a list only the problems marked search.")] = False,
     dtype: options.Dtype = "bf16",
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
@@ -141,7 +142,10 @@ def tune(
         if dtype != "bf16":
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         read = read_shapes(shapes)
-        problems = tuple(dict.fromkeys(map(filled_up, options.with_rule(read.of_regime(regime), batch_invariant))))
+        listed = options.with_rule(read.of_regime(regime, marked), batch_invariant)
+        problems = tuple(dict.fromkeys(map(filled_up, listed)))
+        if not problems and marked:
+            raise ValueError(f"no problem of {read.name} is marked search; mark one, or leave out --marked")
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")

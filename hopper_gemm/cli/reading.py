@@ -180,9 +180,9 @@ def explain(
         how = f"{served.how}: {served.tuned_on}, {shown(served.table)}, measured on an {served.entry.gpu}"
     predicted = predict(served.config, problem, chip).seconds * 1e6
     other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
-    print(f"  matmul      {other}{how}")
     for one, said in considered:
         print(f"  considered  {said.seconds * 1e6:.1f} us, paced by {said.limit}: {one}")
+    print(f"  matmul      {other}{how}")
 
 
 @command

@@ -22,7 +22,7 @@ def warmup(
     batch_invariant: options.BatchInvariant = False,
     as_json: options.Json = False,
 ) -> None:
-    """Time a few picks of problems that nobody tuned, and keep the fastest for matmul.
+    """Time a few picks of untuned problems; keep the fastest for matmul.
 
     It takes a fraction of a second a problem once its kernels are compiled. What tune finds comes before it.
     """

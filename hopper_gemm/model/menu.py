@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +13,11 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import pair_reasons
+from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, parts_meet
-from hopper_gemm.model.rules.invariance import forward, parts_of
+from hopper_gemm.model.rules.invariance import STEEP, forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8
@@ -34,6 +35,9 @@ on shorter problems it cost 0.6 to 2 %."""
 ABREAST = 4
 """Swizzle where the tiles of a split-K part follow one another: sixteen neighbours share a GPC, and a patch of 4 x 4
 reads the fewest panels. At 1024x1024x16384 it was 1 % faster than a swizzle of eight (docs/neighbours.md)."""
+
+MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
+"""tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
 
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
@@ -60,9 +64,18 @@ def suited(dtype: str, layouts: str) -> list[Kernel]:
 
 @cache
 def menu(invariant: bool = False) -> tuple[Kernel, ...]:
-    """The kernels with all their ways to launch; for batch-invariant problems as they read k forward."""
-    ways = [way for kernel in binaries() for way in launches(kernel)]
-    return tuple(dict.fromkeys(map(forward, ways)) if invariant else ways)
+    """The kernels with all their ways to launch; for batch-invariant problems as they read k forward, with more kernels
+    for each number of parts that such problems are cut into."""
+    kernels = binaries()
+    if invariant:
+        ahead = list(dict.fromkeys(map(forward, binaries())))
+        apart = [kernel.but(split_k=parts) for kernel in ahead if kernel.split_k > 1 for parts in STEEP]
+        meeting = [
+            resolve(GemmConfig(tile_m=tile_m, tile_n=tile_n, swap_ab=swap_ab, split_k=parts, epi_n=16, stagger=0))
+            for (tile_m, tile_n), swap_ab, parts in product(MEETING, (False, True), STEEP)
+        ]
+        kernels = tuple(dict.fromkeys([*ahead, *filter(is_legal, [*apart, *meeting])]))
+    return tuple(way for kernel in kernels for way in launches(kernel))
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -92,9 +105,7 @@ def choose(
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    parts = parts_of(problem.n, problem.k) if problem.batch_invariant else 1
-    last = GemmConfig(tile_m=128, tile_n=64, split_k=parts) if parts > 1 else GemmConfig()
-    return next(iter(choices(problem, 1, more, chip, finish)), resolve(last))
+    return next(iter(choices(problem, 1, more, chip, finish)), resolve(GemmConfig()))
 
 
 def choices(

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hopper_gemm.compiler.workspace import WORKSPACES
 
 import hopper_gemm
 from hopper_gemm.compiler.loader import workspace_size
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import WARMUP, write_tuned

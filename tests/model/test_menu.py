@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from benchmarks.menu import SIZE, menu_of, text_of
+from benchmarks.menu import SIZE, curve, curve_text, menu_of, text_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
@@ -93,6 +93,7 @@ def test_the_ranking_is_that_of_all_predictions():
 @pytest.mark.timeout(900)
 def test_the_menu_is_what_the_recorded_rows_give():
     assert (ROOT / "hopper_gemm/model/menu.json").read_text() == text_of(menu_of(SIZE))
+    assert (ROOT / "results/measurements/menu.csv").read_text() == curve_text(curve())
 
 
 def test_the_choice_fits_the_shape():

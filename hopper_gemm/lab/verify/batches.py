@@ -31,7 +31,7 @@ from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
-from hopper_gemm.model.rules.invariance import forward, parts_of
+from hopper_gemm.model.rules.invariance import parts_of
 from hopper_gemm.model.rules.problem import filled_up, reachable
 from hopper_gemm.model.tuned import Pick
 from hopper_gemm.tune.measure.correctness import check, same_bits
@@ -161,7 +161,8 @@ def _techniques() -> Iterator[GemmConfig]:
 
 
 def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[InvarianceJob]:
-    """Everything to compare: instructions and techniques first, then ``matmul``, then the menu in a drawn order.
+    """Everything to compare: instructions and techniques first, then ``matmul``, then every kernel of the menu that has
+    some problem, in a drawn order with one type, then with the others.
 
     Args:
         seed: of the draws.
@@ -176,19 +177,20 @@ def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[Invarianc
             found += _placed(rng, resolve(config), of, sides, dtypes)
     pick = partial(find, tables, chip=chip)
     found += [_of_matmul(rng, n, k, dtype, pick) for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)]
-    kernels: dict[int, list[Kernel]] = {1: [], 4: [], 8: []}
-    for kernel in dict.fromkeys(forward(kernel).compiled() for kernel in menu()):
-        kernels.get(kernel.split_k, []).append(kernel)
-    for some in kernels.values():
+    kernels: dict[int, list[Kernel]] = {}
+    for kernel in dict.fromkeys(kernel.compiled() for kernel in menu(True)):
+        kernels.setdefault(kernel.split_k, []).append(kernel)
+    groups = []
+    for parts, some in kernels.items():
+        sides = [side for side in SIDES if parts_of(*side) == parts]
         rng.shuffle(some)
-    while any(kernels.values()):
-        for parts in (1, 1, 4, 8):
-            sides, dtype = [side for side in SIDES if parts_of(*side) == parts], rng.choice(DTYPES)
-            side = rng.choice(sides)
-            for kernel in kernels[parts][:TOGETHER]:
-                walks: dict[str, object] = {"raster": rng.choice("mn"), "swizzle": rng.choice((1, 2, 4, 8, 16))}
-                found += _placed(rng, kernel.but(**walks), MENU, [side, *sides], [dtype, *DTYPES])
-            del kernels[parts][:TOGETHER]
+        groups += [(some[at : at + TOGETHER], sides) for at in range(0, len(some), TOGETHER) if sides]
+    rng.shuffle(groups)
+    for turn, (number, (some, sides)) in product(range(len(DTYPES)), enumerate(groups)):
+        side, dtype = rng.choice(sides), DTYPES[(turn + number) % len(DTYPES)]
+        for kernel in some:
+            walks: dict[str, object] = {"raster": rng.choice("mn"), "swizzle": rng.choice((1, 2, 4, 8, 16))}
+            found += _placed(rng, kernel.but(**walks), MENU, [side, *sides], [dtype, *DTYPES])
     return found
 
 

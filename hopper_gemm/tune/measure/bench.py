@@ -238,7 +238,8 @@ class Bench:
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
             asked, label = baseline_of(point)
             if finalists:
-                chosen = choose_again([asked.restore(scene.workload, recipe) for recipe in finalists], watch)
+                able = [asked.restore(scene.workload, recipe) for recipe in finalists]
+                chosen = choose_again(able, watch, asked.care)
             else:
                 able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
                 if not able:

@@ -56,9 +56,11 @@ class Shapes(BaseModel):
             raise ValueError(f"must name each problem once but got {twice[0]} twice")
         return problems
 
-    def of_regime(self, regime: str) -> tuple[GemmProblem, ...]:
-        """The problems to measure in a regime: all of them in burst, those marked ``steady`` in steady state."""
-        return tuple(section.problem() for section in self.problems if regime == "burst" or section.steady)
+    def of_regime(self, regime: str, marked: bool = False) -> tuple[GemmProblem, ...]:
+        """The problems to measure in a regime: all of them in burst, those marked ``steady`` in steady state; of these
+        only the ones marked ``search`` where asked."""
+        chosen = (one for one in self.problems if regime == "burst" or one.steady)
+        return tuple(one.problem() for one in chosen if one.search or not marked)
 
 
 def read_shapes(path: Path | None = None) -> Shapes:

@@ -126,6 +126,11 @@ def test_the_map_marks_what_is_held_out_and_searches_all_of_it(mapped):
     assert sum(one.search for one in mapped) == 200
 
 
+def test_the_marked_problems_of_the_map_are_those_to_be_searched(mapped):
+    read = read_shapes(ROOT / "sweeps/shapes/map.toml")
+    assert read.of_regime("burst", marked=True) == tuple(one.problem() for one in mapped if one.search)
+
+
 @pytest.mark.parametrize(
     ("sizes", "layouts", "held"),
     [

@@ -136,19 +136,20 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL
     return _final(ranked, len(everyone), watch, failed, care)
 
 
-def choose_again(finalists: Sequence[Candidate], watch: Stopwatch) -> Chosen:
+def choose_again(finalists: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
     """The fastest of the finalists of another process, by the same last round; nothing is searched.
 
     Args:
         finalists: restored from the recipes of :attr:`Chosen.finalists`.
         watch: times them.
+        care: how often.
 
     Raises:
         BaselineError: as :func:`choose`.
     """
     failed: list[str] = []
     able = [one for one, _ in _timed(finalists, watch.glance, failed)]
-    return _final(able, len(finalists), watch, failed)
+    return _final(able, len(finalists), watch, failed, care)
 
 
 def _final(ranked: Sequence[Candidate], of: int, watch: Stopwatch, failed: list[str], care: Care = USUAL) -> Chosen:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hopper_gemm.compiler.workspace import LEAST_SUMS, LEAST_WORDS, Workspaces
 
-from hopper_gemm.compiler import workspace
+from hopper_gemm.compiler import workspaces
+from hopper_gemm.compiler.workspaces import LEAST_SUMS, LEAST_WORDS, Workspaces
 
 STREAM = 7
 
@@ -20,7 +20,7 @@ class Captures:
         self.number, self.made, self.stream = 0, [], STREAM
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.number > 0)
-        monkeypatch.setattr(workspace, "capture_of", lambda stream: self.number if stream == self.stream else 0)
+        monkeypatch.setattr(workspaces, "capture_of", lambda stream: self.number if stream == self.stream else 0)
         monkeypatch.setattr(torch, "device", lambda *where: "cpu")
         for name in ("empty", "zeros"):
             monkeypatch.setattr(torch, name, self._maker())
