@@ -74,10 +74,7 @@ def compile_kernel(
     if finish is None:
         built = _named(kernel.builder)(kernel, element, layouts, out, seen, scattered)
     else:
-        bias = make_fake_tensor(element, (n,), (1,), assumed_align=hopper.TMA_ALIGN_BYTES) if finish.bias else None
-        residual = _matrix(out, m, n) if finish.residual else None
-        built = _named(FINISHED)(kernel, element, layouts, out, finish)
-        added = [bias, residual, Float32(1.0) if finish.scale else None]
+        built, added = _named(FINISHED)(kernel, element, layouts, out, finish), _added(finish, element, out, (m, n))
     return _compiled(
         built,
         _matrix(element, m, k, layouts[0] != "k"),
@@ -111,9 +108,13 @@ def _compiled(function: Any, *arguments: Any) -> Compiled:
         return Compiled(path.read_bytes(), launcher.__cubin__)
 
 
-def _matrix(
-    dtype: Any, rows: Any, columns: Any, by_rows: bool = False, align: int = hopper.TMA_ALIGN_BYTES
-) -> Any:
+def _added(finish: Finish, element: Any, out: Any, size: tuple[Any, Any]) -> list[Any]:
+    """Bias, residual and scale, None for each that a finish lacks."""
+    bias = make_fake_tensor(element, (size[1],), (1,), assumed_align=hopper.TMA_ALIGN_BYTES) if finish.bias else None
+    return [bias, _matrix(out, *size) if finish.residual else None, Float32(1.0) if finish.scale else None]
+
+
+def _matrix(dtype: Any, rows: Any, columns: Any, by_rows: bool = False, align: int = hopper.TMA_ALIGN_BYTES) -> Any:
     """A matrix of open sizes and pitch, contiguous along its columns, or ``by_rows`` along its rows, which start at
     multiples of ``align`` bytes."""
     pitch = cute.sym_int64(divisibility=align * 8 // dtype.width)
