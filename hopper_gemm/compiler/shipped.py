@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.compiler.store import AnyId
 
 FOLDER = Path(__file__).parents[1] / "machine_code" / platform.machine()
 
@@ -26,7 +26,7 @@ class Shipped(NamedTuple):
     library: Path
 
 
-def shipped(kernel: KernelId) -> Shipped | None:
+def shipped(kernel: AnyId) -> Shipped | None:
     """The kernel that the package brings; None where it brings none, or where the file is damaged."""
     library = FOLDER / f"{kernel.digest}.so"
     try:
