@@ -321,7 +321,7 @@ def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
 
 def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
     """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
-    whose gain was the overlap of a launch with its own predecessor; an entry for other sizes that are padded with it."""
+    whose gain was the overlap of a launch with its own predecessor; one for other sizes that are padded with it."""
     config = _as_run(entry, problem)
     if entry.context != context:
         plain = without_pdl(config) if context == "isolated" else config

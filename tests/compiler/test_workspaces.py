@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hopper_gemm.compiler import workspaces
-from hopper_gemm.compiler.workspaces import LEAST_SUMS, LEAST_WORDS, Workspaces
+from hopper_gemm.compiler.workspaces import LEAST_SUMS, LEAST_WORDS, PerStream
 
 STREAM = 7
 
@@ -40,7 +40,7 @@ def captures(monkeypatch):
 
 def test_of_sixty_captures_one_workspace_is_kept_beside_that_of_the_stream(captures):
     """Each capture has its own, from its own pool; that of an ended capture goes back before the next is made."""
-    spaces = Workspaces()
+    spaces = PerStream(workspaces._made, workspaces._fits)
     spaces.get(0, 100, 10)
     for number in range(1, 61):
         captures.number = number
@@ -53,7 +53,7 @@ def test_of_sixty_captures_one_workspace_is_kept_beside_that_of_the_stream(captu
 
 
 def test_a_workspace_grows_and_never_shrinks(captures):
-    spaces = Workspaces()
+    spaces = PerStream(workspaces._made, workspaces._fits)
     for sums, words in ((1, 1), (5000, 10), (40, 2000), (5000, 2000)):
         spaces.get(0, sums, words)
     made = [(LEAST_SUMS, LEAST_WORDS), (5000, LEAST_WORDS), (5000, 2000)]
@@ -61,7 +61,7 @@ def test_a_workspace_grows_and_never_shrinks(captures):
 
 
 def test_streams_and_devices_do_not_share(captures):
-    spaces = Workspaces()
+    spaces = PerStream(workspaces._made, workspaces._fits)
     first = spaces.get(0, 100, 10)
     captures.stream = STREAM + 1
     assert spaces.get(0, 100, 10) is not first
