@@ -67,7 +67,7 @@ def faults(
 ) -> list[str]:
     """What is wrong with the kernels, one line each."""
     problem = replace(PROBLEM, dtype=dtype, layouts=layouts)
-    kernels = {config: KernelId.of(config, problem, "", scattered) for config in configs}
+    kernels = {config: KernelId.of(config, problem, scattered=scattered) for config in configs}
     pool.submit(kernels.values())
     found = []
     for config, kernel in kernels.items():
@@ -116,7 +116,7 @@ def test_a_drawn_config_of_each_technique_compiles_with_an_output_that_tma_canno
     drawn: dict[tuple[str, str], list[GemmConfig]] = {}
     for pair in pairs(12, len(STRATA), each=1):
         drawn.setdefault((pair.problem.dtype, pair.problem.layouts), []).append(pair.config)
-        pool.submit([KernelId.of(pair.config, pair.problem, "", True)])
+        pool.submit([KernelId.of(pair.config, pair.problem, scattered=True)])
     assert [fault for kind, configs in drawn.items() for fault in faults(pool, configs, *kind, scattered=True)] == []
 
 

@@ -57,7 +57,7 @@ def kernels() -> list[KernelId]:
     shifted = [replace(SHIFTED, layouts=layouts) for layouts in LAYOUTS]
     shifted += [replace(SHIFTED, dtype=dtype) for dtype in DTYPES]
     picked = [KernelId.of(serving.default_config(problem), problem) for problem in by_layout + by_type + shifted]
-    scattered = [KernelId.of(serving.default_config(problem), problem, "", True) for problem in shifted]
+    scattered = [KernelId.of(serving.default_config(problem), problem, scattered=True) for problem in shifted]
     return [PaddingId(), *chains, *picked, *scattered]
 
 

@@ -20,6 +20,16 @@ RESIDUAL_ACCUMULATORS = 200
 """Most accumulators of a finish with a residual."""
 
 
+def in_reach(problem: GemmProblem) -> bool:
+    """Return True if TMA reaches the matrices of a problem, and a bias is read in whole groups of wgmma's columns."""
+    return not problem.out_of_reach and problem.n % hopper.WGMMA_N_STEP == 0
+
+
+def _in_reach(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+    if not in_reach(problem):
+        yield f"the finish {finish} needs matrices in TMA's reach; pad {problem} to multiples of {hopper.WGMMA_N_STEP}"
+
+
 def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
     if kernel.builder != GemmConfig().builder:
         yield f"the finish {finish} needs the plain kernel; take loads and stores tma, and no parameter of the study"
@@ -61,6 +71,7 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str
 
 
 FINISH_RULES = (
+    Rule("finish in reach", "what is added is read where TMA stores C", _in_reach),
     Rule("finish registers", "what is read stands in registers beside the accumulators", _registers),
     Rule("epilogue", "values are finished on their way through shared memory", _epilogue),
     Rule("gated", "a tile holds as many columns of the gate as of up, and multiplies them in registers", _gated),

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import choices, menu
+from hopper_gemm.model.menu import behind_padding, choices, menu
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
 from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.parameters import kernel_digest
@@ -80,12 +79,11 @@ class MapSpec:
 
     def points(self, problem: GemmProblem) -> dict[Point, str]:
         """The points of a problem, each with how it was chosen: ``pick 1`` to ``pick 8``, ``drawn``, or both. What is
-        drawn depends on seed and problem alone. A problem that TMA cannot reach is run on copies, as ``matmul`` does.
+        drawn depends on seed and problem alone.
         """
-        filled = filled_up(problem)
-        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(choices(filled, self.picks), 1)}
+        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(choices(problem, self.picks), 1)}
         first = next(iter(found), None)
-        able = [kernel for kernel in menu() if is_legal(kernel, filled)]
+        able = [behind_padding(kernel, problem) for kernel in menu() if is_legal(kernel, problem)]
         rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
         for kernel in rng.sample(able, min(self.drawn, len(able))):
             found.setdefault(kernel, []).append("drawn")
