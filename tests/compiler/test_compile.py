@@ -122,7 +122,8 @@ def test_a_drawn_config_of_each_technique_compiles_with_an_output_that_tma_canno
 
 def test_configs_at_the_edge_of_the_registers_compile_with_an_output_that_tma_cannot_reach(pool):
     assert faults(pool, edge(), scattered=True) == []
-    assert faults(pool, edge(), dtype="bf16_fp32", scattered=True) == []
+    wide = replace(PROBLEM, dtype="bf16_fp32")
+    assert faults(pool, [one for one in edge() if is_legal(one, wide)], dtype=wide.dtype, scattered=True) == []
 
 
 def test_an_output_that_tma_reaches_may_have_any_number_of_columns(pool):
@@ -140,7 +141,8 @@ def test_the_padding_compiles_without_a_spill_and_moves_sixteen_bytes_at_a_time(
     file.write_bytes(compile_padding().cubin)
     found = operations(file)
     assert pool.result(PaddingId()).status == "ok"
-    assert found.count("LDG") == 2 * found.count("STG") == 2 * 2 * 4, "two reads for each of four pieces of A and of B"
+    reads, writes = (sum(one.startswith(f"{kind}.E.128") for one in found) for kind in ("LDG", "STG"))
+    assert (reads, writes) == (16, 8), "two reads and a write for each of four pieces of A and of B"
 
 
 def test_the_descriptors_of_many_wgmma_stay_in_uniform_registers(monkeypatch, tmp_path):
