@@ -198,7 +198,7 @@ def test_explain_tells_what_a_program_needs():
 def test_explain_shows_the_batch_invariant_kernel_and_what_refuses_another():
     asked = ("explain", "512", "512", "65536", "--batch-invariant", "--gpu", "h200", "--json")
     found = json.loads(run(*asked).stdout)
-    assert found["asked"]["batch_invariant"] is True
+    assert found["problem"]["batch_invariant"] is True
     assert found["legal"]
     assert (found["matmul"]["how"], found["matmul"]["config"]["split_k"]) == ("tuned", 8)
     refused = json.loads(run(*asked, "--set", "split_k=2").stdout)

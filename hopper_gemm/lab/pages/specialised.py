@@ -63,6 +63,8 @@ def _loop(config: SimpleNamespace) -> dict[str, Any]:
         "buffers": config.epi_buffers,
         "policy": None,
         "boxes": 1,
+        "apart": False,
+        "scattered": False,
     }
 
 
@@ -79,7 +81,7 @@ def _functions(config: SimpleNamespace) -> Iterable[tuple[str, str]]:
     yield "kernel/consumer.py", "Mainloop.multiply_tile"
     yield "kernel/pipeline.py", "Ring.release"
     if config.stores == "tma":
-        yield "kernel/epilogue.py", "Epilogue._store_chunk"
+        yield from (("kernel/epilogue.py", f"Epilogue.{name}") for name in ("_store_chunk", "_send"))
     else:
         yield "kernel/threads/direct_store.py", "DirectEpilogue.store_tile"
 
