@@ -70,7 +70,7 @@ def test_a_failure_is_found_shrunk_and_reported_and_the_rest_goes_on(tmp_path, m
     assert reason in failed.reason
     least = Pair.of(failed.minimal)
     assert harmful(least)
-    assert (least.problem.m, least.problem.n, least.problem.dtype) == (1, 8, "bf16")
+    assert (least.problem.m, least.problem.n, least.problem.dtype) == (1, 1, "bf16")
     assert least.config.evict_c is False
     assert any(reason in line and "smallest that fails" in line for line in said)
     assert reason in page(one.rows.rows, [HARMFUL.row(), FINE.row()])
