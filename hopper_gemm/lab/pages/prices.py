@@ -33,12 +33,17 @@ def bits(folder: Path | None = None) -> str:
     for kind in [*dict.fromkeys(row.kind for row in now), ""]:
         own = [row for row in now if kind in ("", row.kind)]
         status = Counter(row.status for row in own)
-        counts = len(own), counted(own), len(own) - status["ok"] - status["skipped"]
-        lines.append([kind or "all", *(f"{count:,}" for count in counts), str(len({row.board for row in own}))])
+        other = status["wrong_result"]
+        counts = len(own), counted(own), other, len(own) - status["ok"] - status["skipped"] - other
+        boards = len({row.board for row in own if row.board})
+        lines.append([kind or "all", *(f"{count:,}" for count in counts), str(boards)])
     kernel, verifier = now[0].sources
     gpus = ", ".join(dict.fromkeys(row.gpu for row in now if row.gpu))
-    head = ["launched", "jobs", "outputs with the reference's bits", "jobs with other bits", "boards"]
-    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel `{kernel}`, verifier `{verifier}`."
+    head = ["launched", "jobs", "outputs with the reference's bits", "jobs with other bits", "failed else", "boards"]
+    reasons = Counter(row.reason.split(":")[0] if row.status == "crash" else row.status for row in now)
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if reason not in ("ok", "skipped"))
+    about = f" Failed: {told}." if told else ""
+    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel `{kernel}`, verifier `{verifier}`.{about}"
 
 
 def torch_changes(folder: Path | None = None) -> str:
