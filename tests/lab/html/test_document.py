@@ -74,7 +74,7 @@ def test_a_map_has_a_point_for_each_problem(tmp_path):
 
 
 def test_a_study_without_rows_to_show_is_an_error_of_one_line(tmp_path):
-    done = run("report", str(write_study(tmp_path, row(stage="host"))))
+    done = run("report", str(write_study(tmp_path, row(stage="counters"))))
     assert done.returncode == 2
     assert "has no rows of a sweep, a comparison or a map" in done.stderr
 

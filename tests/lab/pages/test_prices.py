@@ -54,7 +54,7 @@ def test_bits_count_the_newest_sources_alone(tmp_path):
     for seed, status in ((1, "ok"), (2, "ok"), (3, "wrong_result")):
         rows.add(InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu").row(status, gpu="H", board="a"))
     equal = 2 * comparisons(pair)
-    assert f"| kernel: of the menu | 3 | {equal} | 1 | 1 |" in bits(tmp_path)
+    assert f"| kernel: of the menu | 3 | {equal} | 1 | 0 | 1 |" in bits(tmp_path)
     (tmp_path / "torch-mm.csv").write_text(
         torch_table([TorchCount("", 8, 8, "bf16", "kk", 64, 3)], board="a", gpu="H", torch="2")
     )

@@ -208,6 +208,7 @@ def under_fire(folder: Path, executor: str, workers: int, kills: int, seed: int,
 
 
 CLEAR = (
+    "To look at: file://",
     "worker died with",
     "its worker is gone",
     "waiting since",

@@ -46,17 +46,23 @@ def test_a_killed_comparison_in_several_processes_goes_on_and_loses_nothing(plac
     """Killed are a measuring child, the worker and the command, each time some rows later."""
     sizes = [str(size) for size in (1024, 1024, 1024, 2048, 2048, 2048)]
     words = ["compare", *sizes, "--against", "cublas,cublaslt", "--processes", "5", "--out", str(place.out)]
-    rng, seen, killed = random.Random(0), 0, 0
-    for kind in ("child", "worker", "coordinator", "child", "worker", ""):
-        place.processes.append(coordinator := place.command(*words))
-        while kind and coordinator.poll() is None and place.rows() < seen + 3:
+    rng, killed, coordinator = random.Random(0), 0, place.command(*words)
+    for kind in ("child", "coordinator", "worker", "coordinator"):
+        if coordinator.poll() is not None:
+            coordinator = place.command(*words)
+        place.processes.append(coordinator)
+        seen = place.rows()
+        while coordinator.poll() is None and place.rows() < seen + 3:
             time.sleep(0.02)
-        seen, victim = place.rows(), place.victim(kind, rng, coordinator.pid) if kind else None
+        victim = place.victim(kind, rng, coordinator.pid)
         if victim is not None and coordinator.poll() is None:
             os.kill(victim, signal.SIGKILL)
             killed += 1
-        assert coordinator.wait(300) in (0, -signal.SIGKILL), place.errors.read_text()
-    assert killed >= 3
+        if kind == "coordinator":
+            coordinator.wait(300)
+    place.processes.append(coordinator := place.command(*words))
+    assert coordinator.wait(300) == 0, place.errors.read_text()
+    assert killed, "a machine may be done before the later ones"
     rows = read_study(place.out).stage("compare")
     assert len({row.key for row in rows}) == len(rows) == 2 * 2 * 5
     assert {row.status for row in rows} == {"ok"}

@@ -20,7 +20,7 @@ torch.cuda.get_device_properties = lambda device: SimpleNamespace(name="NVIDIA H
 import hopper_gemm
 from hopper_gemm.serve import kernels
 kernels.chip_of = lambda device: kernels.SXM
-kernels.load = lambda config, problem: config
+kernels.load = lambda config, problem, **how: config
 print(json.dumps(kernels.kernel_for(hopper_gemm.GemmProblem(1032, 1032, 1032), 0).as_dict()))
 """
 
@@ -44,12 +44,12 @@ def test_what_tune_finds_a_later_process_serves_with_the_digest_of_its_machine_c
         return done.stdout
 
     before = json.loads(python("-c", SERVE))
-    tune = ("tune", "1032", "1032", "1030", "--gpus", "0", "--trials", "6", "--finals", "2")
+    tune = ("tune", "1032", "1032", "1032", "--gpus", "0", "--trials", "6", "--finals", "2")
     python("-m", "tests.tune.run.command", *tune)
     (entry,) = json.loads((own / "h200" / "best_configs.json").read_text())
     after = json.loads(python("-c", SERVE))
     assert (after, after == before) == (entry["config"], False)
-    explain = ("explain", "1032", "1032", "1030", "--gpu", "h200", "--json")
+    explain = ("explain", "1032", "1032", "1032", "--gpu", "h200", "--json")
     told = json.loads(python("-m", "hopper_gemm", *explain))["matmul"]
     assert told["how"] == "tuned"
     assert len(entry["code"]) == 8
