@@ -68,7 +68,7 @@ def test_a_killed_comparison_in_several_processes_goes_on_and_loses_nothing(plac
     assert {row.status for row in rows} == {"ok"}
     among = [line for line in Path(place.log).read_text().splitlines() if line.startswith("among")]
     assert len(among) >= 2 * 2 * 4
-    assert {" ".join(line.split()[2:]) for line in among} == {"way 0"}
+    assert all(len(line.split()) == 4 for line in among), "one finalist each"
 
 
 def until_rows(place, coordinator, rows=4):
