@@ -16,13 +16,13 @@ from hopper_gemm.model.problem import GemmProblem
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
     from hopper_gemm.serve import inductor
+    from hopper_gemm.serve.ahead.prebuild import prebuild
+    from hopper_gemm.serve.ahead.warmup import warmup
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
-    from hopper_gemm.serve.prebuild import prebuild
-    from hopper_gemm.serve.warmup import warmup
 
 __all__ = [
     "Finish",
@@ -49,10 +49,10 @@ _SERVED = {
     "linear": "hopper_gemm.serve.linear",
     "matmul": "hopper_gemm.serve.matmul",
     "patch": "hopper_gemm.serve.patch",
-    "prebuild": "hopper_gemm.serve.prebuild",
+    "prebuild": "hopper_gemm.serve.ahead.prebuild",
     "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",
-    "warmup": "hopper_gemm.serve.warmup",
+    "warmup": "hopper_gemm.serve.ahead.warmup",
 }
 """Imported when first asked for, since some bring torch and the DSL along."""
 

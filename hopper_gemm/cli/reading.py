@@ -289,7 +289,7 @@ def prebuild(
     from hopper_gemm.cli.doctor import chip_here, kind_here
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.model.tuned import slug
-    from hopper_gemm.serve.prebuild import prebuild as compile_ahead
+    from hopper_gemm.serve.ahead.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.run.questions.compare import problems_of
 
     if menu and (sizes or shapes):

@@ -30,7 +30,7 @@ def warmup(
     from hopper_gemm.tune.run.questions.compare import problems_of
 
     find_hopper()
-    from hopper_gemm.serve.warmup import warmup as warm_up
+    from hopper_gemm.serve.ahead.warmup import warmup as warm_up
 
     _, _, problems = problems_of(shapes, sizes or (), "burst")
     if sizes:

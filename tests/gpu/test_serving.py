@@ -17,7 +17,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import WARMUP, write_tuned
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
-from hopper_gemm.serve import warmup as warming
+from hopper_gemm.serve.ahead import warmup as warming
 from hopper_gemm.serve.kernels import chip_of, default_config, pick_for
 from hopper_gemm.tune.measure.device import describe_current
 

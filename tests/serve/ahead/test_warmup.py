@@ -23,8 +23,9 @@ from hopper_gemm.model.lookup import Table, find, own_paths
 from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, read_tuned, write_tuned
-from hopper_gemm.serve import kernels, prebuild
-from hopper_gemm.serve import warmup as room
+from hopper_gemm.serve import kernels
+from hopper_gemm.serve.ahead import prebuild
+from hopper_gemm.serve.ahead import warmup as room
 from tests.command import run
 
 TUNED, OTHER = GemmProblem(4096, 4096, 4096), GemmProblem(264, 1048, 4096)

@@ -12,7 +12,7 @@ from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.serve import prebuild as module
+from hopper_gemm.serve.ahead import prebuild as module
 from hopper_gemm.serve.kernels import default_config
 from tests.command import run
 

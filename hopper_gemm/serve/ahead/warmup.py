@@ -21,10 +21,10 @@ from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
+from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.checks import DTYPES, check_device
 from hopper_gemm.serve.fallback import launch_torch
 from hopper_gemm.serve.kernels import MODE, chip_of, kernel_for, pick_for
-from hopper_gemm.serve.prebuild import build
 
 ROUNDS, UNTIMED = 20, 2
 """Timed launches of each candidate, and launches before these."""
