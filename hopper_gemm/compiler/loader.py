@@ -92,6 +92,11 @@ class LoadedKernel:
     def _meets(self) -> bool:
         return self.config.has_workspace
 
+    @property
+    def repeatable(self) -> bool:
+        """Return True if a launch needs its matrices alone, and no workspace of the stream."""
+        return not self._meets
+
     @cached_property
     def order(self) -> tuple[int, bool, int, bool]:
         """Launch arguments that are the same every time: clusters, raster along m, swizzle, serpentine."""

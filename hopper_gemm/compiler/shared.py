@@ -1,4 +1,4 @@
-"""Shared libraries of compiled kernels: loaded in a quarter of a millisecond, and without importing the DSL.
+"""Shared libraries: of compiled kernels, loaded in a quarter of a millisecond without importing the DSL, and of C.
 
 The DSL links an object file in memory at each load, and importing it takes a second. A shared library made once by the
 system's linker needs only TVM-FFI and the DSL's runtime library, whose path it holds.
@@ -6,7 +6,9 @@ system's linker needs only TVM-FFI and the DSL's runtime library, whose path it 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +16,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from hopper_gemm.compiler.shipped import FOLDER
+from hopper_gemm.compiler.store import default_store, trusted
+from hopper_gemm.model.tuned import replace_file
 
 RUNTIME = "libcute_dsl_runtime.so"
 
@@ -68,3 +74,46 @@ def _runtime_loaded() -> bool:
         return False
     ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
     return True
+
+
+def library_of(source: Path, include: str, version: str) -> Path | None:
+    """The shared library of a C source: that of the package, else that in the user's cache, else made now by the
+    system's C compiler. None where there is none of these, or where others may write to that cache.
+
+    Args:
+        source: one file.
+        include: folder of the headers that it needs.
+        version: of these headers.
+    """
+    name = library_name(source, version)
+    kept = default_store().parent / "libraries" / name
+    if (FOLDER / name).is_file():
+        return FOLDER / name
+    with contextlib.suppress(OSError):  # a StoreError too
+        if not kept.is_file():
+            made = built(source, include)
+            if made is None:
+                return None
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(kept, made)
+        trusted(kept.parent.stat(), kept.parent)
+        trusted(kept.stat(), kept)
+        return kept
+    return None
+
+
+def library_name(source: Path, version: str) -> str:
+    """Name of the file of a C source's library, by its content and the version of its headers."""
+    return f"{source.stem}-{hashlib.sha256(version.encode() + source.read_bytes()).hexdigest()[:32]}.so"
+
+
+def built(source: Path, include: str) -> bytes | None:
+    """A C source as a shared library; None without a C compiler, or where it fails."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
+        made = Path(scratch) / "made.so"
+        command = [compiler, "-O2", "-shared", "-fPIC", "-pthread", f"-I{include}", "-o", str(made), str(source)]
+        run = subprocess.run(command, capture_output=True, check=False)
+        return made.read_bytes() if run.returncode == 0 else None

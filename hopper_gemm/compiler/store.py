@@ -226,7 +226,7 @@ class KernelStore:
             StoreError: another user owns the folder or a file of the entry, or may write to it.
         """
         try:
-            _trusted(os.stat(self.root), self.root)
+            trusted(os.stat(self.root), self.root)
             entry = json.loads(_read(self._report_file(kernel)))
             shared = entry.pop("shared")
             found = _sha256(_read(self.object_file(kernel)))
@@ -292,7 +292,7 @@ class KernelStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Lock the folder, which must exist, against other writers."""
-        _trusted(os.stat(self.root), self.root)
+        trusted(os.stat(self.root), self.root)
         with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
             # Without locks two writers may meet: an object file beside the other writer's report counts as damaged, and
             # is compiled again.
@@ -328,12 +328,16 @@ def _sha256(content: bytes) -> str:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        _trusted(os.fstat(file.fileno()), path)
+        trusted(os.fstat(file.fileno()), path)
         return file.read()
 
 
-def _trusted(status: os.stat_result, path: Path) -> None:
-    """Refuse a file or folder that another user owns or may write."""
+def trusted(status: os.stat_result, path: Path) -> None:
+    """Refuse a file or folder that another user owns or may write.
+
+    Raises:
+        StoreError: one of these.
+    """
     if status.st_uid not in (os.geteuid(), 0):
         raise StoreError(
             f"{path} must belong to this user but belongs to user {status.st_uid}; name another folder for compiled "

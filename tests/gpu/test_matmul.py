@@ -16,6 +16,7 @@ from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
+from hopper_gemm.serve.known import KnownLaunches, library
 from hopper_gemm.tune.measure.correctness import check
 from hopper_gemm.tune.parameters import config_of
 
@@ -277,7 +278,31 @@ def test_it_runs_on_the_current_stream_and_in_a_graph():
 def nothing_known(monkeypatch):
     """As in a new process: what was loaded is forgotten, not what was compiled."""
     monkeypatch.setattr(room, "_known", {})
+    monkeypatch.setattr(room, "KNOWN", KnownLaunches())
     monkeypatch.setattr(serving, "_loaded", {})
+
+
+@pytest.mark.skipif(library() is None, reason="no C compiler (cc, gcc, clang), or an older torch")
+def test_a_known_launch_is_repeated_without_python_on_the_current_stream_and_in_graphs(nothing_known, monkeypatch):
+    a, b = operands(776, 1032, 520)
+    expected = hopper_gemm.matmul(a, b)
+    monkeypatch.setattr(room, "_known", None)  # Python would fail
+    late, side, out = torch.zeros_like(a), torch.cuda.Stream(), torch.empty_like(expected)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)
+        late.copy_(a)
+        product = hopper_gemm.matmul(late, b)
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        hopper_gemm.matmul(a, b, out=out)
+    out.zero_()
+    graph.replay()
+    with torch.no_grad():
+        of_a_parameter = hopper_gemm.matmul(torch.nn.Parameter(a), b)
+    torch.cuda.synchronize()
+    assert all(torch.equal(one, expected) for one in (product, out, of_a_parameter))
 
 
 @pytest.mark.parametrize("config", [None, GemmConfig(split_k=2, reduction="workspace")], ids=["picked", "workspace"])
@@ -286,6 +311,7 @@ def test_a_first_call_may_be_captured_and_the_graph_replays_on_new_operands(noth
     a, b = operands(776, 1032, 2048)
     expected = hopper_gemm.matmul(a, b, config=config)
     room._known.clear()
+    room.KNOWN.forget()
     serving._loaded.clear()
     out = torch.zeros_like(expected)
     graph = torch.cuda.CUDAGraph()

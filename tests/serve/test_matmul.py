@@ -10,13 +10,17 @@ import pytest
 import torch
 
 import hopper_gemm
+from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import checks, kernels, operands
 from hopper_gemm.serve import matmul as room
 from hopper_gemm.serve.kernels import default_config
+from hopper_gemm.serve.known import KnownLaunches, library
+from tests.serve.launcher import launcher
 
 
 def matrix(rows, columns, dtype=torch.bfloat16):
@@ -110,12 +114,21 @@ def padded(operand, rows):
 
 
 class Launches:
-    """Stands in for a GPU: every check but that of the device is made, and launches are noted."""
+    """Stands in for a GPU: every check but that of the device is made, and launches are noted.
 
-    def __init__(self, monkeypatch, devices: int = 1, current: int = -1) -> None:
+    Args:
+        monkeypatch: undoes it.
+        devices: GPUs of the process.
+        current: number of the current one.
+        repeats: True if the library repeats known launches; else Python does.
+    """
+
+    def __init__(self, monkeypatch, devices: int = 1, current: int = -1, repeats: bool = False) -> None:
         self.made, self.entered, self.loaded, self.read, self.scattered = [], [], [], [], []
-        self.current = current
+        self.current, self.repeats = current, repeats
         monkeypatch.setattr(room, "_known", {})
+        monkeypatch.setattr(CHANGES, "watchers", [*CHANGES.watchers])
+        monkeypatch.setattr(room, "KNOWN", KnownLaunches(library if repeats else lambda: None))
         monkeypatch.setattr(checks, "check_device", lambda device: None)
         monkeypatch.setattr(kernels, "_loaded", {})
         monkeypatch.setattr(room, "kernel_for", self._kernel)
@@ -135,15 +148,16 @@ class Launches:
         self.loaded.append((config, problem))
         self.scattered.append(scattered)
 
-        def launch(a, b, out):
+        def launch(a, b, out, *rest):
             assert operands.reaches(out) or scattered
             for one, axis in zip((a, b), problem.layouts, strict=True):
                 assert operands.reaches(one if axis == "k" else one.t())
             out.copy_(a @ b.t())
-            self.made.append((problem, b.shape, out))
+            assert rest == (132, True, 8, True, None, None, None)
+            self.made.append((problem, b.shape, out.data_ptr()))
             self.read.append((a, b))
 
-        return launch
+        return LoadedKernel(resolve(GemmConfig()), None, launcher(launch), 132)
 
     @contextmanager
     def _device(self, index):
@@ -151,9 +165,9 @@ class Launches:
         yield
 
 
-@pytest.fixture
-def launches(monkeypatch):
-    return Launches(monkeypatch)
+@pytest.fixture(params=[False, True], ids=["python", "library"])
+def launches(monkeypatch, request):
+    return Launches(monkeypatch, repeats=request.param)
 
 
 def test_a_second_call_with_the_same_shapes_checks_and_loads_nothing(launches, monkeypatch):
@@ -164,7 +178,7 @@ def test_a_second_call_with_the_same_shapes_checks_and_loads_nothing(launches, m
     assert hopper_gemm.matmul(*others[:2], out=others[2]) is others[2]
     assert launches.loaded == [(None, GemmProblem(16, 8, 24))]
     assert [(problem, shape) for problem, shape, _ in launches.made] == [(GemmProblem(16, 8, 24), (8, 24))] * 2
-    assert launches.made[1][2] is others[2]
+    assert launches.made[1][2] == others[2].data_ptr()
 
 
 def test_an_output_that_is_not_given_is_made_each_time(launches):
@@ -188,7 +202,8 @@ def test_an_fp32_output_is_another_problem_and_is_remembered_beside_the_other(la
         assert hopper_gemm.matmul(a, b, out=out, out_dtype=torch.float32) is out
     name = room.DTYPES[dtype]
     dtypes = [problem.dtype for _, problem in launches.loaded]
-    assert dtypes == [name, name, *[f"{name}_fp32"] * 3]
+    made_and_given = 1 if launches.repeats else 2  # alike to the library
+    assert dtypes == [name, name, *[f"{name}_fp32"] * (1 + made_and_given)]
 
 
 @pytest.mark.parametrize("out", [None, matrix(16, 16)], ids=["made", "given"])
@@ -242,7 +257,7 @@ def test_what_tma_cannot_reach_is_padded_and_nothing_else(launches, a, b, layout
     assert reasons(default_config(problem), problem) == []
     read_a, read_b = launches.read[0]
     assert (read_a.data_ptr() != a.data_ptr()) + (read_b.data_ptr() != b.data_ptr()) == copied
-    assert written is product, "in place"
+    assert written == product.data_ptr(), "in place"
     assert launches.scattered == [given == "shifted" or (given == "none" and n * dtype.itemsize % 16 != 0)]
 
 
@@ -282,8 +297,9 @@ def test_a_config_is_part_of_what_is_remembered(launches):
     assert [config for config, _ in launches.loaded] == [None, GemmConfig(), GemmConfig(tile_m=128)]
 
 
-def test_among_several_gpus_that_of_the_matrices_is_made_current_where_it_is_not(monkeypatch):
-    launches = Launches(monkeypatch, devices=2, current=-1)
+@pytest.mark.parametrize("repeats", [False, True], ids=["python", "library"])
+def test_among_several_gpus_that_of_the_matrices_is_made_current_where_it_is_not(monkeypatch, repeats):
+    launches = Launches(monkeypatch, devices=2, current=-1, repeats=repeats)
     a, b = matrix(16, 16), matrix(16, 16).t()
     hopper_gemm.matmul(a, b)
     hopper_gemm.matmul(a, b)
