@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -137,7 +138,8 @@ def _result(rung: str, regime: str) -> Result:
 
 
 def diff(number: int) -> str:
-    """What a chapter's last rung changes in the kernel, beside the last rung of the chapter before."""
+    """What a chapter's last rung changes in the kernel, beside the last rung of the chapter before; a hunk that
+    begins within a function names it."""
     own = head(CHAPTERS[number - 1].rungs[-1]) + formatted(source_of(kernel(CHAPTERS[number - 1].rungs[-1])))
     if number == 1:
         return f"```python\n{own}```"
@@ -145,8 +147,18 @@ def diff(number: int) -> str:
     lines = difflib.unified_diff(
         (head(before) + formatted(source_of(kernel(before)))).splitlines(), own.splitlines(), lineterm="", n=2
     )
-    shown = [line for line in lines if not line.startswith(("---", "+++"))]
+    shown = [_named(line, own.splitlines()) for line in lines if not line.startswith(("---", "+++"))]
     return "\n".join(["```diff", *shown, "```"])
+
+
+def _named(line: str, own: list[str]) -> str:
+    """A line of a diff; the head of a hunk with the function that it begins within, if any, not line numbers."""
+    begins = re.match(r"@@ -\S+ \+(\d+)", line)
+    if begins is None:
+        return line
+    first = int(begins[1]) - 1
+    names = [found[1] for one in own[:first] if (found := re.match(r"def (\w+)", one))]
+    return f"@@ {names[-1]} @@" if own[first].startswith(" ") else "@@ @@"
 
 
 def head(rung: str) -> str:
