@@ -49,6 +49,7 @@ from hopper_gemm.tune.tables.comparison import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
+from hopper_gemm.tune.tables.pivot import markdown as table
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
 
 ROOT = Path(__file__).parents[1]
@@ -133,13 +134,6 @@ def filled(text: str) -> str:
 def study(name: str) -> Study:
     """A recorded study, archived or not, read once."""
     return recorded(name)
-
-
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    first, *rest = columns
-    frame = pd.DataFrame([list(row) for row in rows], columns=[first, *rest]).set_index(first)
-    return markdown_table(frame, first)
 
 
 def parameters(names: Iterable[str]) -> str:
