@@ -79,7 +79,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         return f"{match['before']}{relative}{match['after']}"
 
-    listed = "\n".join(f"- [{study}]({REPORTS}/{study}.html)" for study in STUDIES)
+    listed = "\n".join(f"- [{study}]({REPORTS}/{study}.html): {question(study)}" for study in STUDIES)
     parts = CODE.split(markdown.replace("<!-- reports -->", listed))
     return "".join(part if at % 2 else LINK.sub(pointed, part) for at, part in enumerate(parts))
 
@@ -175,6 +175,13 @@ def interactive(study: str) -> str:
     from hopper_gemm.tune.study.reader import read_study
 
     return document(read_study(ROOT / "results/h200" / study))
+
+
+def question(study: str) -> str:
+    """The question of a recorded study."""
+    from hopper_gemm.tune.study.reader import read_provenance
+
+    return str(read_provenance(ROOT / "results/h200" / study)["question"])
 
 
 def made(config: Any, uri: str, content: str | bytes) -> File:
