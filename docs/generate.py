@@ -23,10 +23,9 @@ import pandas as pd
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.lab.pages import chapters, comparisons, depth, prices, rings, studies
-from hopper_gemm.lab.pages.claims import claims_table
+from hopper_gemm.lab.pages.claims import claims_list
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
-from hopper_gemm.lab.pages.sources import beside as cells_beside
 from hopper_gemm.lab.simulation.page import DATA
 from hopper_gemm.lab.simulation.page import publish as publish_simulation
 from hopper_gemm.model import hopper
@@ -48,8 +47,9 @@ from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells as compared
 from hopper_gemm.tune.tables.comparison import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
-from hopper_gemm.tune.tables.ladder import Result, ladder
+from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
+from hopper_gemm.tune.tables.pivot import markdown as table
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
 
 ROOT = Path(__file__).parents[1]
@@ -136,18 +136,11 @@ def study(name: str) -> Study:
     return recorded(name)
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    first, *rest = columns
-    frame = pd.DataFrame([list(row) for row in rows], columns=[first, *rest]).set_index(first)
-    return markdown_table(frame, first)
-
-
 def parameters(names: Iterable[str]) -> str:
-    """Parameters by name: default, values, tier, meaning."""
+    """Parameters by name: default, values, meaning."""
     known = [(name, PLAIN.get(name, PARAMETERS[name])) for name in names]
-    rows = [(f"`{name}`", f"`{default(name)}`", values(one), tier(one), one_line(one.doc)) for name, one in known]
-    return table(("parameter", "default", "values", "tier", "meaning"), rows)
+    rows = [(f"`{name}`", f"`{default(name)}`", f"{values(one)}: {one_line(one.doc)}") for name, one in known]
+    return table(("parameter", "default", "values: meaning"), rows)
 
 
 def default(name: str) -> str:
@@ -157,15 +150,11 @@ def default(name: str) -> str:
 
 
 def values(one: Parameter) -> str:
-    """The values that a parameter takes, as Markdown."""
+    """The values that a parameter takes, as Markdown, and whether searches leave it alone or a launch sets it."""
     words = [f"`{word}`" for word in (("true", "false", *one.words) if one.flag else one.words)]
-    return ", ".join(words if one.least is None else [f"integer from {one.least}", *words])
-
-
-def tier(one: Parameter) -> str:
-    """The tier of a parameter: searched or ladder only, and whether it is a launch argument."""
-    what = "search" if one.tier == "space" else "ladder only"
-    return f"{what}, launch argument" if one.launch else what
+    said = ", ".join(words if one.least is None else [f"integer from {one.least}", *words])
+    marks = ("not searched" * (one.tier != "space"), "set by the launch" * one.launch)
+    return said + "".join(f" ({mark})" for mark in marks if mark)
 
 
 def rules() -> str:
@@ -178,8 +167,11 @@ def rules() -> str:
 
 
 def columns() -> str:
-    """The columns of a row."""
-    return table(("column", "kind", "meaning"), ((f"`{one.name}`", one.kind, one_line(one.doc)) for one in COLUMNS))
+    """The columns of a row, those of the config aside."""
+    below = {"stage": "one of the [stages](#stages)", "status": "one of the [statuses](#statuses)"}
+    shown = (one for one in COLUMNS if one.name not in PARAMETERS)
+    rows = ((f"`{one.name}`", one.kind, below.get(one.name, one_line(one.doc))) for one in shown)
+    return table(("column", "kind", "meaning"), rows)
 
 
 def words(found: dict[str, str]) -> str:
@@ -236,47 +228,18 @@ def both_cells(ours: str, theirs: str) -> str:
     return f"{our_speedup} / {their_speedup} {our_stages}"
 
 
-def beside() -> str:
-    """The table of the post beside ours, for the cells that it discusses."""
-    ours = {m: rows_of(study("seed-table"), "sweep").query(f"m == {m} and regime == 'burst'") for m in (4096, 8192)}
-    theirs = {line.split(" | ")[0][2:]: line.split(" | ")[1:] for line in PIPELINING.splitlines()[2:]}
-    rows = []
-    for m, k in ((256, 4), (192, 4), (128, 4), (64, 8), (320, 4)):
-        found = [part.query(f"tile_m == {m} and k_depth == {k}").speedup.item() for part in ours.values()]
-        rows.append((f"{m} x {k}", theirs[str(m)][k // 2 - 1].split(" ")[0], *(f"{one:.2f}x" for one in found)))
-    return table(("M tile x K depth", "the post", "here, 4096^3", "here, 8192^3"), rows)
-
-
 def rungs() -> str:
-    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside the tuned kernel; and with the first kernel."""
-    found: dict[str, dict[str, Result]] = {}
-    for name in ("ladder", "ladder-first"):
-        for step in ladder(rows_of(study(name), "sweep"), study(name).provenance["rungs"]):
-            ours = {one.group.regime: one for one in step.results if one.group.m == 8192}
-            found.setdefault(step.name, {}).update({f"{name} {regime}": one for regime, one in ours.items()})
-    columns = [f"{name} {regime}" for name in ("ladder", "ladder-first") for regime in ("burst", "steady")]
+    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside the tuned kernel."""
+    recorded_ladder = study("ladder")
+    steps = ladder(rows_of(recorded_ladder, "sweep"), recorded_ladder.provenance["rungs"])
+    found = {step.name: {one.group.regime: one for one in step.results if one.group.m == 8192} for step in steps}
 
     def rates(name: str, what: str) -> list[str]:
-        return [f"{getattr(found[name][column], what):.0f}" for column in columns]
+        return [f"{getattr(found[name][regime], what):.0f}" for regime in ("burst", "steady")]
 
     rows = [(name, adds, *rates(name, "tflops")) for name, adds in RUNGS.items()]
     rows.append(("cuBLAS", "torch.mm, timed beside the tuned kernel (peek)", *rates("peek", "baseline_tflops")))
-    return table(("rung", "adds", "burst", "steady", "burst, first kernel", "steady, first kernel"), rows)
-
-
-def since() -> str:
-    """How the cells of the seed table compare with those of other runs, as speedups over cuBLAS."""
-    keys = ["m", "n", "k", "tile_m", "k_depth", "stages", "stagger", "regime"]
-    cells, rows = rows_of(study("seed-table"), "sweep").query("status == 'ok'"), []
-    runs = {"seed-table-first": "the first kernel", "joint": "the joint sweep"}
-    for name, what in runs.items():
-        both = cells.merge(rows_of(study(name), "sweep")[[*keys, "speedup"]], on=keys, suffixes=("", "_other"))
-        for (m, regime), part in both.groupby(["m", "regime"]):
-            ratio = part["speedup"] / part["speedup_other"]
-            least, most = part.loc[ratio.idxmin()], part.loc[ratio.idxmax()]
-            ends = (f"{ratio[one.name]:.3f} at {one.tile_m:.0f} x {one.k_depth:.0f}" for one in (least, most))
-            rows.append((what, f"{m}^3, {regime}", len(part), f"{ratio.median():.3f}", *ends))
-    return table(("over", "problem", "cells", "median", "least", "most"), rows)
+    return table(("rung", "adds", "burst", "steady"), rows)
 
 
 def across_boards(row: Row) -> str:
@@ -431,8 +394,7 @@ def headline() -> str:
     rows = []
     for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
         found = over(name).values()
-        ours = [float(of["cublas"].figures["speedup"]) for of in found]
-        faster = [min(float(row.figures["speedup"]) for row in of.values()) for of in found]
+        ours, faster = [_over_mm(of) for of in found], [_over_faster(of) for of in found]
         figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
         what = f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes"
         gone = len(comparisons.no_longer_served(name))
@@ -460,6 +422,24 @@ def headline() -> str:
     rows.append((what, "isolated", speedups, "", comparisons.kernel_of("steady-i", "alone-steady")))
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
     return table(("problems", "context", *names), rows)
+
+
+def result() -> str:
+    """The result in a sentence: geometric means over the suite."""
+    found = over("suite").values()
+    mm, best = (geometric_mean([each(of) for of in found]) for each in (_over_mm, _over_faster))
+    return (
+        f"Over {len(found)} problems of many kinds, tuned, an NVIDIA H200 runs it at **{mm:.3f}x** the speed of "
+        f"`torch.mm`, and at {best:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means](suite.md))."
+    )
+
+
+def _over_mm(rows: dict[str, Row]) -> float:
+    return float(rows["cublas"].figures["speedup"])
+
+
+def _over_faster(rows: dict[str, Row]) -> float:
+    return min(float(row.figures["speedup"]) for row in rows.values())
 
 
 def alone() -> str:
@@ -543,20 +523,6 @@ def lists() -> str:
     return table(names, rows)
 
 
-def all_cells() -> str:
-    """All published cells beside ours, bursts: figures, ratio, ranks among the 39 cells."""
-    frame = rows_of(study("seed-table"), "sweep").query("regime == 'burst'")
-    small, large = (cells_beside(frame[frame["m"] == m]) for m in (4096, 8192))
-    rows = []
-    for cell, one in small.iterrows():
-        other = large.loc[cell]
-        ours = (f"{two['ours']:.2f}x, {two['ratio']:.2f}, {two['ours rank']:.0f}" for two in (one, other))
-        rows.append(
-            (f"{cell[0]} x {cell[1]}", f"{one['stages']:.0f}", f"{one['theirs']:.2f}x, {one['theirs rank']:.0f}", *ours)
-        )
-    return table(("M tile x K depth", "stages", "the post, rank", "4096^3: ours, ratio, rank", "8192^3"), rows)
-
-
 def ideas_of(study_name: str) -> list[dict[str, Any]]:
     """Measurements of single changes to the kernel: a problem each, with the times of every arm, round by round."""
     rows = [json.loads(line) for line in (RESULTS / "ideas.jsonl").read_text().splitlines()]
@@ -598,15 +564,6 @@ def stream_k() -> str:
     return table(("problem", *(f"{arm}, over torch.mm" for arm in arms)), [*lines, ("geometric mean", *means_of)])
 
 
-def split() -> str:
-    """Kernels compiled before and after the kernel's source was split, and how many have the same machine code."""
-    frame = pd.read_csv(ROOT / "results/verification/split.csv")
-    groups = frame.assign(same=frame["before"] == frame["after"]).groupby("set", sort=False)["same"]
-    rows = [(name, str(len(each)), str(each.sum())) for name, each in groups]
-    total = ("all", str(len(frame)), str((frame["before"] == frame["after"]).sum()))
-    return table(("kernels of", "compiled", "same machine code"), [*rows, total])
-
-
 def menu_curve() -> str:
     """Mean and worst loss against the size of the menu, and of all kernels that were offered."""
     frame = pd.read_csv(ROOT / "results/measurements/menu.csv")
@@ -628,7 +585,6 @@ SERIAL = "--set tile=128x128 --set stages=1 --set stagger=0 --set consumers=1 --
 RUNS = {
     "run-explain": "explain 8192 8192 8192 --gpu h200",
     "run-tune": "tune 8192 8192 8192 --context chained --backend replay --trials 30 --out OUT",
-    "run-table": "table results/h200/seed-table --problem 8192x8192x8192 --regime burst",
     "run-serial": f"explain 8192 8192 8192 --gpu h200 {SERIAL} --set schedule=multistage --set persistent=false",
     "run-stages": f"explain 8192 8192 8192 --gpu h200 {SERIAL}".replace("stages=1", "stages=7"),
     "run-registers": "explain 8192 8192 8192 --gpu h200 --set tile=256x256",
@@ -638,9 +594,16 @@ RUNS = {
 }
 """Commands whose output stands on a page, by the name of the part."""
 
+KEPT = {
+    "run-serial": ("smem", "registers"),
+    "run-stages": ("stages", "smem"),
+    "run-waves": ("waves",),
+    "run-store": ("stages", "smem"),
+}
+"""Lines of an output that its page shows beside the first, by their first word; of a part that is not here, all."""
 
-@cache
-def ran(command: str) -> str:
+
+def ran(command: str, kept: tuple[str, ...] = ()) -> str:
     """A command and what it prints on stdout, as a block; a folder that it writes is shown as OUT."""
     from typer.testing import CliRunner
 
@@ -652,6 +615,9 @@ def ran(command: str) -> str:
         if done.exit_code != 0:
             raise RuntimeError(f"hopper-gemm {command} ended with {done.exit_code}: {done.stderr}")
         told = done.stdout.replace(f"{folder}/study", "OUT").rstrip()
+    if kept:
+        first, *rest = told.splitlines()
+        told = "\n".join([first, *(line for line in rest if line.split()[0] in kept), "  ..."])
     return f"```console\n$ hopper-gemm {command}\n{told}\n```"
 
 
@@ -678,10 +644,9 @@ def against_own() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "menu": menu_curve,
-    **{name: partial(ran, command) for name, command in RUNS.items()},
+    **{name: partial(ran, command, KEPT.get(name, ())) for name, command in RUNS.items()},
     **{f"chapter-{one}-diff": partial(chapters.diff, one) for one in range(1, 9)},
     **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},
-    "chapter-order": chapters.order,
     "api": api,
     "against-own": against_own,
     "parameters": lambda: parameters(PLAIN),
@@ -693,24 +658,15 @@ PARTS: dict[str, Callable[[], str]] = {
     "stages": lambda: words(STAGES),
     "seed-4096": lambda: seed_table(4096),
     "seed-8192": lambda: seed_table(8192),
-    "seed-since": since,
     "seed-post": lambda: PIPELINING,
     "seed-both": both_tables,
-    "seed-beside": beside,
-    "seed-all": all_cells,
-    "claims": claims_table,
+    "claims": claims_list,
     "joint-best": depth.joint_best_table,
-    "shares": depth.shares,
     "by-stages": depth.by_stages_table,
-    "too-many": depth.too_many_table,
-    "stagger-4096": partial(depth.stagger_table, 4096),
-    "stagger-8192": partial(depth.stagger_table, 8192),
-    "stagger-steady": depth.stagger_steady_table,
+    "stagger": depth.stagger_table,
     "waits": depth.waits_table,
     "one-consumer": depth.pairings_table,
-    "peek": depth.peek_table,
     "spills": depth.spill_table,
-    "tilus-best": rings.grid_best_table,
     "ring": rings.ring_table,
     "timeline": rings.timeline_table,
     "rungs": rungs,
@@ -718,6 +674,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "spread": spread,
     "guard": guard,
     "headline": headline,
+    "result": result,
     "lists": lists,
     "alone": alone,
     "left": left,
@@ -726,15 +683,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "clusters-of-four": studies.clusters_of_four,
     "regimes": studies.regimes,
     "data": studies.data,
-    "l2-promotion": studies.l2_promotion,
     "tile-shapes": studies.tile_shapes,
-    "workspace": studies.workspace,
     "early": studies.early,
     "interleaved": studies.interleaved,
     "ways-out": studies.ways_out,
     "samplers": studies.samplers,
-    "scaling": partial(studies.scaling, "joint-scale"),
-    "scaling-before": partial(studies.scaling, "two-gpus"),
+    "scaling": studies.scaling,
     "rests": studies.rests,
     "launch-gap": studies.launch_gap,
     "busy": studies.busy,
@@ -750,20 +704,15 @@ PARTS: dict[str, Callable[[], str]] = {
     "short-again": comparisons.short_again,
     "boards": comparisons.boards,
     "steady": comparisons.steady,
-    "steady-walks": partial(comparisons.steady_rows, "steady-i", "sweep"),
     "steady-long": partial(comparisons.steady_rows, "steady-long", "sweep"),
-    "steady-chained": comparisons.steady_chained,
     "rotated": rotated,
     "walked": walked,
     "by-part": by_part,
     "ideas": ideas,
     "stream-k": stream_k,
-    "split": split,
     "invariant-bits": prices.bits,
     "invariant-torch": prices.torch_changes,
-    "invariant-prices": prices.prices,
-    "invariant-rows": prices.by_rows,
-    "invariant-deep": prices.deep,
+    "invariant-costs": prices.costs,
 }
 """Generated parts by name."""
 

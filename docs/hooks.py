@@ -1,4 +1,4 @@
-"""Hooks of the site: what a page links to outside of docs/ becomes a page or a file of the site as well.
+"""Hooks of the site: what a page links to beside the pages of docs/ becomes a page or a file of the site as well.
 
 A page in docs/ links to the repository as it lies: ``../hopper_gemm/kernel/gemm.py``. On the site that file is a page
 under ``repository/``, so that every link can be followed and is checked: Markdown as it stands, source and data as
@@ -45,7 +45,7 @@ def on_files(files: Files, config: Any) -> Files:
     while waiting:
         page = waiting.pop()
         for path in linked(page):
-            if path in seen or path.startswith(f"{DOCS}/") or not (ROOT / path).exists():
+            if path in seen or is_page(path) or not (ROOT / path).exists():
                 continue
             seen.add(path)
             for file in copies(config, path):
@@ -61,12 +61,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     origin = origin_of(page.file.src_uri)
     if origin is None:
         return markdown
+    if origin == f"{DOCS}/index.md":
+        page.meta["hide"] = ["navigation", "toc"]
 
     def pointed(match: re.Match[str]) -> str:
         path = resolved(origin, match["path"])
         if origin.endswith(".ipynb") and not (ROOT / path).exists():
             path = resolved(f"{DOCS}/", match["path"])  # a notebook prints tables of the docs, with their links
-        if path.startswith(f"{DOCS}/"):
+        if is_page(path):
             target = path.removeprefix(f"{DOCS}/")
         elif (ROOT / path).exists():
             target = copy_of(path)
@@ -77,7 +79,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         return f"{match['before']}{relative}{match['after']}"
 
-    listed = "\n".join(f"- [{study}]({REPORTS}/{study}.html)" for study in STUDIES)
+    listed = "\n".join(f"- [{study}]({REPORTS}/{study}.html): {question(study)}" for study in STUDIES)
     parts = CODE.split(markdown.replace("<!-- reports -->", listed))
     return "".join(part if at % 2 else LINK.sub(pointed, part) for at, part in enumerate(parts))
 
@@ -100,6 +102,11 @@ def linked(page: str) -> list[str]:
 def resolved(page: str, link: str) -> str:
     """A link of a page as a path in the repository."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
+
+
+def is_page(path: str) -> bool:
+    """Return True if a path in the repository is a page or a picture of docs/."""
+    return path.startswith(f"{DOCS}/") and path.endswith((".md", ".svg"))
 
 
 def readme(path: str) -> str | None:
@@ -168,6 +175,13 @@ def interactive(study: str) -> str:
     from hopper_gemm.tune.study.reader import read_study
 
     return document(read_study(ROOT / "results/h200" / study))
+
+
+def question(study: str) -> str:
+    """The question of a recorded study."""
+    from hopper_gemm.tune.study.reader import read_provenance
+
+    return str(read_provenance(ROOT / "results/h200" / study)["question"])
 
 
 def made(config: Any, uri: str, content: str | bytes) -> File:

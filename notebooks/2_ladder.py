@@ -13,8 +13,8 @@
 #
 # The kernel is switched from its plainest form to its tuned one, one idea at a time, on two problems and in two
 # regimes. Which ideas make it fast, which gain nothing, and what does a gain consist of? Everything here is computed
-# from `results/h200/ladder-first/`, measured on an NVIDIA H200 with the first kernel; no GPU is needed to run it
-# again. The same rungs with the kernel of today, clusters of four launched as they should be: docs/ladder.md.
+# from the archived study `ladder-first`, measured on an NVIDIA H200 with an earlier kernel; no GPU is needed to run it
+# again. The same rungs with the present kernel: [the ladder](../docs/ladder.md).
 #
 # **Answer.** Overlap of loads and math, a larger tile with a second consumer, and an epilogue through shared memory
 # bring nearly all of it. Many other ideas gain nothing at the place where they were added.
@@ -35,7 +35,7 @@ from hopper_gemm.lab.counters.table import with_derived
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, smem_reads_per_flop, waves
+from hopper_gemm.model.roofline import best_swizzle, smem_reads_per_flop, waves
 from hopper_gemm.tune.parameters import kernel_of
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.report import source_line
@@ -490,64 +490,9 @@ clusters
 # %% [markdown]
 # The activity hardly moves; the gain is clock: a FLOP with fewer bytes to fetch is cheaper.
 #
-# **Clusters of four are mismeasured.** `cluster 2x2` and `cluster 4x1` show half of the activity, in the steady state
-# at 1682 to 1772 MHz and with 638 to 649 W below the power cap:
-
-# %%
-fours = rows[rows["rung"].isin(["cluster 2x2", "cluster 4x1", "cluster 1x2"]) & (rows["regime"] == "steady")]
-fours.set_index(["rung", "m"])[["tensor_active", "sm_mhz", "watts"]].sort_index().round(1)
-
-# %% [markdown]
-# These launches started 132 / 4 = 33 clusters, as if every SM could be filled. The SMs hang in groups (GPCs) of
-# unequal size, and a cluster must lie within one. If fewer than 33 can be resident, the rest start when the first
-# have finished all their tiles. Cluster number 32, the last, has 3 tiles at 4096^3 and 15 at 8192^3, where the first
-# has 4 and 16: in all 7 and 31 rounds, if the late ones run at the end as one wave. That makes these figures of a
-# round:
-
-# %%
-halves = []
-for name in ("cluster 2x2", "cluster 4x1", "cluster 1x2"):
-    for m in (4096, 8192):
-        row = rows[(rows["rung"] == name) & (rows["m"] == m) & (rows["regime"] == "burst")].iloc[0]
-        config = configs[name]
-        tiles = cluster_tiles(config, GemmProblem(m, m, m))
-        resident = hopper.SM_COUNT // config.cluster_size
-        first = ceil(tiles / resident)
-        late = ceil((tiles - resident + 1) / resident) if config.cluster_size == 4 else 0
-        clocks = row["time_us"] * row["sm_mhz"] / (first + late)
-        share = 2 * config.tile_m * config.tile_n * m / hopper.FLOP_PER_CLOCK_PER_SM / clocks
-        halves.append([name, m, first, late, row["tensor_active"], 100 * share, 100 * share * row["wave_efficiency"]])
-columns = ["rung", "m", "rounds", "late rounds", "active %", "math in a round %", "active % without late rounds"]
-halves = pd.DataFrame(halves, columns=columns).set_index(["rung", "m"])
-halves.round(1)
-
-# %% [markdown]
-# Counted so, the SMs that work are busy 91 and 97 % of a round, close to the 94 and 98 % of `cluster 1x2`: the
-# explanation fits both problems with no free number. (The launch asks the driver today how many clusters fit; these
-# rows are from before.)
-#
-# **An estimate, not a measurement:** suppose 32 clusters of four are resident, which gives 4 and 16 rounds on 128 SMs
-# and so the same time. Then the activity is that of the last column. At `cluster 1x2`'s clock the rates would be
-# these; the second column is the clock that it would take to draw level.
-
-# %%
-estimate = halves["active % without late rounds"].unstack("m").loc[["cluster 2x2", "cluster 4x1"]]
-pd.DataFrame(
-    {
-        f"{m}^3 {title}": value
-        for m in (4096, 8192)
-        for title, value in (
-            ("measured TFLOP/s", rate.loc[estimate.index, (m, "burst")]),
-            ("estimated", estimate[m] / 100 * PEAK_PER_MHZ * clock.loc["cluster 1x2", (m, "burst")]),
-            ("MHz to draw level", rate.loc["cluster 1x2", (m, "burst")] / (estimate[m] / 100 * PEAK_PER_MHZ)),
-            ("1x2 has MHz", clock.loc["cluster 1x2", (m, "burst")]),
-        )
-    }
-).round(0)
-
-# %% [markdown]
-# So clusters of four could be level with 1 x 2 at 8192^3 if their smaller traffic and the four idle SMs raise the
-# clock by a percent or so, and stay behind at 4096^3 unless it rises by 3 %. Nothing here says that they would win.
+# **Clusters of four** (`cluster 2x2`, `cluster 4x1`) show half of the activity here, since these launches started 33 of
+# them where fewer run at once, so that the rest ran as a second round. Their loss with as many as fit:
+# [the ladder](../docs/ladder.md).
 #
 # ## What gains nothing on top
 #
@@ -669,6 +614,5 @@ kept.T[
 # - Once the tensor cores are more than 90 % busy, gains come as clock: bytes saved by raster, cluster and tile. Idle
 #   tensor cores are no proof of a spare watt: the early rungs are at the cap with half of them idle.
 # - Peeking, serpentine, ring state, barriers and arrivals are choices of taste here, 0.2 % at most.
-# - Clusters of four were launched wrongly in this study; their rows say nothing about clusters of four.
 # - Not known: what holds every clock below 1800 MHz, why a full ring loses 6 % in one group of four, why persistent
 #   CTAs cost clock, what direct stores and cp.async wait for, and why pingpong 64x256 is faster at the cap.

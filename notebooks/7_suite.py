@@ -100,8 +100,7 @@ plt.show()
 # Isolated: 1.047 over `torch.mm` in the geometric mean, 1.028 over the faster of both baselines on each problem.
 # Chained 1.050 and 1.033: what is more there is mostly 1024^3, where PDL hides the start of a launch behind its
 # predecessor. Everything above 150 us is ahead of both. Least ahead of the faster are short problems on which cuBLASLt
-# runs the same tiles, 128x8192x8192, 2048^3, 1234x4096x4096 and 256x4096x14336; what is left of each of their launches
-# is counted in docs/suite.md.
+# runs the same tiles, 128x8192x8192, 2048^3, 1234x4096x4096 and 256x4096x14336.
 #
 # ## In time, and in clocks
 #

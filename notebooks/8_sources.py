@@ -9,20 +9,12 @@
 # ---
 
 # %% [markdown]
-# # The sources, claim by claim
+# # The sources in pictures
 #
-# Four texts stand at the beginning of this project:
-#
-# - A: "[CuTeDSL] Pipeline Abstraction for GPU Kernel Synchronization", on the pipeline classes of CuTe DSL and
-#   FlashAttention; no figures;
-# - B: "2. Multi-Stage Software Pipelining", a page of the tilus examples: B200, fp16, 8192^3;
-# - C: "Pipelining", on depth in a Hopper GEMM: a table of M tile x K depth, bf16, tile_n = 128. Of the table it states
-#   neither GPU, problem size, cluster, regime, clocks, cuBLAS version, nor consumers and stagger of a row;
-# - D: "4. Tile Rasterization and Pipeline Abstraction", another tilus page: B200, fp16, 8192^3.
-#
-# What became of their claims, from the rows of `results/`, measured on an NVIDIA H200: [here](../docs/sources.md) are
-# the tables behind each, from the same functions. Every timing here is chained (launches of one kernel back to
-# back), in bursts where nothing else is said. No GPU is needed to run this again.
+# Four texts on pipelines in a GEMM make claims; which hold on an H200, and why? Claim by claim, with the figures:
+# [the sources](../docs/sources.md), whose letters A to D stand for the texts here too. Computed from the rows of
+# `results/`, measured on an NVIDIA H200. Every timing here is chained (launches of one kernel back to back), in bursts.
+# No GPU is needed to run this again.
 #
 # **Answer.** Most claims hold on an H200. Where a figure holds and its explanation does not, the measured cause is
 # another.
@@ -30,17 +22,15 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import Markdown, display
 
 from hopper_gemm.lab.pages import depth, rings
-from hopper_gemm.lab.pages.claims import claims_table
+from hopper_gemm.lab.pages.chapters import Window, timelines
 from hopper_gemm.lab.pages.wording import cube
 from hopper_gemm.model.kernel import swizzle_bytes
 from hopper_gemm.model.roofline import tile_order
-from hopper_gemm.tune.tables.plots import patch, show_small, timeline
+from hopper_gemm.tune.tables.plots import patch, show_small
 
-show_small(60)
-display(Markdown(claims_table()))
+show_small(90)
 
 # %% [markdown]
 # ## The published table beside ours
@@ -97,13 +87,12 @@ for axis, (tile_m, part) in zip(axes, flat.groupby("tile_m"), strict=True):
     axis.set_facecolor("#dddddd")
     image = axis.imshow(np.ma.masked_invalid(grid), vmin=0, vmax=1.1, aspect="auto", origin="lower")
     axis.set_title(f"tile_m {tile_m}", fontsize=8)
-    axis.set_xticks(range(0, len(grid.columns), 3), grid.columns[::3], fontsize=6)
-    axis.set_yticks(range(0, len(grid), 4), grid.index[::4], fontsize=6)
+    axis.set_xticks(range(0, len(grid.columns), 3), grid.columns[::3], fontsize=7)
+    axis.set_yticks(range(0, len(grid), 4), grid.index[::4], fontsize=7)
 figure.colorbar(image, ax=axes, label="over cuBLAS")
 figure.supxlabel("k_depth")
 figure.supylabel("stages")
 plt.show()
-display(Markdown(depth.too_many_table()))
 
 # %% [markdown]
 # ## Stagger with one consumer
@@ -136,34 +125,16 @@ plt.show()
 # take turns.
 
 # %%
-traced, WIDE = rings.traced(), 6000
-
-
-def draw(names: list[str]) -> None:
-    """Draw the timelines of some kernels, one below the other, from stage 16 on."""
-    chosen = [traced[name] for name in names]
-    lanes = [1 + rung["config"]["stages"] + rung["config"]["consumers"] for rung, _ in chosen]
-    size = (10, 0.26 * sum(lanes) + 0.5 * len(chosen))
-    _, axes = plt.subplots(len(chosen), 1, figsize=size, height_ratios=lanes, layout="constrained")
-    for axis, (rung, found) in zip(axes, chosen, strict=True):
-        since = found[(found["what"] == "math") & (found["stage"] == 16)]["start"].min()
-        part = found[(found["end"] > since) & (found["start"] < since + WIDE)].copy()
-        part[["start", "end"]] = part[["start", "end"]].clip(since, since + WIDE) - since
-        timeline(axis, part, rung["config"]["stages"])
-        axis.set_xlim(0, WIDE)
-        axis.set_title(f"{rung['name']}: {rung['adds']}", fontsize=9, loc="left")
-        axis.label_outer()
-    plt.show()
-
-
-draw(["one stage", "two stages", "three stages"])
+timelines([Window("one stage"), Window("two stages"), Window("three stages")])
+plt.show()
 
 # %% [markdown]
 # One consumer at stagger 0 and 1, four stages each: at 0 the tensor cores idle between two groups, at 1 the next one is
 # queued, with a load less under way.
 
 # %%
-draw(["one consumer, stagger 0", "one consumer, stagger 1"])
+timelines([Window("one consumer, stagger 0"), Window("one consumer, stagger 1")])
+plt.show()
 
 # %% [markdown]
 # ## The working set of a wave

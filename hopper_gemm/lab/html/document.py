@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.lab.html.charts import Chart, charts
-from hopper_gemm.lab.html.records import Record, records
+from hopper_gemm.lab.html.records import FIGURES, Record, records
 from hopper_gemm.lab.pages.index import missing
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study
@@ -22,8 +22,11 @@ from hopper_gemm.tune.tables.pages.report import best_lines, scope, source_line
 from hopper_gemm.tune.tables.pivot import groups, rows_of
 
 HERE = Path(__file__).parent
-HIDDEN = ("place", "regime", "context")
-"""Fields of a record that are columns of the table only where they differ: the choice of a place names them."""
+HEAD = ("problem", "speedup", "config", "regime", "context", "against", "stage")
+"""Columns with which the table begins."""
+
+ALWAYS = ("problem", "config", *FIGURES)
+"""Columns that are shown although all rows have one value there."""
 
 UNFOLDED = 4
 """Lines on the best of a study, at most, that are shown at first."""
@@ -87,8 +90,6 @@ def caveats(study: Study) -> list[str]:
         found.append("Replayed: the rows are recorded ones; nothing was measured for this page.")
     if lacks := missing(study):
         found.append(f"Unfinished: {lacks} missing.")
-    if converted := about.get("converted"):
-        found.append(f"Recorded in an earlier form of the rows, converted {converted}.")
     found += [f"Without {name}: {reason}." for name, reason in (about.get("missing") or {}).items()]
     if told["board"] == "unknown":
         found.append("The rows do not name their board.")
@@ -123,6 +124,7 @@ def facts(study: Study) -> dict[str, str]:
         "versions": ", ".join(f"{name} {value}" for name, value in (about.get("versions") or {}).items()),
         "protocol, seconds": "; ".join(f"{one}: {told}" for one, told in zip(regimes, protocols, strict=True)),
         "noise floor": noise,
+        "converted": str(about.get("converted", "")),
         "rows": ", ".join(f"{count} {status}" for status, count in _statuses(study).items()),
     }
     return {name: value for name, value in found.items() if value}
@@ -170,20 +172,19 @@ def _table() -> list[str]:
         "<h2>Rows</h2>",
         '<p class="note">A click on a heading sorts, a second one the other way round. A box filters: a part of a '
         "word, or a comparison such as &gt; 1.02.</p>",
-        '<p><label><input type="checkbox" id="only"> only what is chosen above</label> <span id="count"></span></p>',
+        '<p><label><input type="checkbox" id="only"> only what is chosen above</label></p><p id="count"></p>',
         '<div class="scroll"><table id="rows"></table></div>',
         '<p><button id="more" hidden>Show more rows</button></p>',
     ]
 
 
 def _columns(rows: Sequence[Record]) -> list[str]:
-    """Columns of the table: those in which anything stands, the figures before the parameters."""
-    known = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in HIDDEN]
-    used = [name for name in known if any(row.get(name) not in (None, "") for row in rows)]
-    first = [name for name in ("stage", "problem", "regime", "context", "against", "speedup", "config") if name in used]
-    several = [name for name in ("regime", "context") if len({row[name] for row in rows}) > 1]
-    head = [first[0], *first[1:2], *several, *(name for name in first[2:] if name not in several)]
-    return [*head, *(name for name in used if name not in head)]
+    """Columns of the table: those in which anything stands, the speedup and where it holds before the parameters. What
+    is the same in all rows is left out, unless it is a figure."""
+    known = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "place"]
+    values = {name: {row.get(name) for row in rows} - {None, ""} for name in known}
+    used = [name for name in known if len(values[name]) > 1 or (values[name] and name in ALWAYS)]
+    return [*(name for name in HEAD if name in used), *(name for name in used if name not in HEAD)]
 
 
 def _as_json(data: Any) -> str:

@@ -39,6 +39,8 @@ page.charts.forEach(async ({ spec }, at) => {
   };
   const options = { mode: "vega-lite", actions: false, renderer: "svg", logLevel: 1 }; // errors only
   const { view } = await vegaEmbed(`#chart${at}`, whole, options);
+  const tell = view.tooltip();
+  view.addEventListener("click", (event, item) => tell(null, event, item, item?.tooltip ?? null)); // for fingers
   views.push(view.signal("place", chooser.value));
 });
 hide();

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
 
 from hopper_gemm.lab.pages.rings import traced
 from hopper_gemm.lab.pages.sources import recorded
@@ -16,19 +20,50 @@ from hopper_gemm.lab.pages.specialised import source_of
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import clusters_at_once, work_items
+from hopper_gemm.model.roofline import clusters_at_once, tile_order, work_items
 from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.tables.ladder import Result, Step, ladder
 from hopper_gemm.tune.tables.pivot import markdown_table, plain, rows_of
-from hopper_gemm.tune.tables.plots import timeline
+from hopper_gemm.tune.tables.plots import patch, timeline
 from hopper_gemm.tune.tables.style import STYLE, save
 
 PROBLEM = GemmProblem(8192, 8192, 8192)
-WIDE, FROM_STAGE = 6000, 16
-"""Clocks that a timeline shows, and the stage with which it begins."""
+WIDE = 6000
+"""Clocks that a timeline shows."""
 
 SHOWN = ("tile", "stages", "stagger", "schedule", "cluster", "raster", "swizzle", "serpentine", "peek", "persistent")
 """Parameters at the head of a diff."""
+
+WIDTHS = (1, 4, 8, 16)
+"""Widths of a group whose first wave is drawn."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a trace.
+
+    Args:
+        kernel: name of the traced kernel.
+        since: what it begins with, and the stage of that.
+        told: title; None for what the study says of the kernel.
+        study, m: the trace, and the rows of its problem.
+    """
+
+    kernel: str
+    since: tuple[str, int] = ("math", 16)
+    told: str | None = None
+    study: str = "timeline"
+    m: int = 4096
+
+    @property
+    def found(self) -> tuple[dict[str, Any], pd.DataFrame]:
+        """The kernel as its sweep has it, and what its roles did when."""
+        return traced(self.study, self.m)[self.kernel]
+
+    @property
+    def title(self) -> str:
+        """Line above the timeline."""
+        return self.told or f"{self.kernel}: {self.found[0]['adds']}"
 
 
 @dataclass(frozen=True)
@@ -38,22 +73,24 @@ class Chapter:
     Args:
         page: name of its file, without suffix.
         rungs: of the ladder, that it adds; the diff is of the last.
-        traces: traced kernels that its timeline shows.
+        windows: that its timeline shows.
     """
 
     page: str
     rungs: tuple[str, ...]
-    traces: tuple[str, ...] = ()
+    windows: tuple[Window, ...] = ()
 
 
+FIRST = Window("whole", ("issues", 0), "the first tile of a CTA", "timeline-deep-k", 1024)
+SECOND = Window("whole", ("issues", 0), "the second tile of a persistent CTA", "timeline-deep-k", 2048)
 CHAPTERS = (
-    Chapter("1-serial", ("serial",), ("one stage",)),
-    Chapter("2-stages", ("two stages", "multistage"), ("two stages", "three stages")),
-    Chapter("3-producer", ("specialised", "full ring"), ("one consumer, stagger 0",)),
+    Chapter("1-serial", ("serial",), (Window("one stage"),)),
+    Chapter("2-stages", ("two stages", "multistage"), (Window("two stages"), Window("three stages"))),
+    Chapter("3-producer", ("specialised", "full ring"), (Window("one consumer, stagger 0"),)),
     Chapter("4-order", ("swizzle 2", "swizzle 4", "swizzle 8")),
-    Chapter("5-consumers", ("two consumers", "stagger 1"), ("stagger 0", "stagger 1")),
-    Chapter("6-persistent", ("persistent",)),
-    Chapter("7-store", ("TMA store",)),
+    Chapter("5-consumers", ("two consumers", "stagger 1"), (Window("stagger 0"), Window("stagger 1"))),
+    Chapter("6-persistent", ("persistent",), (FIRST, SECOND)),
+    Chapter("7-store", ("TMA store",), (Window("stagger 1", ("math", 60), "the last four stages of a tile"),)),
     Chapter("8-cluster", ("cluster 1x2", "serpentine", "peek", "256x192")),
 )
 
@@ -71,27 +108,27 @@ def kernel(rung: str) -> Kernel:
 
 
 def rates(number: int) -> str:
-    """Table of the rungs up to a chapter: TFLOP/s at 8192^3 in both regimes, and what each takes of an SM."""
+    """Table of a chapter's rungs beside the last one before: TFLOP/s at 8192^3 in both regimes, and what each takes of
+    an SM."""
     frame = rows_of(recorded("ladder"), "sweep").query("m == 8192 and regime == 'burst'")
     taken = {
         kernel_of({name: plain(row[name]) for name in all_values(kernel("serial"))}): row for _, row in frame.iterrows()
     }
     lines = {}
-    for at, chapter in enumerate(CHAPTERS[:number], 1):
-        for rung in chapter.rungs:
-            burst, steady = (_result(rung, regime) for regime in ("burst", "steady"))
-            row, one = taken[kernel(rung)], kernel(rung)
-            ring = one.stages * one.stage_bytes if isinstance(one.stages, int) else 0
-            lines[rung] = {
-                "chapter": str(at),
-                "TFLOP/s, burst": f"{burst.tflops:.0f}",
-                "steady": f"{steady.tflops:.0f}",
-                "over cuBLAS": f"{burst.speedup:.3f}x",
-                "tensor cores busy": f"{row['tensor_active']:.0f} %",
-                "MHz": f"{row['sm_mhz']:.0f}",
-                "ring": f"{ring / 1024:.0f} KiB",
-                "registers": f"{row['registers']:.0f}",
-            }
+    before = CHAPTERS[number - 2].rungs[-1:] if number > 1 else ()
+    for rung in (*before, *CHAPTERS[number - 1].rungs):
+        burst, steady = (_result(rung, regime) for regime in ("burst", "steady"))
+        row, one = taken[kernel(rung)], kernel(rung)
+        ring = one.stages * one.stage_bytes if isinstance(one.stages, int) else 0
+        lines[rung] = {
+            "over cuBLAS": f"{burst.speedup:.3f}x",
+            "TFLOP/s, burst": f"{burst.tflops:.0f}",
+            "steady": f"{steady.tflops:.0f}",
+            "tensor cores busy": f"{row['tensor_active']:.0f} %",
+            "MHz": f"{row['sm_mhz']:.0f}",
+            "ring": f"{ring / 1024:.0f} KiB",
+            "registers": f"{row['registers']:.0f}",
+        }
     return markdown_table(pd.DataFrame(lines).T, "rung")
 
 
@@ -101,7 +138,8 @@ def _result(rung: str, regime: str) -> Result:
 
 
 def diff(number: int) -> str:
-    """What a chapter's last rung changes in the kernel, beside the last rung of the chapter before."""
+    """What a chapter's last rung changes in the kernel, beside the last rung of the chapter before; a hunk that
+    begins within a function names it."""
     own = head(CHAPTERS[number - 1].rungs[-1]) + formatted(source_of(kernel(CHAPTERS[number - 1].rungs[-1])))
     if number == 1:
         return f"```python\n{own}```"
@@ -109,8 +147,18 @@ def diff(number: int) -> str:
     lines = difflib.unified_diff(
         (head(before) + formatted(source_of(kernel(before)))).splitlines(), own.splitlines(), lineterm="", n=2
     )
-    shown = [line for line in lines if not line.startswith(("---", "+++"))]
+    shown = [_named(line, own.splitlines()) for line in lines if not line.startswith(("---", "+++"))]
     return "\n".join(["```diff", *shown, "```"])
+
+
+def _named(line: str, own: list[str]) -> str:
+    """A line of a diff; the head of a hunk with the function that it begins within, if any, not line numbers."""
+    begins = re.match(r"@@ -\S+ \+(\d+)", line)
+    if begins is None:
+        return line
+    first = int(begins[1]) - 1
+    names = [found[1] for one in own[:first] if (found := re.match(r"def (\w+)", one))]
+    return f"@@ {names[-1]} @@" if own[first].startswith(" ") else "@@ @@"
 
 
 def head(rung: str) -> str:
@@ -144,43 +192,43 @@ def formatted(source: str) -> str:
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 
+@plt.rc_context(STYLE)
 def pictures(folder: Path) -> None:
-    """Draw the timeline of each chapter whose kernels were traced, as ``PAGE.svg``."""
+    """Draw the timeline of each chapter whose kernels were traced, as ``PAGE.svg``, and the patches of chapter 4."""
+    told = "One CTA on an NVIDIA H200 by its own clock. Dark: math; green: loads; grey: waits."
     for chapter in CHAPTERS:
-        if chapter.traces:
-            draw(chapter, folder / f"{chapter.page}.svg")
+        if chapter.windows:
+            save(timelines(chapter.windows), folder / f"{chapter.page}.svg", told)
+    save(patches(), folder / "4-order.svg", "Tiles of the first wave at 8192^3 (dark), and the panels that they read.")
 
 
 @plt.rc_context(STYLE)
-def draw(chapter: Chapter, path: Path) -> None:
-    """Draw the traced kernels of a chapter, one below the other, from stage :data:`FROM_STAGE` on."""
-    chosen = [traced()[name] for name in chapter.traces]
-    lanes = [1 + rung["config"]["stages"] + rung["config"]["consumers"] for rung, _ in chosen]
-    size = (8, 0.27 * sum(lanes) + 0.6 * len(chosen) + 0.5)
-    figure, axes = plt.subplots(len(chosen), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False)
-    for axis, (rung, found) in zip(axes.flat, chosen, strict=True):
-        since = found[(found["what"] == "math") & (found["stage"] == FROM_STAGE)]["start"].min()
+def timelines(windows: Sequence[Window]) -> Figure:
+    """Timelines, one below the other, each :data:`WIDE` clocks."""
+    lanes = [1 + one.found[0]["config"]["stages"] + one.found[0]["config"]["consumers"] for one in windows]
+    size = (8, 0.27 * sum(lanes) + 0.6 * len(windows) + 0.5)
+    figure, axes = plt.subplots(len(windows), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False)
+    for axis, window in zip(axes.flat, windows, strict=True):
+        rung, found = window.found
+        what, stage = window.since
+        since = found[(found["what"] == what) & (found["stage"] == stage)]["start"].min()
         part = found[(found["end"] > since) & (found["start"] < since + WIDE)].copy()
         part[["start", "end"]] = part[["start", "end"]].clip(since, since + WIDE) - since
         timeline(axis, part, rung["config"]["stages"])
         axis.set_xlim(0, WIDE)
-        axis.set_title(f"{rung['name']}: {rung['adds']}", fontsize=9, loc="left")
+        axis.set_title(window.title, fontsize=9, loc="left")
         axis.label_outer()
-    save(figure, path, "One CTA on an NVIDIA H200, 4096^3, by its own clock. Dark: math; green: loads; grey: waits.")
+    return figure
 
 
-def patch_of(width: int) -> tuple[int, int, int]:
-    """Panels of A and of B that the first wave reads in groups of so many columns of tiles, and CTAs of the wave."""
-    from hopper_gemm.model.roofline import tile_order
-
-    wave = tile_order(64, 64, "m", width, serpentine=False, most=hopper.SM_COUNT)
-    return len({m for m, _ in wave}), len({n for _, n in wave}), len(wave)
-
-
-def order() -> str:
-    """Table of what the first wave of tiles reads, by the width of the group."""
-    lines = {}
-    for width in (1, 2, 4, 8, 16):
-        a, b, _ = patch_of(width)
-        lines[str(width)] = {"panels of A": str(a), "panels of B": str(b), "both": str(a + b)}
-    return markdown_table(pd.DataFrame(lines).T, "group of")
+@plt.rc_context(STYLE)
+def patches() -> Figure:
+    """The first wave of 64 x 64 tiles by the width of the group."""
+    figure, axes = plt.subplots(1, len(WIDTHS), figsize=(8, 2.7), layout="constrained")
+    for axis, width in zip(axes, WIDTHS, strict=True):
+        order = tile_order(64, 64, "m", width, serpentine=False, most=hopper.SM_COUNT)
+        patch(axis, order, (64, 64), hopper.SM_COUNT)
+        axis.grid(visible=False)
+        axis.set(xticks=[], yticks=[])
+        axis.set_xlabel("single columns" if width == 1 else f"groups of {width} columns")
+    return figure

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hopper_gemm.lab.pages import depth, rings
-from hopper_gemm.tune.tables.pivot import markdown
 
 CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("C", "256 x 4 is the best cell of the table", depth.best_cell),
@@ -26,7 +25,7 @@ CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("B", "unrolling by the stages matters", rings.unroll),
     ("B, D", "a wait may be relaxed", rings.relaxed),
     ("B, D", "one phase bit for each role is enough, flipped when its index wraps", rings.phase_bit),
-    ("B, D", "figures are of fp16; does bf16 give the same?", rings.types),
+    ("B, D", "figures of fp16 hold for bf16", rings.types),
     ("D", "a swizzled order of tiles is faster", rings.swizzled),
     ("D", "the best width of a group depends on the problem and the L2", rings.best_widths),
     ("D", "8 panels instead of 10", rings.panel_example),
@@ -40,6 +39,10 @@ CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
 """Source, claim, and the function that says what was found."""
 
 
-def claims_table() -> str:
+def claims_list() -> str:
     """Every claim with what was found."""
-    return markdown(("source", "claim", "found"), [(source, claim, found()) for source, claim, found in CLAIMS])
+    return "\n".join(f"- **{source}: {claim}.** {_sentence(found())}." for source, claim, found in CLAIMS)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

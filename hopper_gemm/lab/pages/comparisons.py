@@ -210,16 +210,3 @@ def steady_rows(name: str, stage: str) -> str:
         if row.ok and not row.point.is_baseline
     ]
     return markdown(("problem", "config", "over torch.mm", "pJ/FLOP (torch.mm)", "watts"), lines)
-
-
-def steady_chained() -> str:
-    """Finals at the power cap that were measured chained, the best of each study and problem."""
-    lines = []
-    for name in ("steady-d", "steady-f", "steady-g", "steady-h"):
-        for row in pooled(recorded(name).stage("final")):
-            if row.ok and not row.point.is_baseline:
-                energy = f"{row.figures['pj_per_flop']:.3f} ({row.figures['baseline_pj_per_flop']:.3f})"
-                folder = recorded(name).path
-                link = f"[{name}](../results/{folder.relative_to(folder.parents[2])})"
-                lines.append((str(row.point.problem), interval(row.figures), energy, link))
-    return markdown(("problem", "over torch.mm", "pJ/FLOP (torch.mm)", "study"), sorted(lines))

@@ -12,8 +12,6 @@ from hopper_gemm.lab.pages.wording import between, cube, percent, reach, spread
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.tune.search.importance import importances
-from hopper_gemm.tune.study.spec import checked
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, rows_of
 
 CUBES = {4096: "4096x4096x4096", 8192: "8192x8192x8192"}
@@ -44,17 +42,16 @@ def cells(m: int) -> pd.DataFrame:
 def best_cell() -> str:
     """A sentence that compares the best cell of the published table with ours."""
     found = {m: cells(m) for m in CUBES}
-    best = {m: table["ours"].idxmax() for m, table in found.items()}
-    same = all(cell == published()["speedup"].idxmax() for cell in best.values())
-    ranks = {m: table["ours rank"].corr(table["theirs rank"]) for m, table in found.items()}
-    sound = {m: table.drop(320, level="tile_m")[["ours", "theirs"]].rank().corr() for m, table in found.items()}
-    told = "confirmed" if same else "not confirmed"
-    ours = " and ".join(f"{m} x {depth} at {side}^3" for side, (m, depth) in best.items())
-    every, without = (
-        " and ".join(f"{one:.2f}" for one in each)
-        for each in (ranks.values(), [one.iloc[0, 1] for one in sound.values()])
+    same = all(table["ours"].idxmax() == published()["speedup"].idxmax() for table in found.values())
+    without = [table.drop(320, level="tile_m") for table in found.values()]
+    every, rest = (
+        " and ".join(f"{one.rank().corr().loc['ours', 'theirs']:.2f}" for one in each)
+        for each in (found.values(), without)
     )
-    return f"{told}: ours is {ours}; ranks of all cells correlate by {every}, without the 320 row by {without}"
+    return (
+        f"{'confirmed' if same else 'not confirmed'} at 4096^3 and at 8192^3: the ranks of all cells correlate by "
+        f"{every}, without the 320 row by {rest}"
+    )
 
 
 def joint(stagger: int) -> pd.DataFrame:
@@ -69,13 +66,14 @@ def by_stages(stagger: int) -> pd.DataFrame:
     return shares[shares.notna().sum(axis=1) + (stagger > 0) >= 3]
 
 
-def stagger_table(m: int) -> str:
-    """The published cells in the joint sweep: released a group late, then at once, and the stages that fit."""
-    rows = ran("joint").query(f"problem == '{CUBES[m]}'")
+def stagger_table() -> str:
+    """The published cells of 8192^3 in the joint sweep: released a group late, then at once, and the stages that
+    fit."""
+    rows = ran("joint").query(f"problem == '{CUBES[8192]}'")
     full = rows.loc[rows.groupby([*CELL, "stagger"])["stages"].idxmax()]
     table = full.pivot_table(index=[*CELL, "stages"], columns="stagger", values="speedup").reset_index("stages")
     table = table.loc[table.index.intersection(published().index)]
-    late = [f"{one:.2f} to " if one == one else "" for one in table[1]]
+    late = [f"{one:.2f} / " if one == one else "" for one in table[1]]
     shown = [f"{a}{b:.2f} ({stages})" for a, b, stages in zip(late, table[0], table["stages"], strict=True)]
     return page_table(pd.Series(shown, table.index).unstack("k_depth").fillna(""), "M tile \\ K depth")
 
@@ -83,66 +81,35 @@ def stagger_table(m: int) -> str:
 def few_stages() -> str:
     """The cost of too few stages, with a slot held back and without."""
     prompt, late = by_stages(0), by_stages(1)
-    told = {
-        count: f"{prompt[count].median():.3f} at the median, {prompt[count].xs(4, level='k_depth').median():.2f} at "
-        f"depth 4"
-        for count in (2, 3)
-    }
-    one = ran("joint").query("tile_m == 256 and k_depth == 8 and stages == 2 and m == 4096 and k == 4096")
-    held, free = (one[one["stagger"] == stagger]["speedup"].item() for stagger in (1, 0))
     return (
-        f"confirmed at stagger 0: over the best number of stages two of them are at {told[2]}, over {len(prompt)} "
-        f"rings of the joint sweep; three at {told[3]}. A stagger of one holds a stage back and makes it worse: two "
-        f"stages at {late[2].median():.3f} of the best (256 x 8 at 4096^3: {held:.2f}x, at stagger 0 {free:.2f}x)"
+        f"confirmed: two stages reach {prompt[2].median():.2f} of the speed at the best number of stages, three "
+        f"{prompt[3].median():.2f} (stagger 0, the median of {len(prompt)} rings). A stagger of one holds a stage "
+        f"back, so that two stages reach {late[2].median():.2f}"
     )
 
 
 def many_stages() -> str:
-    """The cost of too many stages, with the time at barriers."""
+    """The cost of too many stages and of many barriers."""
     flat = joint(0)
     best = ran("joint").loc[ran("joint").groupby("problem")["speedup"].idxmax()]
     there = (best["stages"].between(3, 6) & (best["k_depth"] == 4)).sum()
     full = flat.loc[flat.groupby(RING)["stages"].idxmax()].set_index(RING)
     lost = 1 - full["speedup"] / flat.groupby(RING)["speedup"].max()
-    single = lost[full["consumers"] == 1]
-    shared = lost[full["consumers"] > 1]
+    single, shared = lost[full["consumers"] == 1], lost[full["consumers"] > 1]
     place = single.idxmax()
     ring = flat.set_index(RING).loc[place].set_index("stages")["tflops"]
     same = flat.assign(size=flat["stages"] * flat["k_depth"]).query("size >= 16")
     sized = same.set_index(["problem", "tile_m", "size", "k_depth"])["speedup"].unstack("k_depth")
-    depths = {depth: (sized[depth] / sized[4]).median() for depth in (1, 2, 8)}
-    narrow = (sized[6] / sized[2]).median()
     return (
-        f"the place confirmed: {there} of {len(best)} problems of the joint sweep are fastest at depth 4 with three "
-        "to six stages. That barriers are the cause is not: in rings of one size depth 8, with half the barriers of "
-        f"depth 4, runs at {depths[8]:.2f} of it at the median, depth 2 at {depths[2]:.2f}, depth 1 at "
-        f"{depths[1]:.2f}; depth 6, with a third of the barriers of depth 2 and rows of 64 bytes like it, at "
-        f"{narrow:.2f} of that; and more stages of one depth add no barrier to a tile. With two or three consumers "
-        f"the fullest ring loses over 5 % to the best number of stages in {(shared > 0.05).sum()} of {len(shared)} "
-        f"rings. With one consumer it does in {(single > 0.05).sum()} of {len(single)}: {place[1]}x128, depth "
-        f"{place[2]}, {cube(place[0])} reaches {ring.max():.0f} TFLOP/s with {ring.idxmax()} stages and "
-        f"{ring[ring.index.max()]:.0f} with {ring.index.max()}. {starved()}"
+        f"the place is confirmed: {there} of {len(best)} problems are fastest at depth 4 with three to six stages. "
+        "The cause is not: in rings of one size depth 8, with half the barriers of depth 4, runs at "
+        f"{(sized[8] / sized[4]).median():.2f} of its speed, and more stages of one depth add no barrier to a tile. "
+        "The fullest ring loses over 5 % to the best number of stages in "
+        f"{(shared > 0.05).sum()} of {len(shared)} rings with two or three consumers and in "
+        f"{(single > 0.05).sum()} of {len(single)} with one: {place[1]}x128, depth "
+        f"{place[2]}, {cube(place[0])} falls from {ring.max():.0f} TFLOP/s with {ring.idxmax()} stages to "
+        f"{ring[ring.index.max()]:.0f} with {ring.index.max()}, which is not explained"
     )
-
-
-def starved() -> str:
-    """Waits of 64 x 128 at depth 4 with nine stages at 8192^3, by the meter."""
-    rows = probed().reset_index()
-    metered = rows.query("peek == 'True' and tile == '64x128' and k_depth == 4 and m == 8192").iloc[0]
-    return (
-        f"Metered with {metered['stages']} at stagger {metered['stagger']}, the consumer waits "
-        f"{metered['consumer_wait_pct']:.0f} % of its clocks for a stage that is still loading: it is the loads that "
-        "are slow. Why more of them in flight are slower is unexplained, for no fewer stages were metered and no "
-        "traffic was counted"
-    )
-
-
-def shares() -> str:
-    """Percentage of a problem's variance that each parameter of the joint space explains (fANOVA)."""
-    study = recorded("joint")
-    found = importances(checked(study.provenance["spec"], "joint"), study.stage("sweep"))
-    table = pd.DataFrame({place: one["parameters"] for place, one in found.items()}).T
-    return page_table((100 * table).map(lambda one: f"{one:.1f} %"), "share of the variance")
 
 
 def pairings() -> dict[str, pd.Series]:
@@ -168,35 +135,32 @@ def problems_of(name: str) -> list[str]:
 
 
 def pairings_table() -> str:
-    """The pairings of stagger 1 and 0 with one consumer, problem by problem."""
+    """Medians of the pairings of stagger 1 and 0 with one consumer, problem by problem."""
+    problems = problems_of("one-consumer")
     table = {
-        problem: {
-            name: f"{spread(part.loc[problem])}, {len(part.loc[problem])} pairs" for name, part in pairings().items()
-        }
-        for problem in problems_of("one-consumer")
+        name: {"pairs": str(len(part.loc[problems[0]]))}
+        | {cube(problem): percent(part.loc[problem].median()) for problem in problems}
+        for name, part in pairings().items()
     }
-    return page_table(pd.DataFrame(table), "stagger 1 over 0, one consumer")
+    return page_table(pd.DataFrame(table).T, "what a pair has in common")
 
 
 def late_release() -> str:
     """The rings in which a late release pays."""
     paired, every = pairings(), problems_of("one-consumer")
-    ones = ran("one-consumer").query("tile == '128x128' and k_depth == 4")
-    square = ones.set_index(["problem", "stages", "stagger"])["speedup"].unstack("stagger")
-    gain = (square[1] / square[0]).dropna()
-    six = ", ".join(f"{percent(gain[problem, 6])} at {cube(problem)}" for problem in every)
-    fewer = ", ".join(percent(gain[CUBES[8192], stages]) for stages in (2, 3, 4))
+    ones = ran("one-consumer").query("tile == '128x128' and k_depth == 4 and stages == 6")
+    square = ones.set_index(["problem", "stagger"])["speedup"].unstack("stagger")
     both = pairs_by(ran("joint"), "stagger", 0, 1).query("consumers > 1 and stages >= 4")["ratio"]
 
     def medians(name: str) -> str:
         return reach(pd.Series([paired[name].loc[problem].median() for problem in every]))
 
     return (
-        f"confirmed for one consumer in a ring that is deep enough: 128x128, depth 4, six stages {six}. It costs a "
-        f"load ahead, so few stages lose: 2, 3, 4 of them at 8192^3 {fewer}; all rings at the same number of stages, "
-        f"the medians of five problems, {medians('same stages')}; with the load given back, a stage more, "
-        f"{medians('same look-ahead')}. Nothing for two or three consumers: four stages and more of the joint sweep "
-        f"{spread(both)} over {len(both)} pairs"
+        "confirmed for one consumer in a ring that is deep enough: 128x128, depth 4, six stages "
+        f"{reach(square[1] / square[0])} at {len(square)} problems. It costs a load ahead: at the same number of "
+        f"stages the medians of the problems are {medians('same stages')}, with a stage more "
+        f"{medians('same look-ahead')}. Two or three consumers gain nothing: {percent(both.median())} at the median of "
+        f"{len(both)} pairs"
     )
 
 
@@ -211,69 +175,27 @@ def probed() -> pd.DataFrame:
 SIDES = {"producer": "producer", "consumer": "consumer", "both": "True"}
 """Roles that probe, and the parameter's value for each."""
 
-
-def gains() -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
-    """Gains over no probe by side; whether each is clear, beyond the noise with intervals apart; speedups unprobed."""
-    rows = probed()
-    names = ("speedup", "speedup_low", "speedup_high")
-    mid, low, high = (rows[name].astype(float).unstack("peek").dropna() for name in names)
-    none = mid["False"]
-    found = pd.DataFrame({name: mid[side] / none for name, side in SIDES.items()})
-    noises = {key.split(" ")[0]: noise for key, noise in recorded("peek").provenance["noise"].items()}
-    noise = pd.Series([noises[problem] for problem in found.index.get_level_values("problem")], found.index)
-    clear = {
-        name: ((found[name] - 1).abs() > noise) & ((low[side] > high["False"]) | (high[side] < low["False"]))
-        for name, side in SIDES.items()
-    }
-    return found, pd.DataFrame(clear), none
-
-
 NEAR = 0.9
 """Speedup over cuBLAS from which a kernel counts as near it."""
 
 
-def peek_table() -> str:
-    """Gain of probing, by role."""
-    found, clear, none = gains()
-    near, table = none >= NEAR, {}
-    for name in SIDES:
-        one, sure, fast = found[name], found[name][clear[name]], found[name][near]
-        table[name] = {
-            f"mean of all {len(one)}": percent(one.mean(), 2),
-            "least to greatest": reach(one),
-            "clearly faster, slower": f"{(sure > 1).sum()}, {(sure < 1).sum()}",
-            f"mean of the {len(fast)} within 10 % of cuBLAS": percent(fast.mean(), 2),
-            "least to greatest of these": reach(fast),
-        }
-    return page_table(pd.DataFrame(table).T, "probes")
-
-
 def token() -> str:
-    """Comparison of the probes' success rate with their gain."""
-    found, clear, none = gains()
-    hits = probed().groupby(level=KERNEL)[["producer_hit_pct", "consumer_hit_pct"]].max().reindex(found.index)
-    told = []
-    for side in ("producer", "consumer"):
-        hit, sure = hits[f"{side}_hit_pct"].astype(float), clear[side]
-        right = ((hit > 50) == (found[side] > 1))[sure]
-        told.append(
-            f"{hit.min():.1f} to {hit.max():.1f} % of the {side}'s probes succeed (median {hit.median():.1f} %), and "
-            f"of its {sure.sum()} clear cases the rule is right in {right.sum()}"
-        )
-    near = found[none >= NEAR]
-    close_hits = {
-        side: f"{hits.loc[near.index, f'{side}_hit_pct'].astype(float).median():.1f} %"
-        for side in ("producer", "consumer")
-    }
+    """Gain of the probes, and how often they succeed."""
+    rows = probed()
+    speedups = rows["speedup"].astype(float).unstack("peek").dropna()
+    gains = pd.DataFrame({name: speedups[side] / speedups["False"] for name, side in SIDES.items()})
+    hits = rows.groupby(level=KERNEL)[["producer_hit_pct", "consumer_hit_pct"]].max().reindex(gains.index).astype(float)
+    near = speedups["False"] >= NEAR
     every, close = (
-        ", ".join(f"{name} {percent(mean, 2)}" for name, mean in each.mean().items()) for each in (found, near)
+        ", ".join(f"{name} {percent(mean, 2)}" for name, mean in each.mean().items()) for each in (gains, gains[near])
+    )
+    succeed = " and ".join(
+        f"{hits.loc[near, f'{side}_hit_pct'].median():.1f} % of the {side}'s" for side in list(SIDES)[:2]
     )
     return (
-        f"no rule for these kernels, whose probe is a test_wait, which returns at once, where C's token is a try_wait, "
-        f"which may be suspended: {'; '.join(told)}. C expects probes to succeed often on both sides of a well-tuned "
-        f"ring: of the kernels within 10 % of cuBLAS the consumer's do ({close_hits['consumer']} at the median), the "
-        f"producer's hardly ever ({close_hits['producer']}). All is small: mean gain over no probe {every} over "
-        f"{len(found)} kernels, {close} over the {len(near)} within 10 % of cuBLAS"
+        "no rule for these kernels, whose probe is a test_wait, which returns at once; C's token is a try_wait, which "
+        f"may suspend. The mean gain over no probe is small: {every} over {len(gains)} kernels, {close} over the "
+        f"{near.sum()} within 10 % of cuBLAS, where {succeed} probes succeed (medians)"
     )
 
 
@@ -296,16 +218,11 @@ def waits_table() -> str:
 
 def row_320() -> str:
     """The 320 row with registers left where they are, and moved."""
-    rows = ran("naive-320").query("tile == '320x128'")
-    rates = rows.set_index(["consumers", rows["spills"].astype(bool), "m", "k_depth"])["speedup"].sort_index()
-    spilled, alone, moved = rates[2, True], rates[1, True], rates[2, False]
-    ratio = spilled / spilled.index.get_level_values("k_depth").map(published().loc[320, "speedup"])
+    rows = ran("naive-320").query("tile == '320x128' and consumers == 2")
+    rates = rows.set_index([rows["spills"].astype(bool), "k_depth"])["speedup"].sort_index()
     return (
-        "reproduced by a spill, which may explain it: two consumers to which no registers are moved run at "
-        f"{between(spilled[4096])} at 4096^3 and {between(spilled[8192])} at 8192^3, depth by depth {ratio.min():.2f} "
-        f"to {ratio.max():.2f} of C's figures. C names no cause of this row, but registers as the limit of large "
-        f"tiles. One consumer {between(alone)}; the same two with registers moved {between(moved[4096])} and "
-        f"{between(moved[8192])}"
+        "reproduced by a spill, which may be its cause; C names none. Two consumers to which no registers are moved "
+        f"run at {between(rates[True])}, with registers moved at {between(rates[False])}"
     )
 
 
@@ -315,7 +232,7 @@ def capacity() -> str:
     stage = (config.tile_m + config.tile_n) * 16 * config.k_depth * 2
     assert not is_legal(config)
     return (
-        f"it does here too, but not by the tiles alone, which C's inequality counts: they take {stage:,} of "
+        f"here too, but not by the tiles alone, which C's inequality counts: they take {stage:,} of "
         f"{hopper.SMEM_BYTES:,} B, and the rest is too little for the output's staging"
     )
 
@@ -326,22 +243,20 @@ def quarter() -> str:
     follow = ("epi_n", "epi_buffers")
     quarters, halves = (pairs_by(split, "consumers", few, many, follow)["ratio"] for few, many in ((2, 4), (1, 2)))
     return (
-        f"it can; four beside two {spread(quarters)} over {len(quarters)} pairs of 256x128, two beside one "
+        f"it can: four consumers beside two {spread(quarters)} over {len(quarters)} pairs of 256x128, two beside one "
         f"{spread(halves)} over {len(halves)} of 128x128"
     )
 
 
 def spill_table() -> str:
-    """Compiled resources of 320 x 128 and of 256 x 128 with one consumer, at depth 4, and their speed at 8192^3."""
+    """What 320 x 128, and 256 x 128 with one consumer, spill at depth 4, and their speed at 8192^3."""
     rows = ran("naive-320").query("k_depth == 4 and m == 8192").sort_values(["tile", "consumers", "spills"])
     table = pd.DataFrame(
         {
             "tile": rows["tile"],
             "consumers": rows["consumers"],
             "registers moved": ["no" if flag else "yes" for flag in rows["spills"].astype(bool)],
-            "registers at launch": rows["registers"],
-            "instructions": rows["instructions"],
-            "spill": rows["reason"].replace("", "none"),
+            "spill": rows["reason"].str.split(",").str[0].replace("", "none"),
             "over cuBLAS": [f"{one:.2f}x" for one in rows["speedup"]],
         }
     )
@@ -361,40 +276,3 @@ def by_stages_table() -> str:
     medians = by_stages(0).groupby(level="k_depth").median()
     table = medians[[1, 2, 3, 4, 5, 6]].map(lambda one: f"{one:.2f}" if one == one else "")
     return page_table(table.rename(columns=str), "K depth \\ stages")
-
-
-def too_many_table() -> str:
-    """The rings that lose most to a smaller number of stages: the rate of the best number and of the fullest ring."""
-    rates = joint(0).set_index([*RING, "stages"])["tflops"].unstack("stages")
-    found = pd.DataFrame(
-        {"best": rates.max(axis=1), "stages": rates.idxmax(axis=1), "fullest": rates.ffill(axis=1).iloc[:, -1]}
-    )
-    found["fits"] = rates.apply(pd.Series.last_valid_index, axis=1)
-    found["lost"] = 1 - found["fullest"] / found["best"]
-    lines = [
-        (
-            f"{tile_m}x128, depth {depth}, {cube(problem)}",
-            f"{one.best:.0f} with {one.stages}",
-            f"{one.fullest:.0f} with {one.fits}",
-        )
-        for (problem, tile_m, depth), one in found.nlargest(5, "lost").iterrows()
-    ]
-    return page_table(
-        pd.DataFrame(lines, columns=["ring", "TFLOP/s, best", "TFLOP/s, fullest"]).set_index("ring"), "ring"
-    )
-
-
-def stagger_steady_table() -> str:
-    """The best cells of 8192^3 at stagger 0 at the power cap."""
-    rows = ran("seed-table-stagger-0-steady").query("m == 8192").nlargest(3, "speedup")
-    lines = [
-        (
-            f"{row['tile_m']} x {row['k_depth']}",
-            str(row["stages"]),
-            f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]",
-            f"{row['pj_per_flop']:.3f} ({row['baseline_pj_per_flop']:.3f})",
-        )
-        for row in rows.to_dict("records")
-    ]
-    columns = ["M tile x K depth", "stages", "over cuBLAS", "pJ/FLOP (cuBLAS)"]
-    return page_table(pd.DataFrame(lines, columns=columns).set_index(columns[0]), columns[0])

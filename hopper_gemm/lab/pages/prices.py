@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from operator import truediv
 from pathlib import Path
 from statistics import median
@@ -19,8 +19,28 @@ from hopper_gemm.tune.tables.pivot import markdown
 
 NOT_YET = "Not run on a GPU yet."
 
-MM, TRITON = "torch", "triton"
-"""Arms of ``benchmarks.invariant`` beside ours."""
+OVER_MM = {"over `torch.mm`": ("", "torch", "ours")}
+FIXED = {"over it with `:16:8`": (":16:8", "torch", "ours")}
+OVER_TRITON = {"over Triton": ("", "triton", "ours")}
+OVER_PLAIN = {"over ours without the condition": ("", "plain", "ours")}
+"""Columns: (workspace, other arm, own arm) of ``benchmarks.invariant``."""
+
+LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
+    "suite": (
+        "On the [suite](suite.md); above 1 the batch-invariant kernels are faster",
+        OVER_MM | FIXED | OVER_PLAIN,
+    ),
+    "deep": (
+        "Few columns and a long k, where the cut matters; of the last four problems k is not cut",
+        OVER_MM | OVER_PLAIN,
+    ),
+    "rows": (
+        "Beside a [persistent Triton kernel](../benchmarks/persistent.py) as servers use it for this purpose, with one "
+        "tile for every problem and no cut of k",
+        OVER_TRITON | OVER_MM | OVER_PLAIN,
+    ),
+}
+"""Lists of problems, with what is said of them, and their columns."""
 
 
 def bits(folder: Path | None = None) -> str:
@@ -56,41 +76,21 @@ def torch_changes(folder: Path | None = None) -> str:
     return "\n".join([*torch_lines(rows), "", f"On {ran}."])
 
 
-def prices(path: Path | None = None) -> str:
-    """Our batch-invariant kernels over torch.mm, over torch.mm with a fixed workspace, and over ours without the
-    condition, problem by problem."""
-    rows = _measured(path)
-    arms = [("", MM, "ours"), (":16:8", MM, "ours"), ("", "plain", "ours")]
-    head = ["problem", "over `torch.mm`", "over it with `:16:8`", "over ours without the condition"]
-    return _table([row for row in rows if row["list"] == "suite"], arms, head)
-
-
-def deep(path: Path | None = None) -> str:
-    """The same of few columns and a long k."""
-    rows, arms = _measured(path), [("", MM, "ours"), ("", "plain", "ours")]
-    head = ["problem", "over `torch.mm`", "over ours without the condition"]
-    return _table([row for row in rows if row["list"] == "deep"], arms, head)
-
-
-def by_rows(path: Path | None = None) -> str:
-    """Our batch-invariant kernels and torch.mm over the Triton kernel, on layers at 256 to 8192 rows."""
-    rows = [row for row in _measured(path) if row["list"] == "rows"]
-    arms = [("", TRITON, "ours"), ("", MM, "ours"), ("", "plain", "ours")]
-    return _table(rows, arms, ["problem", "over Triton", "over `torch.mm`", "over ours without the condition"])
-
-
-def _measured(path: Path | None) -> list[dict[str, Any]]:
+def costs(path: Path | None = None) -> str:
+    """Our batch-invariant kernels over torch.mm, Triton and ours without the condition: a table for each list of
+    problems that was measured."""
     found = path or results_root() / "measurements/invariance.jsonl"
-    return [json.loads(line) for line in found.read_text().splitlines()] if found.is_file() else []
+    rows = [json.loads(line) for line in found.read_text().splitlines()] if found.is_file() else []
+    own = {name: [row for row in rows if row["list"] == name] for name in LISTS}
+    told = [f"{about}:\n\n{_table(own[name], arms)}" for name, (about, arms) in LISTS.items() if own[name]]
+    return "\n\n".join(told) or "Not measured on a GPU yet: `python -m benchmarks.invariant` measures it."
 
 
-def _table(rows: Sequence[dict[str, Any]], arms: Sequence[tuple[str, str, str]], head: list[str]) -> str:
+def _table(rows: Sequence[dict[str, Any]], arms: Mapping[str, tuple[str, str, str]]) -> str:
     """A line for each problem, then the geometric means and the least; a column for each (workspace, other, own)."""
-    if not rows:
-        return NOT_YET
-    ratios: list[dict[str, float]] = [defaultdict(float) for _ in arms]
+    ratios: list[dict[str, float]] = [{} for _ in arms]
     problems = list(dict.fromkeys(_label(row) for row in rows))
-    for found, (workspace, other, own) in zip(ratios, arms, strict=True):
+    for found, (workspace, other, own) in zip(ratios, arms.values(), strict=True):
         for problem in problems:
             of = [row["us"] for row in rows if _label(row) == problem and row["workspace"] == workspace]
             each = [median(map(truediv, us[other], us[own])) for us in of if other in us and own in us]
@@ -101,7 +101,7 @@ def _table(rows: Sequence[dict[str, Any]], arms: Sequence[tuple[str, str, str]],
         lines.append([name, *(f"{of_all(list(found.values())):.3f}x" if found else "" for found in ratios)])
     boards = ", ".join(f"{gpu} `{board[:12]}`" for gpu, board in dict.fromkeys((r["gpu"], r["board"]) for r in rows))
     kernels = ", ".join(dict.fromkeys(f"`{row['kernel'][:6]}`" for row in rows))
-    return f"{markdown(head, lines)}\n\nIsolated, on {boards}; kernel {kernels}."
+    return f"{markdown(['problem', *arms], lines)}\n\nIsolated, on {boards}; kernel {kernels}."
 
 
 def _label(row: dict[str, Any]) -> str:

@@ -41,19 +41,19 @@ def noise() -> str:
 
 
 def ring_table() -> str:
-    """Every kernel of the study of the ring: speedup, gain over the kernel beside it, registers, instructions."""
+    """Every kernel of the study of the ring: speedup, gain over the kernel beside it, instructions."""
     codes = ran("ring").drop_duplicates("code").copy()
     codes.index = [str(config_of(row)) for row in codes.to_dict("records")]
     lines = []
     for rung in rungs("ring").values():
-        code = codes.loc[str(LadderConfig.of(rung.config))]
         figures = {one.group.m: one for one in rung.results}
         shown = [
             f"{one.speedup:.3f}x" + ("" if one.gain is None else f", {percent(1 + one.gain, 2)}")
             for one in (figures[m] for m in SIDES)
         ]
-        lines.append((rung.name, rung.start or "", *shown, f"{code['registers']:.0f}", f"{code['instructions']:.0f}"))
-    columns = ["kernel", "beside", "4096^3", "8192^3", "registers", "instructions"]
+        instructions = codes.loc[str(LadderConfig.of(rung.config))]["instructions"]
+        lines.append((rung.name, rung.start or "", *shown, f"{instructions:.0f}"))
+    columns = ["kernel", "beside", "4096^3", "8192^3", "instructions"]
     return page_table(pd.DataFrame(lines, columns=columns).set_index("kernel"), "kernel")
 
 
@@ -61,13 +61,13 @@ def over_serial() -> str:
     """Gain of a ring of two to four stages over one stage, at equal occupancy and in the ladder."""
     rates = joint(0).query("k_depth == 4").set_index([*RING, "stages"])["speedup"].unstack("stages")
     ratio = rates[[2, 3, 4]].max(axis=1) / rates[1]
-    two = {one.group.place: 1 + one.gain for one in rungs("ladder")["two stages"].results if one.gain is not None}
-    there = next(gain for place, gain in two.items() if "8192" in place and "burst" in place)
+    gains = {(one.group.m, one.group.regime): one.gain or 0.0 for one in rungs("ladder")["two stages"].results}
+    two = gains[8192, "burst"]
     return (
-        f"confirmed at equal occupancy: one CTA an SM, depth 4, two to four stages run at {ratio.min():.2f} to "
-        f"{ratio.max():.2f} times one stage, over 2 in {(ratio > 2).sum()} of {len(ratio)} cells of the joint sweep "
-        "(five tiles, five problems), whose kernels have a producer warp. Without one, as in B, `two stages` is "
-        f"{there:.2f} times `serial` at 8192^3; there two CTAs share an SM and hide each other's loads"
+        f"confirmed with one CTA on an SM: at depth 4 two to four stages run at {ratio.min():.2f} to {ratio.max():.2f} "
+        f"times one stage, over 2 in {(ratio > 2).sum()} of {len(ratio)} cells, all with a producer warp. Without one, "
+        f"as in B, `two stages` is {1 + two:.2f} times `serial` at 8192^3; there two CTAs share an SM and hide "
+        "each other's loads"
     )
 
 
@@ -80,14 +80,10 @@ def stage_counts() -> str:
     """Share of the best speed that one, two and three stages reach."""
     shares = by_stages(0)
     told = ", ".join(f"{name} {shares[count].median():.2f}" for count, name in enumerate(("one", "two", "three"), 1))
-
-    def at_depth(stages: int, depth: int) -> str:
-        return f"{shares[stages].xs(depth, level='k_depth').median():.2f}"
-
+    shallow = shares[3][shares.index.get_level_values("k_depth") <= 2].median()
     return (
         f"three are, two fall short: of the speed at the best number of stages {told} at the median of {len(shares)} "
-        f"rings of the joint sweep, stagger 0; two {at_depth(2, 1)} at depth 1, {at_depth(2, 8)} at depth 8. Shallow "
-        f"stages need more than three, which reach {at_depth(3, 1)} at depth 1 and {at_depth(3, 2)} at depth 2"
+        f"rings, stagger 0. Depths 1 and 2 need more than three stages, which reach {shallow:.2f} there"
     )
 
 
@@ -95,9 +91,8 @@ def unroll() -> str:
     """Gain of unrolling by the stages, with and without a producer warp."""
     grid = pairs_by(ran("tilus-grid"), "unroll", False, True)["ratio"]
     return (
-        f"on B's own kind of kernel, without a producer warp, a little: in bursts {worth('unrolled', 'ladder')}, in "
-        f"steady state {worth('unrolled', 'ladder', 'steady')}. Not with one: {spread(grid)} over {len(grid)} pairs "
-        "of D's grid"
+        f"on B's own kind of kernel, without a producer warp, a little: {worth('unrolled', 'ladder')}. Not with one: "
+        f"{percent(grid.median())} at the median of {len(grid)} pairs of D's grid"
     )
 
 
@@ -106,21 +101,9 @@ def swizzled() -> str:
     plain = ran("tilus-grid").query("unroll == False")
     eight, four = (pairs_by(plain, "swizzle", 1, width)["ratio"] for width in (8, 4))
     return (
-        f"confirmed: beside single columns groups of eight {spread(eight)}, of four {spread(four)}, {len(eight)} "
-        "pairs each of D's grid, fp16, 8192^3"
+        f"confirmed: groups of eight gain {spread(eight)} over single columns, groups of four {spread(four)}, "
+        f"{len(eight)} pairs each of D's grid, fp16, 8192^3"
     )
-
-
-def grid_best_table() -> str:
-    """The best kernels of D's grid, rolled and unrolled."""
-    rows = ran("tilus-grid")
-    best = rows.loc[rows.groupby("unroll")["speedup"].idxmax()]
-    table = best[["tile", "k_depth", "stages", "swizzle", "stagger", "unroll"]].astype(str).set_index("tile")
-    rates = {
-        "TFLOP/s": [f"{one:.0f}" for one in best["tflops"]],
-        "over cuBLAS": [f"{one:.3f}x" for one in best["speedup"]],
-    }
-    return page_table(table.assign(**rates), "tile")
 
 
 def types() -> str:
@@ -129,61 +112,56 @@ def types() -> str:
     rows["size"] = rows["problem"].str.removesuffix(" fp16")
     table = rows.pivot(index="size", columns="dtype", values=["tflops", "speedup", "sm_mhz"]).astype(float)
     rates, ratios, clocks = (table[name, "fp16"] / table[name, "bf16"] for name in ("tflops", "speedup", "sm_mhz"))
+    ratio, rate, clock = (percent(one.median()) for one in (ratios, rates, clocks))
     return (
-        f"ratios do: fp16 over bf16 {spread(ratios)} over cuBLAS. Rates do not: {spread(rates)}, for the clock is "
-        f"lower, {spread(clocks)}"
+        f"ratios do, rates do not: fp16 changes the speedup over cuBLAS by {ratio}, the rate by {rate} and the clock "
+        f"by {clock} (medians)"
     )
 
 
 def abstraction() -> str:
     """Cost of cutlass.pipeline over hand-written barriers."""
     return (
-        "not compared as D does, a class of one's own with the same waits by hand; our own ring is such a class. "
-        "Compared is cutlass.pipeline in the same kernel, which is nearly free: beside barriers written by hand, in "
-        f"a cluster of two {worth('library ring')}; a single CTA {worth('library, single CTA')}; with four times as "
-        f"many barriers (k_depth 1) {worth('library, k_depth 1')}; noise {noise()}"
+        "not compared as D does, with a class of one's own. cutlass.pipeline in place of this kernel's own barriers "
+        f"costs a little: {worth('library ring')} in a cluster of two, {worth('library, single CTA')} in a single CTA, "
+        f"{worth('library, k_depth 1')} with four times as many barriers (k_depth 1); noise {noise()}"
     )
 
 
 def elected() -> str:
     """Arrivals on a barrier, by kind."""
-    everyone = worth("all consumers' threads")
+    every = worth("all consumers' threads")
     return (
-        f"hardly: every consumer thread arriving {everyone}, beside one predicated lane of each warp; an elected one "
-        f"behind a warp sync {worth('elected')}; one lane of a whole consumer {worth('one of a consumer')}; on the "
-        f"library's ring every thread arriving is even faster, {worth('library, all threads')}; noise {noise()}"
+        f"hardly. Beside one predicated lane of each warp: every consumer thread arrives, {every}; an elected one "
+        f"behind a warp sync, {worth('elected')}; one lane of a whole consumer, {worth('one of a consumer')}; noise "
+        f"{noise()}"
     )
 
 
 def packed() -> str:
     """Cost of a ring position in one integer instead of two."""
-    return (
-        f"one integer gains nothing: in bursts {worth('packed state', 'ladder')}, in steady state "
-        f"{worth('packed state', 'ladder', 'steady')}. Any number of stages; with one the two are the same xor"
-    )
+    return f"one integer gains nothing: {worth('packed state', 'ladder')}"
 
 
 def mixed() -> str:
     """Cost of one barrier for TMA bytes and cp.async arrivals, and of two barriers for two TMA loads."""
     return (
-        "both work. A and B by TMA on one barrier is what this kernel does; a barrier each "
-        f"{worth('two full barriers')}. TMA and cp.async on one barrier is slower, {worth('TMA and cp.async')} beside "
-        f"TMA alone, for cp.async is (alone {worth('cp.async')}); its copies count as arrivals of threads, not as "
-        "bytes. A count that changes from call to call was not needed: TMA fills up what lies beyond k, so a stage "
-        "always brings the same bytes"
+        "both work. A and B by TMA on one barrier is what this kernel does; a barrier for each changes the speed by "
+        f"{worth('two full barriers')}. TMA and cp.async on one barrier is slower than TMA alone, "
+        f"{worth('TMA and cp.async')}, since cp.async is (alone {worth('cp.async')})"
     )
 
 
 def relaxed() -> str:
     """Gain of a relaxed wait."""
-    return f"it gains nothing, for the assembler makes the same instruction of a wait; {worth('relaxed waits')}"
+    return f"it gains nothing, since the assembler makes the same instruction of a wait: {worth('relaxed waits')}"
 
 
 def phase_bit() -> str:
     """Evidence that one phase bit for each role is enough."""
     return (
-        "it is what the ring of this kernel does (index and phase), and what its [model](verification.md) runs through "
-        "in every order of events: a slot is never waited for with the parity of another round"
+        "confirmed: this kernel's ring does so, and its [model](verification.md) runs through every order of events "
+        "without a wait for the parity of another round"
     )
 
 
@@ -219,10 +197,10 @@ def working_set() -> str:
 
 
 @cache
-def traced() -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
-    """The traced kernels by name: each as its sweep has it, and what its roles did when."""
-    (folder,) = results_root().glob("archive/*/*-timeline")
-    about, moments = read_provenance(folder)["rungs"], pd.read_csv(folder / "moments.csv.gz")
+def traced(study: str = "timeline", m: int = 4096) -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
+    """The traced kernels of a problem by name: each as its sweep has it, and what its roles did when."""
+    (folder,) = results_root().glob(f"archive/*/*-{study}")
+    about, moments = read_provenance(folder)["rungs"], pd.read_csv(folder / "moments.csv.gz").query(f"m == {m}")
     parts = dict(list(moments.groupby("rung")))
     named = [one for one in about if one["name"] in parts]
     return {one["name"]: (one, spans(parts[one["name"]], one["config"]["stagger"])) for one in named}
@@ -254,8 +232,8 @@ def in_flight() -> str:
     names = {"two": "two stages", "three": "three stages", "four": "one consumer, stagger 0"}
     told = ", ".join(f"{overlaps(name)['loads']:.2f} with {count}" for count, name in names.items())
     return (
-        f"nearly all the time, by the time stamps of one CTA at stagger 0: {told}; more than S - 1 now and then, "
-        "since a producer of its own fills a slot again before the next group begins"
+        f"confirmed by the time stamps of one CTA at stagger 0: on average {told} stages; now and then S loads, since "
+        "a producer of its own fills a slot again before the next group begins"
     )
 
 
@@ -270,11 +248,10 @@ def best_widths() -> str:
     worst, tiles = far.index[-1], sorted(set(far.index.get_level_values("tile")))
     widths = ", ".join(f"{row['swizzle']} at {row['m']}^3" for row in best.to_dict("records"))
     return (
-        f"on the tile; of the size this does not show much. 256x128 in clusters of two is fastest with {widths}; "
-        f"single CTAs, {len(single)} pairs of problem and tile, with {single.min()} to {single.max()}, but over 8 that "
-        f"is worth more than 1 % in {len(far)} of them alone, of tile {' and '.join(tiles)} with "
-        f"{single[far.index].min()} to {single[far.index].max()}, up to {percent(1 + far.iloc[-1])} at "
-        f"{cube(worst[0])}. All GPUs here have the same L2"
+        f"on the tile more than on the size. 256x128 in clusters of two is fastest with {widths}; of single CTAs "
+        f"another width than 8 is worth more than 1 % in {len(far)} of {len(single)} pairs of problem and tile, all of "
+        f"tile {' and '.join(tiles)} with {single[far.index].min()} to {single[far.index].max()}, up to "
+        f"{percent(1 + far.iloc[-1])} at {cube(worst[0])}"
     )
 
 

@@ -44,18 +44,13 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
     """Every published cell beside ours.
 
     Args:
-        rows: of one problem, regime and stagger, with the columns tile_m, k_depth, stages and speedup; a cell once.
+        rows: of one problem, regime and stagger, with the columns tile_m, k_depth and speedup; a cell once.
 
     Returns:
-        By cell, the best of theirs first: ``theirs``, ``ours``, ``ratio`` (ours over theirs), the ranks of both among
-        the cells that both have, and the stages of both.
+        By cell, the best of theirs first: ``theirs`` and ``ours``.
     """
-    ours = rows.dropna(subset=["speedup"]).astype(dict.fromkeys((*CELL, "stages"), int)).set_index(CELL)
-    both = published().join(ours[["speedup", "stages"]].add_suffix("_ours"), how="inner")
-    found = pd.DataFrame({"theirs": both["speedup"], "ours": both["speedup_ours"].astype(float)})
-    ranks = found.rank(ascending=False, method="min").astype(int).add_suffix(" rank")
-    found = found.assign(ratio=found["ours"] / found["theirs"]).join(ranks)
-    found = found.assign(**{"stages": both["stages"], "our stages": both["stages_ours"]})
+    ours = rows.dropna(subset=["speedup"]).astype(dict.fromkeys(CELL, int)).set_index(CELL)["speedup"].astype(float)
+    found = pd.DataFrame({"theirs": published()["speedup"]}).join(ours.rename("ours"), how="inner")
     return found.sort_values("theirs", ascending=False, kind="stable")
 
 
@@ -104,7 +99,7 @@ def recorded(name: str) -> Study:
 
 
 def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:
-    """Spans of each role of a traced CTA: loads, math and waits, with their start and end.
+    """Spans of each role of a traced CTA: loads, math, waits and stores, with their start and end.
 
     Args:
         moments: of one launch: role, stage, moment and clocks, as ``hopper-gemm trace`` writes them.
@@ -114,8 +109,8 @@ def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:
         role, stage, what, start and end, in clocks. Of the producer ``waits`` for an empty slot, ``issues`` and
         ``load``, which ends at the latest when the first consumer has the stage; of a consumer ``waits`` for a full
         slot, ``queued``, wgmma issued behind an earlier group, and ``math``, from the first wgmma issued, or from the
-        end of the group before, to the end of the wait for the group. Two consumers share the tensor cores, so their
-        ``math`` overlaps.
+        end of the group before, to the end of the wait for the group, and ``stores``, of stage -1: its tile. Two
+        consumers share the tensor cores, so their ``math`` overlaps.
     """
     found: list[tuple[str, int, str, float, float]] = []
     at = moments.pivot_table(index=["role", "stage"], columns="moment", values="clocks", aggfunc="first")
@@ -133,6 +128,8 @@ def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:
         for k, one in steps.iterrows():
             begins = max(one["had"], ends.get(k - 1, -np.inf))
             found += [(role, k, "queued", one["had"], begins), (role, k, "math", begins, ends[k])]
+        if (role, -1) in at.index and "stored" in at:
+            found.append((role, -1, "stores", last, at.loc[(role, -1), "stored"]))
     columns = ["role", "stage", "what", "start", "end"]
     return pd.DataFrame(found, columns=columns).dropna().query("end >= start").reset_index(drop=True)
 

@@ -190,9 +190,17 @@ class _Specialise(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         self.generic_visit(node)
+        if isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant):
+            return self._constant(node)
         right = ast.unparse(node.right)
         zero = isinstance(node.op, ast.Add | ast.Sub) and right == "0"
         return node.left if zero or (isinstance(node.op, ast.Mult) and right == "1") else node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.And):
+            node.values = [one for one in node.values if ast.unparse(one) != "True"] or [ast.Constant(True)]
+        return node.values[0] if len(node.values) == 1 else node
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         return self._constant(node)
@@ -226,7 +234,8 @@ class _Specialise(ast.NodeTransformer):
         try:
             value = self._value(node)
         except Exception:
-            self.generic_visit(node)
+            if not isinstance(node, ast.BinOp):
+                self.generic_visit(node)
             return node
         return ast.Constant(value) if isinstance(value, Simple) else node
 

@@ -11,7 +11,6 @@ from hopper_gemm.lab.pages.rings import rungs
 from hopper_gemm.lab.pages.sources import pairs_by, recorded
 from hopper_gemm.lab.pages.wording import cube, percent, reach, spread
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.tables.pivot import interval, markdown
 
@@ -82,14 +81,6 @@ def data() -> str:
     return markdown(columns, lines)
 
 
-def l2_promotion() -> str:
-    """Gain of another L2 promotion over 128 B."""
-    rates = ran("l2-promotion").pivot_table(index=["problem", "tile"], columns="l2_promotion", values="speedup")
-    table = rates.div(rates[128], axis=0).drop(columns=128).map(percent)
-    table.index = [f"{cube(problem)}, {tile}" for problem, tile in table.index]
-    return page_table(table.rename(columns="{} B".format), "beside 128 B")
-
-
 def tile_shapes() -> str:
     """The fastest tiles of 8192^3 in each regime."""
     rows = ran("tile-shape")
@@ -99,15 +90,6 @@ def tile_shapes() -> str:
         for row in part.nlargest(3, "speedup").to_dict("records")
     ]
     return markdown(("regime", "tile", "over cuBLAS", "pJ/FLOP"), lines)
-
-
-def workspace() -> str:
-    """Gain of a faster exchange through the workspace, by the number of parts."""
-    keys = [*GROUP, "context", *FIELDS]
-    both = ran("split-k-again").merge(ran("split-k")[[*keys, "time_us"]], on=keys, suffixes=("", "_before"))
-    gains = (both["time_us_before"] / both["time_us"])[both["reduction"] == "workspace"].groupby(both["split_k"])
-    lines = [(str(parts), spread(each), str(len(each))) for parts, each in gains]
-    return markdown(("parts", "gain", "kernels"), lines)
 
 
 def early() -> str:
@@ -160,15 +142,14 @@ def measured(name: str) -> pd.DataFrame:
     return pd.read_csv(results_root() / "measurements" / f"{name}.csv")
 
 
-def scaling(name: str) -> str:
-    """Seconds and points a second of runs on one and on two GPUs, over the run before the first of two."""
+def scaling() -> str:
+    """Seconds and points a second of one sweep on one GPU and on two."""
     lines = []
-    for row in measured(name).to_dict("records"):
+    for row in measured("joint-scale").to_dict("records"):
         seconds = row["last_point_seconds"] - row["first_point_seconds"]
         told = f"{row['first_point_seconds']:.1f} s", f"{seconds:.1f} s", f"{row['points'] / seconds:.1f}"
-        command = f"{row['command_seconds']:.0f} s" if "command_seconds" in row else ""
-        lines.append((row["run"], str(row["gpus"]), *told, command))
-    return markdown(("run", "GPUs", "start to first point", "first to last point", "points a second", "command"), lines)
+        lines.append((str(row["gpus"]), *told, f"{row['command_seconds']:.0f} s"))
+    return markdown(("GPUs", "start to first point", "first to last point", "points a second", "command"), lines)
 
 
 def host_time() -> str:

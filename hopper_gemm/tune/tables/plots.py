@@ -255,7 +255,14 @@ def search_plot(
     save(figure, path, f"{title} Slices: darker points are later trials.")
 
 
-_SPANS = {"waits": "#d9d9d9", "issues": "#7f7f7f", "load": "#8fbc8f", "queued": "#9ec5e8", "math": "#1f5f9f"}
+_SPANS = {
+    "waits": "#d9d9d9",
+    "issues": "#7f7f7f",
+    "load": "#8fbc8f",
+    "queued": "#9ec5e8",
+    "math": "#1f5f9f",
+    "stores": "#e0a050",
+}
 
 
 def timeline(axis: plt.Axes, spans: pd.DataFrame, stages: int) -> None:

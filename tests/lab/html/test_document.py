@@ -23,6 +23,9 @@ SWEPT = [row(tile_m=256, speedup=1.25), row(tile_m=128, speedup=0.5), row("illeg
 COMPARED = [row(stage="compare", sizes=(64, 64, k), against=one) for k in (64, 128) for one in ("cublas", "cublaslt")]
 
 
+KINDS = {"sweep": SWEPT, "compare": COMPARED}
+
+
 class Elements(HTMLParser):
     """Elements of a page with their attributes, and the text in each script."""
 
@@ -55,15 +58,22 @@ def test_a_page_loads_nothing(tmp_path):
     assert links == ["data:,"]
 
 
-@pytest.mark.parametrize("kind", ["sweep", "compare"])
-def test_every_row_of_a_study_is_on_its_page(tmp_path, kind):
-    rows = SWEPT if kind == "sweep" else COMPARED
+@pytest.mark.parametrize("rows", KINDS.values(), ids=KINDS)
+def test_every_row_of_a_study_is_on_its_page(tmp_path, rows):
     data = data_of(page(tmp_path, *rows))
     shown = [dict(zip(data["fields"], values, strict=True)) for values in data["rows"]]
     assert [(one["status"], one["speedup"]) for one in shown] == [
         (one.status, one.figures.get("speedup")) for one in rows
     ]
     assert set(data["columns"]) <= set(data["fields"])
+
+
+def test_the_table_begins_with_the_speedup_of_a_problem_and_leaves_out_what_all_rows_share(tmp_path):
+    swept, compared = (data_of(page(tmp_path / kind, *rows))["columns"] for kind, rows in KINDS.items())
+    assert swept[:3] == ["problem", "speedup", "config"]
+    assert {"against", "regime", "context", "stage"} & set(swept) == set()
+    assert {"tile_m", "tflops", "status"} <= set(swept)
+    assert "against" in compared
 
 
 def test_a_map_has_a_point_for_each_problem(tmp_path):
