@@ -36,9 +36,9 @@ from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.finish import FINISH_RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES, filled_up
-from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.verdict import Measured, class_of, components_of, coverage, paired_verdict, published
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
+from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, has_rows, read_provenance, read_study, recorded_folders

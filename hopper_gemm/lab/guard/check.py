@@ -29,10 +29,10 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
-from hopper_gemm.tune.measure.statistics import Ratio, noise_floor
 from hopper_gemm.tune.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
 from hopper_gemm.tune.run.question import Member, Question
 from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.statistics import Ratio, noise_floor
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row

@@ -10,8 +10,8 @@ from textwrap import fill
 
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model.tuned import pick, recorded_entries
-from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.verdict import CLASSES, published
+from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.tables.comparison import geometric_mean

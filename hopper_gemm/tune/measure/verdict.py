@@ -21,7 +21,7 @@ from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
-from hopper_gemm.tune.measure.statistics import Ratio
+from hopper_gemm.tune.statistics import Ratio
 
 Z = 1.96
 """Standard deviations in half of a 95 % interval."""

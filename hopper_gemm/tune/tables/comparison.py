@@ -14,7 +14,7 @@ from hopper_gemm.model.config import LEGEND
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.study.files import shown
-from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.pooling import by_point, looks, pool
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import problem_label
@@ -106,19 +106,20 @@ def recorded(
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One record for each problem, regime, context and baseline, with its processes pooled.
+    """One record for each problem, regime, context and baseline, with its processes pooled and boards counted alike.
 
     Of several configs, the one measured last stands. A record has the columns of a row that are not missing, and
-    ``problem``, ``config``, ``speedup`` and the like.
+    ``problem``, ``config``, ``speedup``, ``looks`` (processes, board by board) and the like.
 
     Args:
         rows: of stage ``compare``.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in pooled(rows):
-        point = row.point
+    for measured in by_point(rows):
+        row, point = pool(measured), measured[0].point
         key = (point.problem, point.data, point.regime, point.context, point.against)
-        found[key] = {**row.as_dict(), "problem": problem_label(point.problem), "config": str(point.config)}
+        told = {"problem": problem_label(point.problem), "config": str(point.config), "looks": looks(measured)}
+        found[key] = {**row.as_dict(), **told}
     return list(found.values())
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hopper_gemm.model.point import Sample
-from hopper_gemm.tune.measure.statistics import Ratio, speedup
 from hopper_gemm.tune.measure.verdict import (
     Component,
     Measured,
@@ -19,6 +18,7 @@ from hopper_gemm.tune.measure.verdict import (
     published,
     record_verdict,
 )
+from hopper_gemm.tune.statistics import Ratio, speedup
 
 BETWEEN, WITHIN = 0.0058, 0.0016
 BOARDS, ENTRIES = 8, 50
