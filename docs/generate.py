@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from math import ceil
 from pathlib import Path
@@ -22,7 +22,7 @@ import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import chapters, comparisons, depth, prices, rings, studies
+from hopper_gemm.lab.pages import certainty, chapters, comparisons, depth, prices, rings, studies
 from hopper_gemm.lab.pages.claims import claims_table
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
@@ -36,13 +36,10 @@ from hopper_gemm.model.legality import RULES
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.finish import FINISH_RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES, filled_up
-from hopper_gemm.tune.measure.verdict import Measured, class_of, components_of, coverage, paired_verdict, published
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
-from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.reader import Study, has_rows, read_provenance, read_study, recorded_folders
-from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.reader import Study, has_rows
 from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells as compared
@@ -50,11 +47,22 @@ from hopper_gemm.tune.tables.comparison import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
-from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
+from hopper_gemm.tune.tables.pivot import (
+    config_of,
+    interval,
+    markdown_table,
+    one_line,
+    pivot,
+    problem_of,
+    rows_of,
+    short_label,
+)
 
 ROOT = Path(__file__).parents[1]
 RESULTS, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
 PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
+
+Record = Mapping[str, Any]
 
 ISOLATED = (
     *("suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
@@ -104,16 +112,7 @@ def chart(path: Path) -> None:
     """Draw the headline comparison, with intervals that hold for other processes and boards."""
     suite = study("suite")
     title = comparison_title(suite).replace("of its pairs", "that hold for other processes and boards")
-    forest([widened(record) for record in compared(suite.stage("compare"))], path, title)
-
-
-def widened(record: dict[str, Any]) -> dict[str, Any]:
-    """A cell of a comparison with its published interval."""
-    if record["status"] != "ok":
-        return record
-    ratio = Ratio(record["speedup"], record["speedup_low"], record["speedup_high"], record["pairs"])
-    wide = published(ratio, record["baseline_us"], looks=record["processes"])
-    return record | {"speedup_low": wide.low, "speedup_high": wide.high}
+    forest([comparisons.widened(record) for record in compared(suite.stage("compare"))], path, title)
 
 
 def pages() -> list[Path]:
@@ -279,99 +278,13 @@ def since() -> str:
     return table(("over", "problem", "cells", "median", "least", "most"), rows)
 
 
-def across_boards(row: Row) -> str:
-    """The speedup of a row with an interval that holds on other boards of the model."""
-    one = row.figures
-    ratio = Ratio(one["speedup"], one["speedup_low"], one["speedup_high"], one["pairs"])
-    wide = published(ratio, one["baseline_us"], looks=one["processes"])
-    return f"{wide.median:.3f}x [{wide.low:.3f}, {wide.high:.3f}]"
-
-
-def over(name: str, regime: str = "burst") -> dict[str, dict[str, Row]]:
-    """A comparison of the suite: of each problem the rows by baseline."""
-    found: dict[str, dict[str, Row]] = {str(problem): {} for problem in read_shapes().of_regime(regime)}
-    for row in study(name).stage("compare"):
-        if row.ok:
-            found[str(row.point.problem)][row.point.against] = row
+def over(name: str, regime: str = "burst") -> dict[str, dict[str, Record]]:
+    """A comparison of the suite in one context: of each problem the cells by baseline."""
+    found: dict[str, dict[str, Record]] = {str(problem): {} for problem in read_shapes().of_regime(regime)}
+    for record in compared(study(name).stage("compare")):
+        if record["status"] == "ok":
+            found[record["problem"]][record["against"]] = record
     return found
-
-
-def spread() -> str:
-    """Table of the spread of finals and comparisons of equal machine code, in bursts, by class of duration;
-    and how often intervals that follow from it were right on a board that they were not estimated from."""
-    measured = same_code()
-    right = {one.most_us: one for one in coverage(measured)}
-    alone = controls()
-    shown = []
-    for one in components_of(measured):
-        launch = "longer" if one.most_us == float("inf") else f"up to {one.most_us:.0f} us"
-        apart = (f"{one.between:.2%}", f"{one.within:.2%}", f"{one.entries} on {one.boards} boards")
-        held = right[one.most_us]
-        within = alone[one.most_us]
-        pairs = f"{sum(within) / len(within):.1%} of {len(within)}"
-        shown.append((launch, *apart, f"{held.half_width:.1%}", f"{held.share:.1%} of {held.comparisons}", pairs))
-    names = ("launch of torch.mm", "between boards", "between processes", "entries", "half-width", "right", "of a run")
-    return table(names, shown)
-
-
-def controls() -> dict[float, list[bool]]:
-    """By class of duration, whether the intervals of noise floors (torch.mm beside itself) hold 1."""
-    found: dict[float, list[bool]] = {}
-    for folder in with_boards():
-        for row in read_study(folder).stage("control"):
-            if row.ok and row.point.regime == "burst":
-                low, high = row.figures["speedup_low"], row.figures["speedup_high"]
-                found.setdefault(class_of(float(row.figures["baseline_us"])), []).append(low <= 1 <= high)
-    return found
-
-
-def same_code() -> list[Measured]:
-    """Every final and comparison with torch.mm whose board is known; entries are alike in machine code, config,
-    problem and context."""
-    found = []
-    for folder in with_boards():
-        study = read_study(folder)
-        for row in (*study.stage("final"), *study.stage("compare")):
-            point = row.point
-            known = row.ok and row.board != "unknown" and "code" in row.figures and not point.is_baseline
-            if known and (point.against, point.regime) == ("cublas", "burst"):
-                entry, us = f"{row.figures['code']} {point}", float(row.figures["baseline_us"])
-                found.append(Measured(entry, us, row.board, float(row.figures["speedup"])))
-    return found
-
-
-def with_boards() -> list[Path]:
-    """Folders whose rows name their board."""
-    return [folder for folder in recorded_folders() if "boards" in read_provenance(folder)]
-
-
-def guard() -> str:
-    """Verdicts of the guard on equal machine code, and on the same ratios with one side 1.5 % slower: from its checks
-    and from noise floors, in which cuBLAS runs beside itself."""
-    checks = [json.loads(line) for line in (RESULTS / "checks.jsonl").read_text().splitlines()]
-    floors = {
-        (row.board, str(row.point), row.samples): row.figures
-        for folder in with_boards()
-        for row in read_study(folder).stage("control")
-        if row.ok and row.board != "unknown" and row.point.regime == "burst" and len(row.samples) >= 7
-    }
-    taken = {
-        "checks": [(one["board"], one["noise"], one["ratio"], one["low"], one["high"]) for one in checks],
-        "noise floors": [
-            (board, 0.0, one["speedup"], one["speedup_low"], one["speedup_high"]) for (board, *_), one in floors.items()
-        ],
-    }
-    rows = []
-    for name, found in taken.items():
-        for told, slower in (("equal", 1.0), ("one 1.5 % slower", 1.015)):
-            said = [
-                paired_verdict(Ratio(middle / slower, low / slower, high / slower, 0), noise).status
-                for _, noise, middle, low, high in found
-            ]
-            boards = str(len({board for board, *_ in found}))
-            counts = (str(said.count(word)) for word in ("held", "unsure", "fallen"))
-            rows.append((name, told, str(len(found)), boards, *counts))
-    return table(("pairs of", "sides", "measured", "boards", "held", "unsure", "fallen"), rows)
 
 
 def suite() -> str:
@@ -379,16 +292,16 @@ def suite() -> str:
     rows, runs = [], {name: over(name) for name in ("suite", "suite-isolated-again", "suite-isolated-second")}
     for problem, found in runs["suite"].items():
         ours = found["cublas"]
-        shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
+        shown = (interval(comparisons.widened(found[name])) for name in ("cublas", "cublaslt"))
         others = (
-            ", ".join(f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs[name][problem].items()))
+            ", ".join(f"{one['speedup']:.3f}x" for _, one in sorted(runs[name][problem].items()))
             for name in ("suite-isolated-again", "suite-isolated-second")
         )
-        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, *others
-        rows.append((problem, *figures, f"`{short_label(ours.point.config)}`"))
+        figures = f"{ours['time_us']:.1f}", f"{ours['tflops']:.0f}", *shown, *others
+        rows.append((problem, *figures, f"`{short_label(config_of(ours))}`"))
 
     def average(run: str, name: str) -> str:
-        speedups = [found[name].figures["speedup"] for found in runs[run].values() if name in found]
+        speedups = [found[name]["speedup"] for found in runs[run].values() if name in found]
         return f"{geometric_mean(speedups):.3f}x ({len(speedups)})"
 
     now, lt, *first = (average(run, name) for run in runs for name in ("cublas", "cublaslt"))
@@ -406,16 +319,16 @@ def left() -> str:
     and what is left of the launch."""
     rows = []
     for problem, found in over("suite").items():
-        row, least = found["cublas"], min(one.figures["speedup"] for one in found.values())
-        config, us = row.point.config, row.figures["time_us"]
+        ours, least = found["cublas"], min(one["speedup"] for one in found.values())
+        config, sizes, us = config_of(ours), problem_of(ours), ours["time_us"]
         if least >= AIM:
             continue
-        steps = ceil(ceil(row.point.problem.k / config.tile_k) / config.split_k)
+        steps = ceil(ceil(sizes.k / config.tile_k) / config.split_k)
         clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
-        math = waves(config, row.point.problem).waves * steps * clocks / row.figures["sm_mhz"]
-        memory = row.point.problem.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
+        math = waves(config, sizes).waves * steps * clocks / ours["sm_mhz"]
+        memory = sizes.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
         times = (us, math, memory, us - max(math, memory), us * (1 - least / AIM))
-        rows.append((problem, f"{least:.3f}x", f"{row.figures['sm_mhz']:.0f}", *(f"{one:.1f}" for one in times)))
+        rows.append((problem, f"{least:.3f}x", f"{ours['sm_mhz']:.0f}", *(f"{one:.1f}" for one in times)))
     return table(("problem", "over the faster", "MHz", "us", "tensor cores", "memory", "left", "too much"), rows)
 
 
@@ -431,8 +344,8 @@ def headline() -> str:
     rows = []
     for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
         found = over(name).values()
-        ours = [float(of["cublas"].figures["speedup"]) for of in found]
-        faster = [min(float(row.figures["speedup"]) for row in of.values()) for of in found]
+        ours = [of["cublas"]["speedup"] for of in found]
+        faster = [min(one["speedup"] for one in of.values()) for of in found]
         figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
         what = f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes"
         gone = len(comparisons.no_longer_served(name))
@@ -453,7 +366,7 @@ def headline() -> str:
             rows.append((what, context, f"{mean_of:.3f}x, least {least:.3f}x", "", kernel))
     (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if not row.point.is_baseline)
     again = max(row.figures["speedup"] for row in pooled(study("alone-steady").stage("final")))
-    other = over("suite-steady", "steady")["8192x8192x8192"]["cublas"].figures["speedup"]
+    other = over("suite-steady", "steady")["8192x8192x8192"]["cublas"]["speedup"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     speedups = ", ".join(f"{one:.3f}x" for one in (best["speedup"], again, other))
     what = f"[8192^3 at the power cap](docs/steady.md), three boards; {energy}"
@@ -715,8 +628,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "timeline": rings.timeline_table,
     "rungs": rungs,
     "suite": suite,
-    "spread": spread,
-    "guard": guard,
+    "spread": certainty.spread,
+    "guard": certainty.guard,
     "headline": headline,
     "lists": lists,
     "alone": alone,
@@ -748,7 +661,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "behind-on-a-board": comparisons.behind_on_a_board,
     "untuned": comparisons.untuned,
     "short-again": comparisons.short_again,
-    "boards": comparisons.boards,
     "steady": comparisons.steady,
     "steady-walks": partial(comparisons.steady_rows, "steady-i", "sweep"),
     "steady-long": partial(comparisons.steady_rows, "steady-long", "sweep"),

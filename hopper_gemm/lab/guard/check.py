@@ -29,7 +29,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
-from hopper_gemm.tune.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
+from hopper_gemm.tune.measure.verdict import Verdict, paired_verdict, record_verdict
 from hopper_gemm.tune.run.question import Member, Question
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.statistics import Ratio, noise_floor
@@ -165,8 +165,7 @@ class Check(Question):
         beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
         if entry is not None and beside is not None and beside.ok:
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
-            component = component_of(float(beside.figures["baseline_us"]))
-            warning = record_verdict(recorded, ratio_of(beside.figures), component)
+            warning = record_verdict(recorded, ratio_of(beside.figures), float(beside.figures["baseline_us"]))
         board = now.board
         told = self._busy(board) if timed else ""
         if told:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import combinations
-from math import inf
-from statistics import median
+from collections.abc import Mapping
 from textwrap import fill
+from typing import Any
 
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.model.tuned import pick, recorded_entries
-from hopper_gemm.tune.measure.verdict import CLASSES, published
+from hopper_gemm.tune.measure.verdict import published
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.tables.comparison import geometric_mean
+from hopper_gemm.tune.tables.comparison import cells, geometric_mean
 from hopper_gemm.tune.tables.pivot import interval, markdown, short_label
 
-ISOLATED = (
-    *("suite", "suite-two-boards", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
-    *("short", "short-again", "drawn"),
-)
-"""Comparisons between other kernels."""
+Record = Mapping[str, Any]
 
 WIDTH = 120
 """Columns of a page's text."""
@@ -64,17 +59,23 @@ def served() -> str:
     )
 
 
+def widened(record: Record) -> Record:
+    """A cell of a comparison with the interval that holds on other boards, as published."""
+    if record["status"] != "ok":
+        return record
+    ratio = Ratio(*(record[name] for name in ("speedup", "speedup_low", "speedup_high", "pairs")))
+    wide = published(ratio, record["baseline_us"], record["looks"])
+    return {**record, "speedup_low": wide.low, "speedup_high": wide.high}
+
+
 def behind() -> str:
     """Problems on which the suite is behind, by the interval of the run and by the published one."""
-    rows = [row for row in recorded("suite").stage("compare") if row.ok]
-    named = {"cublas": "`torch.mm`", "cublaslt": "cuBLASLt"}
+    told = {"cublas": "`torch.mm`", "cublaslt": "cuBLASLt"}
     by_run, ends = [], {}
-    for row in rows:
-        one = row.figures
-        ratio = Ratio(one["speedup"], one["speedup_low"], one["speedup_high"], one["pairs"])
-        place = f"{row.point.problem} ({named[row.point.against]})"
-        by_run += [place] if one["speedup_high"] < 1 else []
-        ends[place] = published(ratio, one["baseline_us"], looks=one["processes"]).high
+    for record in cells(recorded("suite").stage("compare")):
+        place = f"{record['problem']} ({told[record['against']]})"
+        by_run += [place] if record["speedup_high"] < 1 else []
+        ends[place] = widened(record)["speedup_high"]
     closest = min(ends, key=lambda place: ends[place])
     wide = [place for place, high in ends.items() if high < 1]
     return fill(
@@ -153,28 +154,6 @@ def short_again() -> str:
         f"{100 * (moved[most] - 1):+.1f} %.",
         WIDTH,
     )
-
-
-def boards() -> str:
-    """Table of the spread between two boards of isolated comparisons of equal machine code, by duration."""
-    entries: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    durations: dict[str, list[float]] = defaultdict(list)
-    for row in (row for name in ISOLATED for row in recorded(name).stage("compare")):
-        known = row.ok and row.board != "unknown" and "code" in row.figures
-        if known and row.point.against == "cublas" and row.point.context == "isolated":
-            entry = f"{row.figures['code']} {row.point}"
-            entries[entry][row.board].append(float(row.figures["speedup"]))
-            durations[entry].append(float(row.figures["baseline_us"]))
-    apart: dict[float, list[float]] = defaultdict(list)
-    for entry, by_board in entries.items():
-        limit = next(most for most in CLASSES if median(durations[entry]) <= most)
-        apart[limit] += [abs(a / b - 1) for a, b in combinations(map(median, by_board.values()), 2)]
-    lines = []
-    for limit, ratios in sorted(apart.items()):
-        launch = "longer" if limit == inf else f"up to {limit:.0f} us"
-        far = str(sum(ratio > FAR for ratio in ratios))
-        lines.append((launch, str(len(ratios)), f"{median(ratios):.1%}", far, f"{max(ratios):.1%}"))
-    return markdown(("launch of torch.mm", "pairs of boards", "median difference", f"over {FAR:.1%}", "largest"), lines)
 
 
 def steady() -> str:
