@@ -293,6 +293,7 @@ def check(
     has fallen or is unsure; 3: it is unsure because another process uses the GPU.
     """
     from hopper_gemm.cli.running import local_source, run_question
+    from hopper_gemm.lab.guard.binaries import FOLDER
     from hopper_gemm.lab.guard.check import Check, guarded_of, record_codes
     from hopper_gemm.lab.guard.check import record as keep
     from hopper_gemm.tune.run.tenants import busy
@@ -305,9 +306,12 @@ def check(
     source = local_source(gpus, "a check")
     kind = source.gpus[0].name
     table = recorded or recorded_tables().get(slug(kind))
-    guarded = [] if table is None else guarded_of(table)
+    if table is None:
+        fail(f"no tuned table is recorded for {kind}; name one with --from")
+    guarded = guarded_of(table)
     if not guarded:
-        fail(f"no binaries are recorded for {kind}; tune, then run hopper-gemm check --record")
+        fix = f"hopper-gemm check --record --from {shown(table)}"
+        fail(f"no binaries are recorded in {shown(table.with_name(FOLDER))}; run {fix}")
     boards = {gpu.uuid: gpu for gpu in source.gpus}
     before = {board: busy(gpu) for board, gpu in boards.items()} if shared else {}
     question = Check(guarded, lambda board: before.get(board) or busy(boards[board], measuring=True))

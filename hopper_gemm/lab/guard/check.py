@@ -34,7 +34,7 @@ from hopper_gemm.tune.run.question import Member, Question
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.statistics import Ratio, noise_floor
 from hopper_gemm.tune.study.files import write_whole
-from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.reader import has_rows, read_study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
 
@@ -132,7 +132,8 @@ class Check(Question):
         for point, guarded in self._guarded.items():
             points = [point.control, point]
             points += [replace(point, against="cublas")] if guarded.entry else []
-            tasks.append(Task(tuple(points), PROTOCOLS[point.regime], "check"))
+            files = {point.against: (str(guarded.binary.about.absolute()),)}
+            tasks.append(Task(tuple(points), PROTOCOLS[point.regime], "check", finalists=files))
         return tasks
 
     def _decide(self, guarded: Guarded, task: Task) -> None:
@@ -228,21 +229,23 @@ def record_codes(table: Path) -> int:
 
 def record(table: Path) -> list[RecordedBinary]:
     """Keep today's binaries of the best configs beside their tuned table, instead of those that were kept before: of
-    every problem of the suite, isolated bursts, and of the seed table's best cells. It compiles; no GPU is needed.
+    every problem of the suite, isolated bursts, and of the best cells of a seed table beside it. It compiles; no GPU is
+    needed.
 
     Raises:
         TunedTableError, ResultsError: a file is missing or damaged.
     """
     suite = set(read_shapes().of_regime("burst"))
     best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
-    finals = read_study(table.parent / "seed-table").stage("final")
+    seed_table = table.parent / "seed-table"
+    finals = read_study(seed_table).stage("final") if has_rows(seed_table) else ()
     ranked = sorted((row for row in finals if row.ok), key=lambda row: row.figures["speedup"])
     seed = {row.point.problem: row.point.config for row in ranked if row.point.regime == "burst"}
     best |= dict.fromkeys(seed.items())
     folder = table.parent / FOLDER
     kept = [record_binary(folder, config, problem) for problem, config in best]
     names = {path for one in kept for path in (one.object_file, one.about)}
-    for path in set(folder.iterdir()) - names:
+    for path in set(folder.glob("*")) - names:
         path.unlink()
     record_codes(table)
     return kept

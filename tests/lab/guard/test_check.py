@@ -30,6 +30,7 @@ from tests.tune.run import fakes
 from tests.tune.run.instant import Instant
 
 CUBE, CONFIG = GemmProblem(4096, 4096, 4096), resolve(GemmConfig())
+REPORT = CubinReport(168, 0, 0, 0, 8, 3, 2, 2, 500, "c0de")
 SEED = ROOT / "results/h200/seed-table"
 
 
@@ -45,8 +46,7 @@ def entry_of(problem=CUBE, config=CONFIG, context="isolated", speedup=1.0):
 
 
 def guarded(tmp_path, entry=None):
-    report = CubinReport(168, 0, 0, 0, 8, 3, 2, 2, 500, "c0de")
-    return Guarded(RecordedBinary(CUBE, CONFIG, report, tmp_path / "x.o", "0" * 64), entry)
+    return Guarded(RecordedBinary(CUBE, CONFIG, REPORT, tmp_path / "x.o", "0" * 64), entry)
 
 
 def slower(by, width=0.001):
@@ -81,6 +81,7 @@ def test_the_binary_is_timed_beside_itself_and_beside_todays_kernel_on_one_board
         (CONFIG, "recorded:c0de"),
     ]
     assert (found.verdict.status, found.board, found.warning) == ("held", "board-0", "")
+    assert dict(task.finalists) == {"recorded:c0de": (str(guarded(tmp_path).binary.about),)}
     assert found.as_dict()["ratio"] == 1.0
     assert len(found.as_dict()["pairs"]) == PROTOCOLS["burst"].pairs
 
@@ -200,9 +201,35 @@ def test_binaries_are_kept_of_the_suites_isolated_bests_and_of_the_seed_tables_a
     assert set(read_codes(tmp_path / FILE)["kernels"]) == {one.about.stem for one in kept}
 
 
+def test_a_table_with_no_seed_table_beside_it_keeps_what_it_has_of_the_suite(tmp_path):
+    write_tuned(tmp_path / FILE, [entry_of(GemmProblem(64, 64, 64))])
+    assert record(tmp_path / FILE) == []
+    assert read_codes(tmp_path / FILE)["kernels"] == {}
+
+
+def test_the_binaries_are_those_beside_the_table_that_is_named(tmp_path, monkeypatch, capsys):
+    """With --from a table elsewhere, none of the package's results is launched."""
+    folder = tmp_path / "elsewhere"
+    KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"x", REPORT)
+    binary = record_binary(folder / FOLDER, CONFIG, CUBE, tmp_path / "store")
+    write_tuned(folder / FILE, [entry_of()])
+    executor = Instant(outcome=slower(1.0), code=lambda _: REPORT.code)
+    gpu = GpuId(0, "NVIDIA H200", "board-0")
+    monkeypatch.setattr(running, "local_source", lambda gpus, what: SimpleNamespace(gpus=[gpu]))
+    monkeypatch.setattr(running, "run_question", lambda question, *asked, **about: run(question, executor))
+    monkeypatch.chdir(folder)
+    assert (app(["check", "--from", FILE], standalone_mode=False) or 0) == 0
+    (task,) = [task for _, task in executor.tasks]
+    assert dict(task.finalists) == {f"recorded:{binary.report.code}": (str(binary.about),)}
+    for path in (folder / FOLDER).iterdir():
+        path.unlink()
+    assert app(["check", "--from", FILE], standalone_mode=False) == 2
+    assert f"no binaries are recorded in {FOLDER}; run hopper-gemm check --record --from" in capsys.readouterr().err
+
+
 def test_a_problem_that_the_table_serves_with_another_config_is_told_with_that_config(tmp_path):
-    report, other = CubinReport(168, 0, 0, 0, 8, 3, 2, 2, 500, "c0de"), resolve(GemmConfig(tile_m=128))
-    KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"an object file", report)
+    other = resolve(GemmConfig(tile_m=128))
+    KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"an object file", REPORT)
     record_binary(tmp_path / FOLDER, CONFIG, CUBE, tmp_path / "store")
     write_tuned(tmp_path / FILE, [entry_of(), entry_of(config=other, context="chained")])
     assert [one.unserved for one in guarded_of(tmp_path / FILE)] == [""]
