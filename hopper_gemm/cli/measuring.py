@@ -217,6 +217,10 @@ def compare(
     recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: those of matmul.")] = None,
     out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
+    finalists: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A comparison whose cuBLASLt finalists are taken instead of a search."),
+    ] = None,
     limit: options.Limit = None,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
@@ -235,6 +239,8 @@ def compare(
 
     if backend not in ("cuda", "replay"):
         raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
+    if finalists is not None and backend == "replay":
+        raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
     problems = options.with_rule(problems, batch_invariant)
@@ -260,6 +266,8 @@ def compare(
     spec = ComparisonSpec(title, text, problems, names, regime, context, config, processes)
     read = tables_of(recorded, slug(kind), stderr)
     comparison = Comparison(spec, folder, kind, tables=read, limit=limit, watch=watch, say=stderr)
+    if finalists is not None:
+        comparison.begin_with(finalists)
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:

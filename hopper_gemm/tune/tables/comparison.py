@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
@@ -163,6 +164,9 @@ def compare_page(study: Study) -> str:
         lines += [about["question"].strip(), ""]
     for name, reason in (about.get("missing") or {}).items():
         lines += [f"Without {name}: {reason}.", ""]
+    earlier = Counter(place.split(": ")[0] for place in (about.get("finalists_from") or {}).values())
+    for folder, count in earlier.items():
+        lines += [f"Ways of a baseline that were not searched but chosen among the finalists of {folder}: {count}.", ""]
     for regime in dict.fromkeys(record["regime"] for record in records):
         part = [record for record in records if record["regime"] == regime]
         table = markdown_table(coded(comparison(part)), "problem")
