@@ -155,25 +155,26 @@ class Check(Question):
             figures |= {"time_us": now.figures["time_us"], "pairs": pairs}
         timed = bool(figures) and verdict.status != "held"
         if (timed or verdict.status == "unsure") and not task.process:
-            protocol = PROTOCOLS[point.regime]
-            longer = replace(protocol, pairs=MORE * protocol.pairs)
-            again = replace(task, points=task.points[:2], method=longer, process=1)
-            self._left.append(again)
-            for measured in again.points:
-                self._tasks_of[measured] = again
-                del self._found[measured]
+            self._again(task)
             return
         beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
         if entry is not None and beside is not None and beside.ok:
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
             warning = record_verdict(recorded, ratio_of(beside.figures), float(beside.figures["baseline_us"]))
-        board = now.board
-        told = self._busy(board) if timed else ""
-        if told:
+        if told := self._busy(now.board) if timed else "":
             verdict = Verdict("unsure", f"the GPU is busy ({told}); {verdict.message}")
         if guarded.unserved:
             verdict, told = Verdict("fallen", f"{guarded.unserved}; {verdict.message}"), ""
-        self.checked.append(Checked(point, board, verdict, warning or "", figures, told))
+        self.checked.append(Checked(point, now.board, verdict, warning or "", figures, told))
+
+    def _again(self, task: Task) -> None:
+        """Time the pair once more, and its noise floor, with more pairs."""
+        protocol = PROTOCOLS[task.points[0].regime]
+        again = replace(task, points=task.points[:2], method=replace(protocol, pairs=MORE * protocol.pairs), process=1)
+        self._left.append(again)
+        for measured in again.points:
+            self._tasks_of[measured] = again
+            del self._found[measured]
 
 
 def guarded_of(table: Path) -> list[Guarded]:

@@ -22,6 +22,7 @@ from hopper_gemm.model.tuned import FILE, TunedEntry, recorded_tables, write_tun
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.measure.verdict import Verdict
+from hopper_gemm.tune.run import tenants
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.study.reader import read_study
 from tests.conftest import ROOT
@@ -64,6 +65,11 @@ def slower(by, width=0.001):
         return replace(found, figures=figures)
 
     return outcome
+
+
+def wrong(ask):
+    """Today's kernel gives other bits."""
+    return fakes.outcome(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
 
 
 def checked(tmp_path, outcome=None, entry=None, code="other", unserved="", busy=lambda board: ""):
@@ -110,10 +116,24 @@ def test_where_another_process_uses_the_gpu_times_decide_nothing(tmp_path):
     assert (found.verdict.status, found.busy, asked) == ("unsure", "process 7", ["board-0"])
     assert found.verdict.message.startswith("the GPU is busy (process 7); slower by")
     assert checked(tmp_path, slower(1.0), busy=busy)[0].verdict.status == "held"
-    wrong, _ = checked(
-        tmp_path, lambda ask: slower(1)(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
-    )
-    assert (wrong.verdict.status, wrong.busy) == ("fallen", "")
+    open_still, _ = checked(tmp_path, slower(1.012, width=0.01), busy=busy)
+    assert (open_still.verdict.status, open_still.busy) == ("unsure", "process 7")
+
+
+def test_what_times_do_not_decide_has_fallen_on_a_busy_gpu_too(tmp_path):
+    """A wrong result, and a config that matmul no longer serves."""
+    for about in ({"outcome": wrong}, {"outcome": slower(1.16), "unserved": "matmul runs another config"}):
+        found, _ = checked(tmp_path, busy=lambda board: "process 7", **about)
+        assert (found.verdict.status, found.busy) == ("fallen", "")
+
+
+def test_the_noise_of_the_binary_beside_itself_counts(tmp_path):
+    """A loss within what the binary scatters beside itself is no fall."""
+
+    def noisy(ask):
+        return slower(1.016, width=0.03 if ask.point.is_baseline else 0.001)(ask)
+
+    assert checked(tmp_path, noisy)[0].verdict.status == "unsure"
 
 
 def test_a_config_that_matmul_no_longer_serves_has_fallen_however_fast_it_is(tmp_path):
@@ -123,14 +143,12 @@ def test_a_config_that_matmul_no_longer_serves_has_fallen_however_fast_it_is(tmp
 
 
 def test_a_kernel_that_is_wrong_has_fallen_and_where_the_binary_cannot_run_nobody_can_tell(tmp_path):
-    wrong, _ = checked(
-        tmp_path, lambda ask: fakes.outcome(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
-    )
-    assert (wrong.verdict.status, wrong.verdict.message) == ("fallen", "wrong result: bits")
-    unable, _ = checked(
+    found, tasks = checked(tmp_path, wrong)
+    assert (found.verdict.status, found.verdict.message, len(tasks)) == ("fallen", "wrong result: bits", 1)
+    unable, tasks = checked(
         tmp_path, lambda ask: Outcome("unstable", "hot") if ask.point.is_baseline else fakes.outcome(ask)
     )
-    assert unable.verdict.status == "unsure"
+    assert (unable.verdict.status, len(tasks)) == ("unsure", 2)
 
 
 def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(tmp_path):
@@ -139,8 +157,13 @@ def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(t
 
 
 def test_what_is_neither_held_nor_fallen_is_measured_once_more_with_more_pairs(tmp_path):
-    found, tasks = checked(tmp_path, slower(1.012, width=0.01))
+    """Beside the binary, not beside cuBLAS again."""
+    found, tasks = checked(tmp_path, slower(1.012, width=0.01), entry_of())
     assert [task.method.pairs for task in tasks] == [PROTOCOLS["burst"].pairs, MORE * PROTOCOLS["burst"].pairs]
+    assert [[point.against for point in task.points] for task in tasks] == [
+        ["recorded:c0de", "recorded:c0de", "cublas"],
+        ["recorded:c0de", "recorded:c0de"],
+    ]
     assert found.verdict.status == "unsure"
 
 
@@ -181,6 +204,33 @@ def test_the_command_succeeds_only_where_everything_held(tmp_path, monkeypatch, 
         ended = error.exit_code
     assert ended == code
     assert [found["busy"] for found in json.loads(capsys.readouterr().out)] == [told for _, told in verdicts]
+
+
+@pytest.mark.parametrize(
+    ("shared", "before", "after", "code"),
+    [
+        ([], "process 7", "", 1),
+        ([], "", "process 8", 3),
+        (["--shared"], "process 7", "", 3),
+        (["--shared"], "", "process 8", 3),
+    ],
+)
+def test_who_uses_the_gpu_is_asked_while_a_pair_is_timed_and_with_shared_also_before(
+    tmp_path, monkeypatch, shared, before, after, code
+):
+    """Alone a check begins only on an idle GPU, which is seen to elsewhere."""
+    gpu, one, asked = GpuId(0, "NVIDIA H200", "board-0"), guarded(tmp_path), []
+
+    def answer(question, *about, shared):
+        asked.append(shared)
+        run(question, Instant(outcome=slower(1.16), code=lambda _: "other"))
+
+    monkeypatch.setattr(tenants, "busy", lambda gpu, measuring=False: after if measuring else before)
+    monkeypatch.setattr(running, "local_source", lambda gpus, what: SimpleNamespace(gpus=[gpu]))
+    monkeypatch.setattr(running, "run_question", answer)
+    monkeypatch.setattr(questions, "guarded_of", lambda table: [one])
+    assert app(["check", *shared], standalone_mode=False) == code
+    assert asked == [bool(shared)]
 
 
 @pytest.mark.compile
