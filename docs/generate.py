@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache, partial
-from math import ceil
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,52 +28,30 @@ from hopper_gemm.lab.pages.sources import PIPELINING, recorded
 from hopper_gemm.lab.pages.sources import beside as cells_beside
 from hopper_gemm.lab.simulation.page import DATA
 from hopper_gemm.lab.simulation.page import publish as publish_simulation
-from hopper_gemm.model import hopper
 from hopper_gemm.model.config import PARAMETERS as PLAIN
 from hopper_gemm.model.config import Parameter
 from hopper_gemm.model.legality import RULES
-from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.finish import FINISH_RULES
-from hopper_gemm.model.rules.problem import PAIR_RULES, filled_up
+from hopper_gemm.model.rules.problem import PAIR_RULES
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
 from hopper_gemm.tune.study.files import write_whole
-from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, has_rows
 from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
-from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells as compared
 from hopper_gemm.tune.tables.comparison import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
 from hopper_gemm.tune.tables.pivot import (
-    config_of,
-    interval,
     markdown_table,
     one_line,
     pivot,
-    problem_of,
     rows_of,
-    short_label,
 )
 
 ROOT = Path(__file__).parents[1]
 RESULTS, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
 PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
-
-Record = Mapping[str, Any]
-
-ISOLATED = (
-    *("suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
-    *("short", "drawn"),
-)
-"""Recorded comparisons between other kernels."""
-
-LISTS = (
-    *(*ISOLATED, "suite-chained", "suite-chained-second", "suite-chained-first", "suite-third", "suite-second"),
-    *("suite-first", "drawn-chained", "suite-auto", "suite-untuned"),
-)
-"""Recorded comparisons, the latest first."""
 
 RUNGS = {
     "serial": "one warpgroup, one stage: load by TMA, wait, multiply, wait",
@@ -278,103 +255,6 @@ def since() -> str:
     return table(("over", "problem", "cells", "median", "least", "most"), rows)
 
 
-def over(name: str, regime: str = "burst") -> dict[str, dict[str, Record]]:
-    """A comparison of the suite in one context: of each problem the cells by baseline."""
-    found: dict[str, dict[str, Record]] = {str(problem): {} for problem in read_shapes().of_regime(regime)}
-    for record in compared(study(name).stage("compare")):
-        if record["status"] == "ok":
-            found[record["problem"]][record["against"]] = record
-    return found
-
-
-def suite() -> str:
-    """The suite between other kernels, problem by problem, with what a later and an earlier run found."""
-    rows, runs = [], {name: over(name) for name in ("suite", "suite-isolated-again", "suite-isolated-second")}
-    for problem, found in runs["suite"].items():
-        ours = found["cublas"]
-        shown = (interval(comparisons.widened(found[name])) for name in ("cublas", "cublaslt"))
-        others = (
-            ", ".join(f"{one['speedup']:.3f}x" for _, one in sorted(runs[name][problem].items()))
-            for name in ("suite-isolated-again", "suite-isolated-second")
-        )
-        figures = f"{ours['time_us']:.1f}", f"{ours['tflops']:.0f}", *shown, *others
-        rows.append((problem, *figures, f"`{short_label(config_of(ours))}`"))
-
-    def average(run: str, name: str) -> str:
-        speedups = [found[name]["speedup"] for found in runs[run].values() if name in found]
-        return f"{geometric_mean(speedups):.3f}x ({len(speedups)})"
-
-    now, lt, *first = (average(run, name) for run in runs for name in ("cublas", "cublaslt"))
-    rows.append(("geometric mean", "", "", now, lt, ", ".join(first[:2]), ", ".join(first[2:]), ""))
-    others = "both, tuned again, other boards", "both, the run before"
-    return table(("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", *others, "config"), rows)
-
-
-AIM = 1.035
-"""Speedup over the faster of torch.mm and cuBLASLt that was aimed at, isolated."""
-
-
-def left() -> str:
-    """Problems of the suite that miss the aim: what the tensor cores of the fullest SM, or else memory, take at least,
-    and what is left of the launch."""
-    rows = []
-    for problem, found in over("suite").items():
-        ours, least = found["cublas"], min(one["speedup"] for one in found.values())
-        config, sizes, us = config_of(ours), problem_of(ours), ours["time_us"]
-        if least >= AIM:
-            continue
-        steps = ceil(ceil(sizes.k / config.tile_k) / config.split_k)
-        clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
-        math = waves(config, sizes).waves * steps * clocks / ours["sm_mhz"]
-        memory = sizes.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
-        times = (us, math, memory, us - max(math, memory), us * (1 - least / AIM))
-        rows.append((problem, f"{least:.3f}x", f"{ours['sm_mhz']:.0f}", *(f"{one:.1f}" for one in times)))
-    return table(("problem", "over the faster", "MHz", "us", "tensor cores", "memory", "left", "too much"), rows)
-
-
-def reached() -> tuple[float, float, int]:
-    """The drawn problems that TMA reaches, isolated: geometric mean, least, how many."""
-    rows = [row for row in study("drawn").stage("compare") if filled_up(row.point.problem) == row.point.problem]
-    speedups = [float(row.figures["speedup"]) for row in rows if row.ok]
-    return geometric_mean(speedups), min(speedups), len(speedups)
-
-
-def headline() -> str:
-    """Geometric means by list and context, and the best at the power cap."""
-    rows = []
-    for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
-        found = over(name).values()
-        ours = [of["cublas"]["speedup"] for of in found]
-        faster = [min(one["speedup"] for one in of.values()) for of in found]
-        figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
-        what = f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes"
-        gone = len(comparisons.no_longer_served(name))
-        what += f"; for {gone} of them `matmul` has another config by now" * (gone > 0)
-        rows.append((what, context, *figures, comparisons.kernel_of(name)))
-    told = {
-        "short": ("[24 short problems](docs/suite.md), 2 to 12 us of `torch.mm`", "isolated"),
-        "drawn": ("[20 random problems](docs/suite.md), most tuned chained; 7 need a copy", "isolated"),
-        "suite-auto": ("the first 24, untuned: what the model picked", "chained"),
-    }
-    for name, (what, context) in told.items():
-        (mean,) = (one for one in means(compared(study(name).stage("compare"))) if one.against == "cublas")
-        kernel = comparisons.kernel_of(name)
-        rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", "", kernel))
-        if name == "drawn":
-            mean_of, least, count = reached()
-            what = f"the {count} of them that need no copy"
-            rows.append((what, context, f"{mean_of:.3f}x, least {least:.3f}x", "", kernel))
-    (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if not row.point.is_baseline)
-    again = max(row.figures["speedup"] for row in pooled(study("alone-steady").stage("final")))
-    other = over("suite-steady", "steady")["8192x8192x8192"]["cublas"]["speedup"]
-    energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
-    speedups = ", ".join(f"{one:.3f}x" for one in (best["speedup"], again, other))
-    what = f"[8192^3 at the power cap](docs/steady.md), three boards; {energy}"
-    rows.append((what, "isolated", speedups, "", comparisons.kernel_of("steady-i", "alone-steady")))
-    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
-    return table(("problems", "context", *names), rows)
-
-
 def alone() -> str:
     """Single CTAs and a cluster of two at the power cap, with what the profiler counted in another run."""
     counted = {row.point.subject: row.figures for row in study("alone-steady").stage("counters")}
@@ -440,20 +320,6 @@ def by_part() -> str:
         for (problem, parts, cluster), of in best.items()
     ]
     return table(("problem", "parts", "cluster", "parts of a tile side by side", "tiles of a part side by side"), rows)
-
-
-def lists() -> str:
-    """Geometric means of every recorded comparison."""
-    rows = []
-    for name in LISTS:
-        for mean in means(compared(study(name).stage("compare"))):
-            over = f"{mean.problems} of {mean.asked}" if mean.problems != mean.asked else str(mean.problems)
-            folder = study(name).path.relative_to(ROOT)
-            link = f"[{name}](../{folder if (ROOT / folder).is_relative_to(ARCHIVE) else folder / 'compare.md'})"
-            figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
-            rows.append((link, mean.against, mean.context, over, *figures))
-    names = ("list", "baseline", "context", "problems", "geometric mean", "least", "behind")
-    return table(names, rows)
 
 
 def all_cells() -> str:
@@ -627,13 +493,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "ring": rings.ring_table,
     "timeline": rings.timeline_table,
     "rungs": rungs,
-    "suite": suite,
     "spread": certainty.spread,
     "guard": certainty.guard,
-    "headline": headline,
-    "lists": lists,
     "alone": alone,
-    "left": left,
     "seed-finals": studies.seed_finals,
     "seed-idle": studies.seed_idle,
     "clusters-of-four": studies.clusters_of_four,
@@ -654,13 +516,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "alone-finals": partial(comparisons.steady_rows, "alone-steady", "final"),
     "one-tile": studies.one_tile,
     "host-time": studies.host_time,
-    "served": comparisons.served,
-    "behind": comparisons.behind,
-    "moved": comparisons.moved,
+    "headline": comparisons.headline,
+    "suite": comparisons.suite,
+    "standing": comparisons.standing,
+    "left": comparisons.left,
     "two-boards": comparisons.two_boards,
-    "behind-on-a-board": comparisons.behind_on_a_board,
-    "untuned": comparisons.untuned,
-    "short-again": comparisons.short_again,
+    "others": comparisons.others,
+    "lists": comparisons.lists,
     "steady": comparisons.steady,
     "steady-walks": partial(comparisons.steady_rows, "steady-i", "sweep"),
     "steady-long": partial(comparisons.steady_rows, "steady-long", "sweep"),

@@ -124,12 +124,6 @@ def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def by_baseline(study: Study, context: str) -> dict[str, pd.DataFrame]:
-    """The cells of one context as a frame for each baseline, with a row for each problem."""
-    frame = pd.DataFrame([record for record in cells(study.stage("compare")) if record["context"] == context])
-    return {str(name): part.set_index("problem") for name, part in frame.groupby("against")}
-
-
 def geometric_mean(values: Iterable[float]) -> float:
     """The geometric mean of positive numbers; missing ones are passed over."""
     known = [log(value) for value in values if value == value]
