@@ -10,8 +10,7 @@ interval is as many standard deviations as hold 95 % of the differences between 
 It follows that a speedup holds for other boards and processes within an interval of both (:func:`published`); that two
 boards cannot tell a fallen kernel from another board unless they differ by several times B, which is a warning at best
 (:func:`record_verdict`); and that a kernel is compared with its former binary on one board, in pairs, where B cancels
-(:func:`paired_verdict`). docs/measuring says how the components are estimated and
-how often the intervals are right.
+(:func:`paired_verdict`). docs/measuring says how the components are estimated and how often the intervals are right.
 """
 
 from __future__ import annotations
