@@ -20,7 +20,7 @@ from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.race import Look, Race
-from hopper_gemm.tune.measure.statistics import Ratio
+from hopper_gemm.tune.statistics import Ratio
 
 PROBLEM, POINTS = GemmProblem(4096, 4096, 4096), 96
 PROTOCOL, LOOKS, NOISE = Burst(rest=0.010, pairs=6), (Look(1, 0.015),), 0.002

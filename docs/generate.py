@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from math import ceil
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,51 +21,32 @@ import pandas as pd
 
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import chapters, comparisons, depth, prices, rings, studies
+from hopper_gemm.lab.pages import certainty, chapters, comparisons, depth, prices, rings, studies
 from hopper_gemm.lab.pages.claims import claims_list
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
 from hopper_gemm.lab.simulation.page import DATA
 from hopper_gemm.lab.simulation.page import publish as publish_simulation
-from hopper_gemm.model import hopper
 from hopper_gemm.model.config import PARAMETERS as PLAIN
 from hopper_gemm.model.config import Parameter
 from hopper_gemm.model.legality import RULES
-from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.finish import FINISH_RULES
-from hopper_gemm.model.rules.problem import PAIR_RULES, filled_up
-from hopper_gemm.tune.measure.statistics import Ratio
-from hopper_gemm.tune.measure.verdict import Measured, class_of, components_of, coverage, paired_verdict, published
+from hopper_gemm.model.rules.problem import PAIR_RULES
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
 from hopper_gemm.tune.study.files import write_whole
-from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.reader import Study, has_rows, read_provenance, read_study, recorded_folders
-from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.reader import Study, has_rows
 from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
-from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells as compared
 from hopper_gemm.tune.tables.comparison import geometric_mean, means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
 from hopper_gemm.tune.tables.pivot import markdown as table
-from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of, short_label
+from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
 PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
-
-ISOLATED = (
-    *("suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
-    *("short", "drawn"),
-)
-"""Recorded comparisons between other kernels."""
-
-LISTS = (
-    *(*ISOLATED, "suite-chained", "suite-chained-second", "suite-chained-first", "suite-third", "suite-second"),
-    *("suite-first", "drawn-chained", "suite-auto", "suite-untuned"),
-)
-"""Recorded comparisons, the latest first."""
 
 RUNGS = {
     "serial": "one warpgroup, one stage: load by TMA, wait, multiply, wait",
@@ -104,16 +84,7 @@ def chart(path: Path) -> None:
     """Draw the headline comparison, with intervals that hold for other processes and boards."""
     suite = study("suite")
     title = comparison_title(suite).replace("of its pairs", "that hold for other processes and boards")
-    forest([widened(record) for record in compared(suite.stage("compare"))], path, title)
-
-
-def widened(record: dict[str, Any]) -> dict[str, Any]:
-    """A cell of a comparison with its published interval."""
-    if record["status"] != "ok":
-        return record
-    ratio = Ratio(record["speedup"], record["speedup_low"], record["speedup_high"], record["pairs"])
-    wide = published(ratio, record["baseline_us"], looks=record["processes"])
-    return record | {"speedup_low": wide.low, "speedup_high": wide.high}
+    forest([comparisons.widened(record) for record in compared(suite.stage("compare"))], path, title)
 
 
 def pages() -> list[Path]:
@@ -242,206 +213,6 @@ def rungs() -> str:
     return table(("rung", "adds", "burst", "steady"), rows)
 
 
-def across_boards(row: Row) -> str:
-    """The speedup of a row with an interval that holds on other boards of the model."""
-    one = row.figures
-    ratio = Ratio(one["speedup"], one["speedup_low"], one["speedup_high"], one["pairs"])
-    wide = published(ratio, one["baseline_us"], looks=one["processes"])
-    return f"{wide.median:.3f}x [{wide.low:.3f}, {wide.high:.3f}]"
-
-
-def over(name: str, regime: str = "burst") -> dict[str, dict[str, Row]]:
-    """A comparison of the suite: of each problem the rows by baseline."""
-    found: dict[str, dict[str, Row]] = {str(problem): {} for problem in read_shapes().of_regime(regime)}
-    for row in study(name).stage("compare"):
-        if row.ok:
-            found[str(row.point.problem)][row.point.against] = row
-    return found
-
-
-def spread() -> str:
-    """Table of the spread of finals and comparisons of equal machine code, in bursts, by class of duration;
-    and how often intervals that follow from it were right on a board that they were not estimated from."""
-    measured = same_code()
-    right = {one.most_us: one for one in coverage(measured)}
-    alone = controls()
-    shown = []
-    for one in components_of(measured):
-        launch = "longer" if one.most_us == float("inf") else f"up to {one.most_us:.0f} us"
-        apart = (f"{one.between:.2%}", f"{one.within:.2%}", f"{one.entries} on {one.boards} boards")
-        held = right[one.most_us]
-        within = alone[one.most_us]
-        pairs = f"{sum(within) / len(within):.1%} of {len(within)}"
-        shown.append((launch, *apart, f"{held.half_width:.1%}", f"{held.share:.1%} of {held.comparisons}", pairs))
-    names = ("launch of torch.mm", "between boards", "between processes", "entries", "half-width", "right", "of a run")
-    return table(names, shown)
-
-
-def controls() -> dict[float, list[bool]]:
-    """By class of duration, whether the intervals of noise floors (torch.mm beside itself) hold 1."""
-    found: dict[float, list[bool]] = {}
-    for folder in with_boards():
-        for row in read_study(folder).stage("control"):
-            if row.ok and row.point.regime == "burst":
-                low, high = row.figures["speedup_low"], row.figures["speedup_high"]
-                found.setdefault(class_of(float(row.figures["baseline_us"])), []).append(low <= 1 <= high)
-    return found
-
-
-def same_code() -> list[Measured]:
-    """Every final and comparison with torch.mm whose board is known; entries are alike in machine code, config,
-    problem and context."""
-    found = []
-    for folder in with_boards():
-        study = read_study(folder)
-        for row in (*study.stage("final"), *study.stage("compare")):
-            point = row.point
-            known = row.ok and row.board != "unknown" and "code" in row.figures and not point.is_baseline
-            if known and (point.against, point.regime) == ("cublas", "burst"):
-                entry, us = f"{row.figures['code']} {point}", float(row.figures["baseline_us"])
-                found.append(Measured(entry, us, row.board, float(row.figures["speedup"])))
-    return found
-
-
-def with_boards() -> list[Path]:
-    """Folders whose rows name their board."""
-    return [folder for folder in recorded_folders() if "boards" in read_provenance(folder)]
-
-
-def guard() -> str:
-    """Verdicts of the guard on equal machine code, and on the same ratios with one side 1.5 % slower: from its checks
-    and from noise floors, in which cuBLAS runs beside itself."""
-    checks = [json.loads(line) for line in (RESULTS / "checks.jsonl").read_text().splitlines()]
-    floors = {
-        (row.board, str(row.point), row.samples): row.figures
-        for folder in with_boards()
-        for row in read_study(folder).stage("control")
-        if row.ok and row.board != "unknown" and row.point.regime == "burst" and len(row.samples) >= 7
-    }
-    taken = {
-        "checks": [(one["board"], one["noise"], one["ratio"], one["low"], one["high"]) for one in checks],
-        "noise floors": [
-            (board, 0.0, one["speedup"], one["speedup_low"], one["speedup_high"]) for (board, *_), one in floors.items()
-        ],
-    }
-    rows = []
-    for name, found in taken.items():
-        for told, slower in (("equal", 1.0), ("one 1.5 % slower", 1.015)):
-            said = [
-                paired_verdict(Ratio(middle / slower, low / slower, high / slower, 0), noise).status
-                for _, noise, middle, low, high in found
-            ]
-            boards = str(len({board for board, *_ in found}))
-            counts = (str(said.count(word)) for word in ("held", "unsure", "fallen"))
-            rows.append((name, told, str(len(found)), boards, *counts))
-    return table(("pairs of", "sides", "measured", "boards", "held", "unsure", "fallen"), rows)
-
-
-def suite() -> str:
-    """The suite between other kernels, problem by problem, with what a later and an earlier run found."""
-    rows, runs = [], {name: over(name) for name in ("suite", "suite-isolated-again", "suite-isolated-second")}
-    for problem, found in runs["suite"].items():
-        ours = found["cublas"]
-        shown = (across_boards(found[name]) for name in ("cublas", "cublaslt"))
-        others = (
-            ", ".join(f"{row.figures['speedup']:.3f}x" for _, row in sorted(runs[name][problem].items()))
-            for name in ("suite-isolated-again", "suite-isolated-second")
-        )
-        figures = f"{ours.figures['time_us']:.1f}", f"{ours.figures['tflops']:.0f}", *shown, *others
-        rows.append((problem, *figures, f"`{short_label(ours.point.config)}`"))
-
-    def average(run: str, name: str) -> str:
-        speedups = [found[name].figures["speedup"] for found in runs[run].values() if name in found]
-        return f"{geometric_mean(speedups):.3f}x ({len(speedups)})"
-
-    now, lt, *first = (average(run, name) for run in runs for name in ("cublas", "cublaslt"))
-    rows.append(("geometric mean", "", "", now, lt, ", ".join(first[:2]), ", ".join(first[2:]), ""))
-    others = "both, tuned again, other boards", "both, the run before"
-    return table(("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", *others, "config"), rows)
-
-
-AIM = 1.035
-"""Speedup over the faster of torch.mm and cuBLASLt that was aimed at, isolated."""
-
-
-def left() -> str:
-    """Problems of the suite that miss the aim: what the tensor cores of the fullest SM, or else memory, take at least,
-    and what is left of the launch."""
-    rows = []
-    for problem, found in over("suite").items():
-        row, least = found["cublas"], min(one.figures["speedup"] for one in found.values())
-        config, us = row.point.config, row.figures["time_us"]
-        if least >= AIM:
-            continue
-        steps = ceil(ceil(row.point.problem.k / config.tile_k) / config.split_k)
-        clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
-        math = waves(config, row.point.problem).waves * steps * clocks / row.figures["sm_mhz"]
-        memory = row.point.problem.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
-        times = (us, math, memory, us - max(math, memory), us * (1 - least / AIM))
-        rows.append((problem, f"{least:.3f}x", f"{row.figures['sm_mhz']:.0f}", *(f"{one:.1f}" for one in times)))
-    return table(("problem", "over the faster", "MHz", "us", "tensor cores", "memory", "left", "too much"), rows)
-
-
-def reached() -> tuple[float, float, int]:
-    """The drawn problems that TMA reaches, isolated: geometric mean, least, how many."""
-    rows = [row for row in study("drawn").stage("compare") if filled_up(row.point.problem) == row.point.problem]
-    speedups = [float(row.figures["speedup"]) for row in rows if row.ok]
-    return geometric_mean(speedups), min(speedups), len(speedups)
-
-
-def headline() -> str:
-    """Geometric means by list and context, and the best at the power cap."""
-    rows = []
-    for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
-        found = over(name).values()
-        ours, faster = [_over_mm(of) for of in found], [_over_faster(of) for of in found]
-        figures = (f"{bold}{geometric_mean(one):.3f}x{bold}, least {min(one):.3f}x" for one in (ours, faster))
-        what = f"[{len(ours)} problems](docs/suite.md) of layers, squares and odd shapes"
-        gone = len(comparisons.no_longer_served(name))
-        what += f"; for {gone} of them `matmul` has another config by now" * (gone > 0)
-        rows.append((what, context, *figures, comparisons.kernel_of(name)))
-    told = {
-        "short": ("[24 short problems](docs/suite.md), 2 to 12 us of `torch.mm`", "isolated"),
-        "drawn": ("[20 random problems](docs/suite.md), most tuned chained; 7 need a copy", "isolated"),
-        "suite-auto": ("the first 24, untuned: what the model picked", "chained"),
-    }
-    for name, (what, context) in told.items():
-        (mean,) = (one for one in means(compared(study(name).stage("compare"))) if one.against == "cublas")
-        kernel = comparisons.kernel_of(name)
-        rows.append((what, context, f"{mean.speedup:.3f}x, least {mean.worst:.3f}x", "", kernel))
-        if name == "drawn":
-            mean_of, least, count = reached()
-            what = f"the {count} of them that need no copy"
-            rows.append((what, context, f"{mean_of:.3f}x, least {least:.3f}x", "", kernel))
-    (best,) = (row.figures for row in pooled(study("steady-i").stage("final")) if not row.point.is_baseline)
-    again = max(row.figures["speedup"] for row in pooled(study("alone-steady").stage("final")))
-    other = over("suite-steady", "steady")["8192x8192x8192"]["cublas"].figures["speedup"]
-    energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
-    speedups = ", ".join(f"{one:.3f}x" for one in (best["speedup"], again, other))
-    what = f"[8192^3 at the power cap](docs/steady.md), three boards; {energy}"
-    rows.append((what, "isolated", speedups, "", comparisons.kernel_of("steady-i", "alone-steady")))
-    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
-    return table(("problems", "context", *names), rows)
-
-
-def result() -> str:
-    """The result in a sentence: geometric means over the suite."""
-    found = over("suite").values()
-    mm, best = (geometric_mean([each(of) for of in found]) for each in (_over_mm, _over_faster))
-    return (
-        f"Over {len(found)} problems of many kinds, tuned, an NVIDIA H200 runs it at **{mm:.3f}x** the speed of "
-        f"`torch.mm`, and at {best:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means](suite.md))."
-    )
-
-
-def _over_mm(rows: dict[str, Row]) -> float:
-    return float(rows["cublas"].figures["speedup"])
-
-
-def _over_faster(rows: dict[str, Row]) -> float:
-    return min(float(row.figures["speedup"]) for row in rows.values())
-
-
 def alone() -> str:
     """Single CTAs and a cluster of two at the power cap, with what the profiler counted in another run."""
     counted = {row.point.subject: row.figures for row in study("alone-steady").stage("counters")}
@@ -507,20 +278,6 @@ def by_part() -> str:
         for (problem, parts, cluster), of in best.items()
     ]
     return table(("problem", "parts", "cluster", "parts of a tile side by side", "tiles of a part side by side"), rows)
-
-
-def lists() -> str:
-    """Geometric means of every recorded comparison."""
-    rows = []
-    for name in LISTS:
-        for mean in means(compared(study(name).stage("compare"))):
-            over = f"{mean.problems} of {mean.asked}" if mean.problems != mean.asked else str(mean.problems)
-            folder = study(name).path.relative_to(ROOT)
-            link = f"[{name}](../{folder if (ROOT / folder).is_relative_to(ARCHIVE) else folder / 'compare.md'})"
-            figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
-            rows.append((link, mean.against, mean.context, over, *figures))
-    names = ("list", "baseline", "context", "problems", "geometric mean", "least", "behind")
-    return table(names, rows)
 
 
 def ideas_of(study_name: str) -> list[dict[str, Any]]:
@@ -670,14 +427,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "ring": rings.ring_table,
     "timeline": rings.timeline_table,
     "rungs": rungs,
-    "suite": suite,
-    "spread": spread,
-    "guard": guard,
-    "headline": headline,
-    "result": result,
-    "lists": lists,
+    "result": comparisons.result,
+    "spread": certainty.spread,
+    "guard": certainty.guard,
     "alone": alone,
-    "left": left,
     "seed-finals": studies.seed_finals,
     "seed-idle": studies.seed_idle,
     "clusters-of-four": studies.clusters_of_four,
@@ -695,14 +448,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "alone-finals": partial(comparisons.steady_rows, "alone-steady", "final"),
     "one-tile": studies.one_tile,
     "host-time": studies.host_time,
-    "served": comparisons.served,
-    "behind": comparisons.behind,
-    "moved": comparisons.moved,
+    "headline": comparisons.headline,
+    "suite": comparisons.suite,
+    "standing": comparisons.standing,
+    "left": comparisons.left,
     "two-boards": comparisons.two_boards,
-    "behind-on-a-board": comparisons.behind_on_a_board,
-    "untuned": comparisons.untuned,
-    "short-again": comparisons.short_again,
-    "boards": comparisons.boards,
+    "others": comparisons.others,
+    "lists": comparisons.lists,
     "steady": comparisons.steady,
     "steady-long": partial(comparisons.steady_rows, "steady-long", "sweep"),
     "rotated": rotated,

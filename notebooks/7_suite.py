@@ -154,7 +154,7 @@ steady = moved[moved.us > 20]
 print(f"beyond 20 us: {steady[list(others)].min().min():.1f} to {steady[list(others)].max().max():.1f} %")
 
 # %% [markdown]
-# Beyond 60 us other boards and the newest kernel agree with the table to 0.8 %; below, single problems move by up to
+# Beyond 60 us other boards and the newest kernel agree with the table to 1.0 %; below, single problems move by up to
 # 2.6 %, and 1024^3, 5.8 us long, by 3.2 %. (16x6144x4096 ran on the second pair of boards with a config tuned chained,
 # and lost 8.5 %.) On the problems that they share the means are the same: 1.045 and 1.043 over `torch.mm`.
 #

@@ -86,6 +86,10 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
             "no comparison of 7x7x7 with cublas, cublaslt in burst",
         ),
         (["compare", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
+        (
+            ["compare", "--backend", "replay", "--finalists", "x"],
+            "--finalists shortens a measurement but --backend is re",
+        ),
         (["compare", "4096", "4096"], "problems are M N K, one after the other, but got 2 numbers"),
         (["compare", "--shapes", "nowhere.toml"], "nowhere.toml does not exist"),
         (["compare", "--shapes", "sweeps/shapes/drawn.toml", "--regime", "steady"], "no problem of drawn is marked"),

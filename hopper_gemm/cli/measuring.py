@@ -217,6 +217,10 @@ def compare(
     recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: those of matmul.")] = None,
     out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
+    finalists: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A comparison whose cuBLASLt finalists are taken instead of a search."),
+    ] = None,
     limit: options.Limit = None,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
@@ -235,6 +239,8 @@ def compare(
 
     if backend not in ("cuda", "replay"):
         raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
+    if finalists is not None and backend == "replay":
+        raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
     problems = options.with_rule(problems, batch_invariant)
@@ -260,6 +266,8 @@ def compare(
     spec = ComparisonSpec(title, text, problems, names, regime, context, config, processes)
     read = tables_of(recorded, slug(kind), stderr)
     comparison = Comparison(spec, folder, kind, tables=read, limit=limit, watch=watch, say=stderr)
+    if finalists is not None:
+        comparison.begin_with(finalists)
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"
     saying(as_json)(source.opening("Comparing", what, folder))
     if comparison.open:
@@ -293,6 +301,7 @@ def check(
     has fallen or is unsure; 3: it is unsure because another process uses the GPU.
     """
     from hopper_gemm.cli.running import local_source, run_question
+    from hopper_gemm.lab.guard.binaries import FOLDER
     from hopper_gemm.lab.guard.check import Check, guarded_of, record_codes
     from hopper_gemm.lab.guard.check import record as keep
     from hopper_gemm.tune.run.tenants import busy
@@ -305,9 +314,12 @@ def check(
     source = local_source(gpus, "a check")
     kind = source.gpus[0].name
     table = recorded or recorded_tables().get(slug(kind))
-    guarded = [] if table is None else guarded_of(table)
+    if table is None:
+        fail(f"no tuned table is recorded for {kind}; name one with --from")
+    guarded = guarded_of(table)
     if not guarded:
-        fail(f"no binaries are recorded for {kind}; tune, then run hopper-gemm check --record")
+        fix = f"hopper-gemm check --record --from {shown(table)}"
+        fail(f"no binaries are recorded in {shown(table.with_name(FOLDER))}; run {fix}")
     boards = {gpu.uuid: gpu for gpu in source.gpus}
     before = {board: busy(gpu) for board, gpu in boards.items()} if shared else {}
     question = Check(guarded, lambda board: before.get(board) or busy(boards[board], measuring=True))

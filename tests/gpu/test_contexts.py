@@ -6,20 +6,18 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.lab.guard.binaries import record_binary
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.arms import SPACERS
-from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst, Steady
 from hopper_gemm.tune.measure.race import Look, Race
-from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.measure.verdict import paired_verdict
 from hopper_gemm.tune.measure.workload import make_workload
+from hopper_gemm.tune.statistics import Ratio
 
 pytestmark = pytest.mark.gpu
 
@@ -105,12 +103,12 @@ def test_steady_state_has_power_and_energy_in_either_context(bench, context):
 
 
 @pytest.mark.parametrize("context", ["isolated", "chained"])
-def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp_path, monkeypatch, context):
+def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp_path, context):
     """What the check of the best configs does: in pairs on this board, where the board's own share cancels."""
     problem, config = LONG[1], GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
-    record_binary(tmp_path / "h200" / "recorded", config, problem, kernel_store)
-    monkeypatch.setitem(BASELINES, "recorded", RecordedBaseline(tmp_path))
-    outcome = bench.measure(Point(problem, config, context=context, against="recorded"), PROTOCOL)
+    binary = record_binary(tmp_path / "recorded", config, problem, kernel_store)
+    point = Point(problem, config, context=context, against="recorded:own")
+    outcome = bench.measure(point, PROTOCOL, finalists=[str(binary.about)])
     assert outcome.status == "ok", outcome.reason
     figures = outcome.figures
     ratio = Ratio(figures["speedup"], figures["speedup_low"], figures["speedup_high"], figures["pairs"])

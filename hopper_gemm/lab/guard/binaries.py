@@ -95,14 +95,19 @@ def recorded_binaries(folder: Path) -> list[RecordedBinary]:
     Raises:
         RecordedBinaryError: a file is not of this form.
     """
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            raw = json.loads(path.read_text())
-            problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
-            digest = str(raw["object"])
-            binary = RecordedBinary(problem, config, CubinReport(**raw["report"]), folder / f"{digest[:16]}.o", digest)
-        except (ValueError, TypeError, KeyError) as error:
-            raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None
-        found.append(binary)
-    return found
+    return [read_binary(path) for path in sorted(folder.glob("*.json"))]
+
+
+def read_binary(path: Path) -> RecordedBinary:
+    """The binary that a file describes.
+
+    Raises:
+        RecordedBinaryError: the file is not of this form.
+    """
+    try:
+        raw = json.loads(path.read_text())
+        problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
+        digest = str(raw["object"])
+        return RecordedBinary(problem, config, CubinReport(**raw["report"]), path.with_name(f"{digest[:16]}.o"), digest)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None

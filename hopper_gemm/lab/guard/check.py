@@ -29,12 +29,12 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
-from hopper_gemm.tune.measure.statistics import Ratio, noise_floor
-from hopper_gemm.tune.measure.verdict import Verdict, component_of, paired_verdict, record_verdict
+from hopper_gemm.tune.measure.verdict import Verdict, paired_verdict, record_verdict
 from hopper_gemm.tune.run.question import Member, Question
 from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.statistics import Ratio, noise_floor
 from hopper_gemm.tune.study.files import write_whole
-from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.reader import has_rows, read_study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
 
@@ -132,7 +132,8 @@ class Check(Question):
         for point, guarded in self._guarded.items():
             points = [point.control, point]
             points += [replace(point, against="cublas")] if guarded.entry else []
-            tasks.append(Task(tuple(points), PROTOCOLS[point.regime], "check"))
+            files = {point.against: (str(guarded.binary.about.absolute()),)}
+            tasks.append(Task(tuple(points), PROTOCOLS[point.regime], "check", finalists=files))
         return tasks
 
     def _decide(self, guarded: Guarded, task: Task) -> None:
@@ -154,26 +155,26 @@ class Check(Question):
             figures |= {"time_us": now.figures["time_us"], "pairs": pairs}
         timed = bool(figures) and verdict.status != "held"
         if (timed or verdict.status == "unsure") and not task.process:
-            protocol = PROTOCOLS[point.regime]
-            longer = replace(protocol, pairs=MORE * protocol.pairs)
-            again = replace(task, points=task.points[:2], method=longer, process=1)
-            self._left.append(again)
-            for measured in again.points:
-                self._tasks_of[measured] = again
-                del self._found[measured]
+            self._again(task)
             return
         beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
         if entry is not None and beside is not None and beside.ok:
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
-            component = component_of(float(beside.figures["baseline_us"]))
-            warning = record_verdict(recorded, ratio_of(beside.figures), component)
-        board = now.board
-        told = self._busy(board) if timed else ""
-        if told:
+            warning = record_verdict(recorded, ratio_of(beside.figures), float(beside.figures["baseline_us"]))
+        if told := self._busy(now.board) if timed else "":
             verdict = Verdict("unsure", f"the GPU is busy ({told}); {verdict.message}")
         if guarded.unserved:
             verdict, told = Verdict("fallen", f"{guarded.unserved}; {verdict.message}"), ""
-        self.checked.append(Checked(point, board, verdict, warning or "", figures, told))
+        self.checked.append(Checked(point, now.board, verdict, warning or "", figures, told))
+
+    def _again(self, task: Task) -> None:
+        """Time the pair once more, and its noise floor, with more pairs."""
+        protocol = PROTOCOLS[task.points[0].regime]
+        again = replace(task, points=task.points[:2], method=replace(protocol, pairs=MORE * protocol.pairs), process=1)
+        self._left.append(again)
+        for measured in again.points:
+            self._tasks_of[measured] = again
+            del self._found[measured]
 
 
 def guarded_of(table: Path) -> list[Guarded]:
@@ -229,21 +230,23 @@ def record_codes(table: Path) -> int:
 
 def record(table: Path) -> list[RecordedBinary]:
     """Keep today's binaries of the best configs beside their tuned table, instead of those that were kept before: of
-    every problem of the suite, isolated bursts, and of the seed table's best cells. It compiles; no GPU is needed.
+    every problem of the suite, isolated bursts, and of the best cells of a seed table beside it. It compiles; no GPU is
+    needed.
 
     Raises:
         TunedTableError, ResultsError: a file is missing or damaged.
     """
     suite = set(read_shapes().of_regime("burst"))
     best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
-    finals = read_study(table.parent / "seed-table").stage("final")
+    seed_table = table.parent / "seed-table"
+    finals = read_study(seed_table).stage("final") if has_rows(seed_table) else ()
     ranked = sorted((row for row in finals if row.ok), key=lambda row: row.figures["speedup"])
     seed = {row.point.problem: row.point.config for row in ranked if row.point.regime == "burst"}
     best |= dict.fromkeys(seed.items())
     folder = table.parent / FOLDER
     kept = [record_binary(folder, config, problem) for problem, config in best]
     names = {path for one in kept for path in (one.object_file, one.about)}
-    for path in set(folder.iterdir()) - names:
+    for path in set(folder.glob("*")) - names:
         path.unlink()
     record_codes(table)
     return kept

@@ -1,42 +1,57 @@
-"""Findings across the recorded comparisons: differences between boards, entries served today, untuned problems."""
+"""The recorded comparisons as pages tell them: the suite, other lists of problems, all lists, the power cap."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import combinations
-from math import inf
-from statistics import median
+from collections.abc import Iterable, Mapping
+from math import ceil
 from textwrap import fill
+from typing import Any
 
 from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.model.tuned import pick, recorded_entries
-from hopper_gemm.tune.measure.statistics import Ratio
-from hopper_gemm.tune.measure.verdict import CLASSES, published
+from hopper_gemm.model import hopper
+from hopper_gemm.model.roofline import waves
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import pick, recorded_entries, results_root
+from hopper_gemm.tune.measure.verdict import published
+from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.tables.comparison import geometric_mean
-from hopper_gemm.tune.tables.pivot import interval, markdown, short_label
+from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
+from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of, short_label
 
-ISOLATED = (
-    *("suite", "suite-two-boards", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
-    *("short", "short-again", "drawn"),
-)
-"""Comparisons between other kernels."""
+Record = Mapping[str, Any]
 
 WIDTH = 120
 """Columns of a page's text."""
 
-FAR = 0.012
-"""Difference between two boards from which a pair of them is counted."""
+LISTS = (
+    *("suite-two-boards", "suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
+    *("short", "short-again", "drawn", "suite-steady"),
+    *("suite-chained", "suite-chained-second", "suite-chained-first", "suite-third", "suite-second", "suite-first"),
+    *("drawn-chained", "suite-auto", "suite-untuned"),
+)
+"""Recorded comparisons: isolated, then chained, the latest of each list first."""
+
+
+def over(name: str, context: str = "isolated", regime: str = "burst") -> dict[str, dict[str, Record]]:
+    """A comparison's cells in one context and regime: of each problem those that ran, by baseline."""
+    found: dict[str, dict[str, Record]] = {}
+    for record in cells(recorded(name).stage("compare")):
+        if (record["status"], record["context"], record["regime"]) == ("ok", context, regime):
+            found.setdefault(record["problem"], {})[record["against"]] = record
+    return found
+
+
+def suite_cells() -> dict[str, dict[str, Record]]:
+    """Those of the suite, in the order of its list."""
+    found = over("suite")
+    return {str(problem): found[str(problem)] for problem in read_shapes().of_regime("burst")}
 
 
 def speedups(name: str, context: str = "isolated", against: str = "cublas") -> dict[str, float]:
-    """The speedups of a comparison by problem, boards pooled as its page pools them."""
-    return {
-        str(row.point.problem): float(row.figures["speedup"])
-        for row in pooled(recorded(name).stage("compare"))
-        if row.ok and row.point.against == against and row.point.context == context
-    }
+    """The speedups of a comparison over one baseline, by problem."""
+    return {place: of[against]["speedup"] for place, of in over(name, context).items() if against in of}
 
 
 def kernel_of(*names: str) -> str:
@@ -44,6 +59,15 @@ def kernel_of(*names: str) -> str:
     told = [recorded(name).provenance for name in names]
     digests = dict.fromkeys(f"`{about['kernel'][:6]}`" for about in told)
     return ", ".join((*digests, *dict.fromkeys(about["created"][:10] for about in told)))
+
+
+def version_of(*names: str) -> str:
+    """Whether studies were measured with this version of the kernel or an earlier one, and the days."""
+    told = [recorded(name).provenance for name in names]
+    versions = dict.fromkeys(
+        "this version" if about["kernel"] == kernel_digest() else "an earlier version" for about in told
+    )
+    return ", ".join((*versions, *dict.fromkeys(about["created"][:10] for about in told)))
 
 
 def no_longer_served(name: str = "suite") -> list[str]:
@@ -54,127 +78,187 @@ def no_longer_served(name: str = "suite") -> list[str]:
     return [str(point.problem) for point, now in served if now.config != point.config]
 
 
-def served() -> str:
-    """A sentence with the number of headline configs that `matmul` no longer serves."""
-    gone, total = no_longer_served(), len(speedups("suite"))
-    return fill(
-        f"On {len(gone)} of the {total} problems `matmul` runs another config by now, which a later search found: "
-        f"{', '.join(gone)}.",
-        WIDTH,
+def widened(record: Record) -> Record:
+    """A cell of a comparison with the interval that holds on other boards, as published."""
+    if record["status"] != "ok":
+        return record
+    ratio = Ratio(*(record[name] for name in ("speedup", "speedup_low", "speedup_high", "pairs")))
+    wide = published(ratio, record["baseline_us"], record["looks"])
+    return {**record, "speedup_low": wide.low, "speedup_high": wide.high}
+
+
+def figure(speedups: Iterable[float], bold: str = "") -> str:
+    """Speedups as their geometric mean, between two marks, and the least."""
+    found = list(speedups)
+    return f"{bold}{geometric_mean(found):.3f}x{bold}, least {min(found):.3f}x"
+
+
+def headline() -> str:
+    """Geometric means by list and context, and the best at the power cap; what the first line is worth today."""
+    lines, what = [], "[{} problems](docs/suite.md): squares, layers of language models, odd shapes"
+    for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
+        found = over(name, context).values()
+        ours = figure((of["cublas"]["speedup"] for of in found), bold)
+        faster = figure((min(one["speedup"] for one in of.values()) for of in found), bold)
+        lines.append((what.format(len(found)), context, ours, faster, version_of(name)))
+        what = "the same {}"
+    lines += [(*line[:3], "", line[3]) for line in _others("docs/suite.md")[:-1]]
+    (best,) = (row.figures for row in pooled(recorded("steady-i").stage("final")) if not row.point.is_baseline)
+    again = max(row.figures["speedup"] for row in pooled(recorded("alone-steady").stage("final")))
+    third = over("suite-steady", regime="steady")["8192x8192x8192"]["cublas"]["speedup"]
+    energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
+    figures = ", ".join(f"{one:.3f}x" for one in (best["speedup"], again, third))
+    what = f"[8192^3 at the power cap](docs/steady.md) on three boards; {energy}"
+    lines.append((what, "isolated", figures, "", version_of("steady-i", "alone-steady", "suite-steady")))
+    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
+    gone, now, then = no_longer_served(), speedups("suite-two-boards"), speedups("suite")
+    later, first = (geometric_mean(each[problem] for problem in now) for each in (now, then))
+    today = (
+        f"On {len(gone)} of the {len(then)} problems `matmul` runs another config today, found by a later search. A "
+        f"later version of the kernel ran {len(now)} of the {len(then)} on two boards: {later:.3f}x over `torch.mm`, "
+        f"and on these the first line has {first:.3f}x."
+    )
+    return f"{markdown(('problems', 'context', *names), lines)}\n\n{fill(today, WIDTH)}"
+
+
+def result() -> str:
+    """The result in a sentence: geometric means over the suite."""
+    found = suite_cells().values()
+    mm = geometric_mean(of["cublas"]["speedup"] for of in found)
+    faster = geometric_mean(min(one["speedup"] for one in of.values()) for of in found)
+    return (
+        f"Over {len(found)} problems of many kinds, tuned, an NVIDIA H200 runs it at **{mm:.3f}x** the speed of "
+        f"`torch.mm`, and at {faster:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means](suite.md))."
     )
 
 
-def behind() -> str:
-    """Problems on which the suite is behind, by the interval of the run and by the published one."""
-    rows = [row for row in recorded("suite").stage("compare") if row.ok]
-    named = {"cublas": "`torch.mm`", "cublaslt": "cuBLASLt"}
-    by_run, ends = [], {}
-    for row in rows:
-        one = row.figures
-        ratio = Ratio(one["speedup"], one["speedup_low"], one["speedup_high"], one["pairs"])
-        place = f"{row.point.problem} ({named[row.point.against]})"
-        by_run += [place] if one["speedup_high"] < 1 else []
-        ends[place] = published(ratio, one["baseline_us"], looks=one["processes"]).high
-    closest = min(ends, key=lambda place: ends[place])
-    wide = [place for place, high in ends.items() if high < 1]
-    return fill(
-        f"Behind by the whole interval of its run: {', '.join(by_run)}. By the whole interval that holds on other "
-        f"boards: {', '.join(wide) or 'none'}; the closest is {closest}, whose upper end is {ends[closest]:.4f}x.",
-        WIDTH,
-    )
+def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
+    """Lists beside the suite: problems, context, figure over torch.mm, kernel.
 
+    Args:
+        suite: address of the page that tells of them; empty on that page.
+    """
 
-def moved() -> str:
-    """Problems of the suite that moved by more than boards usually do since the run before, up or down."""
-    now, then = speedups("suite"), speedups("suite-isolated-second")
-    far = [one for one in now if abs(now[one] / then[one] - 1) > FAR]
-    lines = [
-        (one, f"{then[one]:.3f}x", f"{now[one]:.3f}x") for one in sorted(far, key=lambda one: then[one] / now[one])
+    def link(text: str, anchor: str) -> str:
+        return f"[{text}]({suite}#{anchor})" if suite else text
+
+    drawn = [row for row in recorded("drawn").stage("compare") if row.ok]
+    multiples = [row.figures["speedup"] for row in drawn if filled_up(row.point.problem) == row.point.problem]
+    picked = [row for row in recorded("short-again").stage("compare") if row.ok and row.figures["how"] == "model"]
+    short = link("24 short problems", "short-and-random-problems")
+    untuned = link("untuned", "problems-that-nobody-tuned")
+    lists = [
+        (f"{short}, 2 to 12 us of `torch.mm`", "isolated", speedups("short").values(), "short"),
+        (link("20 random problems", "short-and-random-problems"), "isolated", speedups("drawn").values(), "drawn"),
+        (f"the {len(multiples)} of them with n and k multiples of 8", "isolated", multiples, "drawn"),
+        (
+            f"the 24 of the suite, {untuned}: what a model picks",
+            "chained",
+            speedups("suite-auto", "chained").values(),
+            "suite-auto",
+        ),
+        (
+            f"{len(picked)} of the short ones, {untuned}",
+            "isolated",
+            [row.figures["speedup"] for row in picked],
+            "short-again",
+        ),
     ]
-    return markdown(("problem", "was, over torch.mm", "is"), lines)
+    return [(what, context, figure(found), version_of(name)) for what, context, found, name in lists]
+
+
+def others() -> str:
+    """Table of the lists beside the suite."""
+    return markdown(("problems", "context", "over `torch.mm`", "kernel, measured"), _others())
+
+
+def suite() -> str:
+    """The suite between other kernels, problem by problem."""
+    found = suite_cells()
+    lines = [
+        (
+            problem,
+            *(f"{of['cublas']['time_us']:.1f}", f"{of['cublas']['tflops']:.0f}"),
+            *(interval(widened(of[name])) for name in ("cublas", "cublaslt")),
+            f"`{short_label(config_of(of['cublas']))}`",
+        )
+        for problem, of in found.items()
+    ]
+    mean = (f"{geometric_mean(of[name]['speedup'] for of in found.values()):.3f}x" for name in ("cublas", "cublaslt"))
+    lines.append(("geometric mean", "", "", *mean, ""))
+    return markdown(("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "config"), lines)
+
+
+def standings() -> dict[str, str]:
+    """Each problem of the suite as ``ahead`` of both baselines, ``behind`` one of them or ``open``, by published
+    intervals."""
+    found = {}
+    for problem, of in suite_cells().items():
+        wide = [widened(one) for one in of.values()]
+        ahead, behind = all(one["speedup_low"] > 1 for one in wide), any(one["speedup_high"] < 1 for one in wide)
+        found[problem] = "ahead" if ahead else "behind" if behind else "open"
+    return found
+
+
+def standing() -> str:
+    """Sentences on the problems of the suite on which the kernel is ahead, behind or neither."""
+    ahead, behind, even = (
+        [one for one, told in standings().items() if told == word] for word in ("ahead", "behind", "open")
+    )
+    gone, version = no_longer_served(), version_of("suite").split(",")[0]
+    return fill(
+        f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
+        f"on {', '.join(behind) or 'none'}. On the other {len(even)} it cannot be told from the faster of the two: "
+        f"{', '.join(even)}. The kernel was {version}; on {len(gone)} "
+        f"problems `matmul` runs another config today, which a later search found: {', '.join(gone)}.",
+        WIDTH,
+    )
+
+
+def left() -> str:
+    """Problems of the suite on which the kernel is not ahead: what the tensor cores of the fullest SM, or else memory,
+    take at least, and what is left of the launch."""
+    lines, told = [], standings()
+    for problem, of in suite_cells().items():
+        if told[problem] == "ahead":
+            continue
+        ours, least = of["cublas"], min(one["speedup"] for one in of.values())
+        config, sizes, us = config_of(ours), problem_of(ours), ours["time_us"]
+        steps = ceil(ceil(sizes.k / config.tile_k) / config.split_k)
+        clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+        math = waves(config, sizes).waves * steps * clocks / ours["sm_mhz"]
+        memory = sizes.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
+        times = (f"{one:.1f}" for one in (us, math, memory, us - max(math, memory)))
+        lines.append((problem, f"{least:.3f}x", *times))
+    return markdown(("problem", "over the faster", "us", "tensor cores", "memory", "left"), lines)
 
 
 def two_boards() -> str:
-    """The newest kernel on two boards beside the headline, over the problems that both have."""
+    """A later kernel on two boards beside the suite, over the problems that both have."""
     lines = []
     for against, what in (("cublas", "torch.mm"), ("cublaslt", "the best of cuBLASLt")):
         now, then = speedups("suite-two-boards", against=against), speedups("suite", against=against)
-        common = [problem for problem in then if problem in now]
-        means = (f"{geometric_mean([each[one] for one in common]):.3f}x" for each in (now, then))
-        least = min(common, key=lambda problem: now[problem])
-        lines.append((what, str(len(common)), *means, f"{now[least]:.3f}x on {least}"))
+        figures = (f"{geometric_mean([each[one] for one in now]):.3f}x" for each in (now, then))
+        least = min(now, key=lambda problem: now[problem])
+        lines.append((what, str(len(now)), *figures, f"{now[least]:.3f}x on {least}"))
     columns = ("over", "problems", "on two boards", "the table above", "least on two boards")
     return markdown(columns, lines)
 
 
-def behind_on_a_board() -> str:
-    """Problems on which the newest kernel was behind on a board, with both boards."""
-    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in recorded("suite-two-boards").stage("compare"):
-        if row.ok and row.point.context == "isolated":
-            found[str(row.point.problem), row.point.against].append(row)
-    lines = [
-        (problem, against, *(interval(row.figures) for row in sorted(rows, key=lambda row: row.board)))
-        for (problem, against), rows in found.items()
-        if any(row.figures["speedup_high"] < 1 for row in rows)
-    ]
-    return markdown(("problem", "baseline", "a board", "the other"), lines)
-
-
-def untuned() -> str:
-    """Comparisons that ran what the model picks."""
-    lines = []
-    for name, what in (("suite-auto", "the 24 of the suite"), ("short-again", "short problems")):
-        rows = [row for row in recorded(name).stage("compare") if row.ok and row.figures.get("how") == "model"]
-        rates = {str(row.point.problem): float(row.figures["speedup"]) for row in rows}
-        least = min(rates, key=lambda problem: rates[problem])
-        figures = f"{geometric_mean(list(rates.values())):.3f}x", f"{rates[least]:.3f}x on {least}"
-        lines.append((f"{len(rates)}, {what}", rows[0].point.context, *figures, kernel_of(name)))
-    return markdown(("problems", "context", "over torch.mm", "least", "kernel, measured"), lines)
-
-
-def short_again() -> str:
-    """The short problems that were searched again, beside their first search."""
-    again = {
-        str(row.point.problem): float(row.figures["speedup"])
-        for row in recorded("short-again").stage("compare")
-        if row.ok and row.figures.get("how") == "tuned"
-    }
-    first = speedups("short")
-    common = [problem for problem in again if problem in first]
-    means = (geometric_mean([each[problem] for problem in common]) for each in (again, first))
-    moved = {problem: again[problem] / first[problem] for problem in common}
-    least, most = min(moved, key=lambda one: moved[one]), max(moved, key=lambda one: moved[one])
-    now, then = means
-    return fill(
-        f"{len(common)} of the problems were searched again without it, on another host, and the outcome is about the "
-        f"same: {now:.3f}x, against {then:.3f}x on the same problems before. The best of a few hundred configs is a "
-        f"matter of luck at this length: {least} moved by {100 * (moved[least] - 1):+.1f} %, {most} by "
-        f"{100 * (moved[most] - 1):+.1f} %.",
-        WIDTH,
-    )
-
-
-def boards() -> str:
-    """Table of the spread between two boards of isolated comparisons of equal machine code, by duration."""
-    entries: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    durations: dict[str, list[float]] = defaultdict(list)
-    for row in (row for name in ISOLATED for row in recorded(name).stage("compare")):
-        known = row.ok and row.board != "unknown" and "code" in row.figures
-        if known and row.point.against == "cublas" and row.point.context == "isolated":
-            entry = f"{row.figures['code']} {row.point}"
-            entries[entry][row.board].append(float(row.figures["speedup"]))
-            durations[entry].append(float(row.figures["baseline_us"]))
-    apart: dict[float, list[float]] = defaultdict(list)
-    for entry, by_board in entries.items():
-        limit = next(most for most in CLASSES if median(durations[entry]) <= most)
-        apart[limit] += [abs(a / b - 1) for a, b in combinations(map(median, by_board.values()), 2)]
-    lines = []
-    for limit, ratios in sorted(apart.items()):
-        launch = "longer" if limit == inf else f"up to {limit:.0f} us"
-        far = str(sum(ratio > FAR for ratio in ratios))
-        lines.append((launch, str(len(ratios)), f"{median(ratios):.1%}", far, f"{max(ratios):.1%}"))
-    return markdown(("launch of torch.mm", "pairs of boards", "median difference", f"over {FAR:.1%}", "largest"), lines)
+def lists() -> str:
+    """Geometric means of every recorded comparison."""
+    lines, root = [], results_root().parent
+    for name in LISTS:
+        study = recorded(name)
+        folder = study.path.relative_to(root)
+        link = f"[{name}](../{folder if 'archive' in folder.parts else folder / 'compare.md'})"
+        for mean in means(cells(study.stage("compare"))):
+            asked = f"{mean.problems} of {mean.asked}" if mean.problems != mean.asked else str(mean.problems)
+            figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
+            context = mean.context if mean.regime == "burst" else f"{mean.context}, {mean.regime}"
+            lines.append((link, mean.against, context, asked, *figures, kernel_of(name)))
+    names = ("list", "baseline", "context", "problems", "geometric mean", "least", "behind", "kernel, measured")
+    return markdown(names, lines)
 
 
 def steady() -> str:

@@ -27,9 +27,9 @@ from hopper_gemm.tune.measure.correctness import Correctness, check, poison, sam
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
 from hopper_gemm.tune.measure.race import ALONE, Look, Race, hopeless
-from hopper_gemm.tune.measure.statistics import speedup
 from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import Workload, make_workload
+from hopper_gemm.tune.statistics import speedup
 
 TRIES = 3
 """Number of times that a voided timing is taken again before it is called unstable."""
@@ -233,15 +233,12 @@ class Bench:
                 return scene.arm(launch, seconds, point.context)
 
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
-            asked, label = baseline_of(point)
+            asked = baseline_of(point)
             if finalists:
                 able = [asked.restore(scene.workload, recipe) for recipe in finalists]
                 chosen = choose_again(able, watch, asked.care)
             else:
-                able = [found for found in asked.candidates(scene.workload) if found.label.startswith(label)]
-                if not able:
-                    raise BaselineError(f"{asked.name} has nothing labelled {label} for {point.problem}")
-                chosen = choose(able, watch, asked.care)
+                chosen = choose(asked.candidates(scene.workload), watch, asked.care)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]
@@ -331,17 +328,16 @@ class Bench:
         return figures
 
 
-def baseline_of(point: Point) -> tuple[Baseline, str]:
-    """The baseline that a point is paired with, and how the labels of its candidates must begin: ``cublaslt``, or
-    ``recorded:`` and the digest of a machine code.
+def baseline_of(point: Point) -> Baseline:
+    """The baseline that a point is paired with: ``cublaslt``, or ``recorded:`` and what tells two of its kind apart.
 
     Raises:
         ValueError: there is none of that name.
     """
-    name, _, label = point.against.partition(":")
+    name = point.against.partition(":")[0]
     if name not in BASELINES:
         raise ValueError(f"the baseline must be one of {', '.join(BASELINES)} but got {point.against!r}")
-    return BASELINES[name], label
+    return BASELINES[name]
 
 
 def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hopper_gemm.tune.measure.statistics import Ratio
+from hopper_gemm.tune.statistics import Ratio
 
 
 class Look(NamedTuple):

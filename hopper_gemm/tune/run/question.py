@@ -10,8 +10,8 @@ from typing import Any
 
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Protocol
-from hopper_gemm.tune.measure.statistics import noise_floor
 from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.statistics import noise_floor
 from hopper_gemm.tune.study.folder import StudyFolder
 from hopper_gemm.tune.study.row import Row, figures_of
 from hopper_gemm.tune.study.space import place_of

@@ -17,8 +17,8 @@ from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
 from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.measure.race import ALONE, Race
-from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.parameters import HOST_FIELDS, all_values
+from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.row import Row, RowKey
 
 NAMED = ("control", "compare")

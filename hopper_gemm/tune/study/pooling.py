@@ -2,71 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hopper_gemm.model.point import Sample
+from hopper_gemm.tune.statistics import speedup
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import BY_NAME, FIGURES
 
-RESAMPLES, CONFIDENCE = 2000, 0.95
+NUMBERS = tuple(name for name in FIGURES if BY_NAME[name].kind == "number")
 
 
 def pooled(rows: Iterable[Row]) -> list[Row]:
-    """One row for each point and stage, in the order of their first rows.
+    """One row for each point and stage, in the order of their first rows; see :func:`pool`."""
+    return [pool(found) for found in by_point(rows)]
 
-    A point measured once keeps its row. Else speedup and times are medians over all pairs, the interval is that of
-    :func:`interval`, other figures are means over the processes that ran; a point is ok where any process was.
-    """
-    by_point: dict[tuple[Any, ...], list[Row]] = {}
+
+def by_point(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows of each point and stage: those that ran, or the last where none did."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        by_point.setdefault((row.stage, row.point), []).append(row)
-    return [_pool([row for row in found if row.ok] or found[-1:]) for found in by_point.values()]
+        found.setdefault((row.stage, row.point), []).append(row)
+    return [[row for row in of if row.ok] or of[-1:] for of in found.values()]
 
 
-def interval(samples: Sequence[Sample]) -> tuple[float, float, float]:
-    """Median ratio of pairs, with the ends of its 95 % percentile-bootstrap interval.
+def looks(rows: Iterable[Row]) -> tuple[int, ...]:
+    """How many processes measured the rows of a point, board by board."""
+    return tuple(sum(int(row.figures.get("processes", 1)) for row in of) for of in _by_board(rows))
 
-    Pairs of one process share its luck, so processes are drawn first and pairs within them second (Kalibera and Jones,
-    "Rigorous benchmarking in reasonable time", 2013).
+
+def pool(rows: Sequence[Row]) -> Row:
+    """The rows of a point as one, in which boards count alike, however many processes each had.
+
+    A point measured once keeps its row. Else the speedup is that of :func:`hopper_gemm.tune.statistics.speedup`; on one
+    board times are medians over all pairs, and other figures are means over processes; of several boards, both are
+    means of the boards' figures.
 
     Args:
-        samples: at least one.
+        rows: of one point and stage, as :func:`by_point` gives them.
     """
-    rng = np.random.default_rng(0)
-    ratios = [
-        np.array([one.ratio for one in samples if one.process == process])
-        for process in sorted({one.process for one in samples})
-    ]
-    sizes = np.array([len(part) for part in ratios])
-    table = np.full((len(ratios), sizes.max()), np.nan)
-    for i, part in enumerate(ratios):
-        table[i, : len(part)] = part
-    chosen = rng.integers(len(ratios), size=(RESAMPLES, len(ratios)))
-    drawn = table[chosen[..., None], rng.integers(sizes[chosen][..., None], size=(*chosen.shape, sizes.max()))]
-    drawn[np.arange(sizes.max()) >= sizes[chosen][..., None]] = np.nan
-    medians = np.nanmedian(drawn.reshape(RESAMPLES, -1), axis=1)
-    low, high = np.quantile(medians, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(np.median(np.concatenate(ratios))), float(low), float(high)
+    boards = [_of_board(of) for of in _by_board(rows)]
+    return boards[0] if len(boards) == 1 else _merged(boards, _speedup([one.samples for one in boards]))
 
 
-def _pool(rows: list[Row]) -> Row:
-    first, samples = rows[0], tuple(sample for row in rows for sample in row.samples)
+def _by_board(rows: Iterable[Row]) -> list[list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.board, []).append(row)
+    return list(found.values())
+
+
+def _of_board(rows: Sequence[Row]) -> Row:
     if len(rows) == 1:
-        return first
-    figures = dict(first.figures)
-    for name in FIGURES:
-        values = [row.figures[name] for row in rows if row.figures.get(name) is not None]
-        if values and BY_NAME[name].kind == "number":
-            figures[name] = float(np.mean(values))
+        return rows[0]
+    samples, figures = [sample for row in rows for sample in row.samples], {}
     if samples:
         time_us, baseline_us = map(float, np.median([sample.bare_us for sample in samples], axis=0))
-        figures |= {"time_us": time_us, "baseline_us": baseline_us}
-        figures |= {"tflops": first.point.problem.flop / time_us / 1e6, "pairs": len(samples)}
-        figures |= dict(zip(("speedup", "speedup_low", "speedup_high"), interval(samples), strict=True))
-    boards = dict.fromkeys(row.board for row in rows)
-    figures["processes"] = sum(int(row.figures.get("processes", 1)) for row in rows)
-    return replace(first, figures=figures, samples=samples, process=0, board=" ".join(boards))
+        figures = {"time_us": time_us, "baseline_us": baseline_us}
+        figures |= {"tflops": rows[0].point.problem.flop / time_us / 1e6, **_speedup([samples])}
+    return _merged(rows, figures)
+
+
+def _speedup(boards: Sequence[Sequence[Sample]]) -> dict[str, float]:
+    if not all(boards):
+        return {}
+    ratio = speedup(*boards)
+    return {"speedup": ratio.median, "speedup_low": ratio.low, "speedup_high": ratio.high, "pairs": ratio.pairs}
+
+
+def _merged(rows: Sequence[Row], figures: Mapping[str, Any]) -> Row:
+    """Rows as one, with these figures and the means of the others."""
+    known = {name: [row.figures[name] for row in rows if row.figures.get(name) is not None] for name in NUMBERS}
+    means = {name: float(np.mean(values)) for name, values in known.items() if values}
+    more = {"processes": sum(looks(rows))}
+    samples, boards = tuple(sample for row in rows for sample in row.samples), dict.fromkeys(row.board for row in rows)
+    own = {**rows[0].figures, **means, **more, **figures}
+    return replace(rows[0], figures=own, samples=samples, process=0, board=" ".join(boards))

@@ -114,7 +114,7 @@ SHAPE = Object(
         "gpu": Object({"name": TEXT, "driver": TEXT, "uuid": TEXT}, ("name",)),
         "spec": SPEC,
         "versions": Object({...: MAYBE_TEXT}),
-        "missing": Object({...: TEXT}),
+        **dict.fromkeys(("missing", "finalists_from"), Object({...: TEXT})),
         "boards": [TEXT],
         "finalists": Object({...: [TEXT]}),
         **dict.fromkeys(("noise", "spent"), Object({...: NUMBER})),

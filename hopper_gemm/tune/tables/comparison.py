@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
@@ -14,7 +15,7 @@ from hopper_gemm.model.config import LEGEND
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.study.files import shown
-from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.pooling import by_point, looks, pool
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import problem_label
@@ -106,26 +107,21 @@ def recorded(
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One record for each problem, regime, context and baseline, with its processes pooled.
+    """One record for each problem, regime, context and baseline, with its processes pooled and boards counted alike.
 
     Of several configs, the one measured last stands. A record has the columns of a row that are not missing, and
-    ``problem``, ``config``, ``speedup`` and the like.
+    ``problem``, ``config``, ``speedup``, ``looks`` (processes, board by board) and the like.
 
     Args:
         rows: of stage ``compare``.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in pooled(rows):
-        point = row.point
+    for measured in by_point(rows):
+        row, point = pool(measured), measured[0].point
         key = (point.problem, point.data, point.regime, point.context, point.against)
-        found[key] = {**row.as_dict(), "problem": problem_label(point.problem), "config": str(point.config)}
+        told = {"problem": problem_label(point.problem), "config": str(point.config), "looks": looks(measured)}
+        found[key] = {**row.as_dict(), **told}
     return list(found.values())
-
-
-def by_baseline(study: Study, context: str) -> dict[str, pd.DataFrame]:
-    """The cells of one context as a frame for each baseline, with a row for each problem."""
-    frame = pd.DataFrame([record for record in cells(study.stage("compare")) if record["context"] == context])
-    return {str(name): part.set_index("problem") for name, part in frame.groupby("against")}
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -162,6 +158,9 @@ def compare_page(study: Study) -> str:
         lines += [about["question"].strip(), ""]
     for name, reason in (about.get("missing") or {}).items():
         lines += [f"Without {name}: {reason}.", ""]
+    earlier = Counter(place.split(": ")[0] for place in (about.get("finalists_from") or {}).values())
+    for folder, count in earlier.items():
+        lines += [f"Ways of a baseline that were not searched but chosen among the finalists of {folder}: {count}.", ""]
     for regime in dict.fromkeys(record["regime"] for record in records):
         part = [record for record in records if record["regime"] == regime]
         table = markdown_table(coded(comparison(part)), "problem")

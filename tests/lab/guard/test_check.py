@@ -22,6 +22,7 @@ from hopper_gemm.model.tuned import FILE, TunedEntry, recorded_tables, write_tun
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.measure.verdict import Verdict
+from hopper_gemm.tune.run import tenants
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.study.reader import read_study
 from tests.conftest import ROOT
@@ -30,6 +31,7 @@ from tests.tune.run import fakes
 from tests.tune.run.instant import Instant
 
 CUBE, CONFIG = GemmProblem(4096, 4096, 4096), resolve(GemmConfig())
+REPORT = CubinReport(168, 0, 0, 0, 8, 3, 2, 2, 500, "c0de")
 SEED = ROOT / "results/h200/seed-table"
 
 
@@ -45,8 +47,7 @@ def entry_of(problem=CUBE, config=CONFIG, context="isolated", speedup=1.0):
 
 
 def guarded(tmp_path, entry=None):
-    report = CubinReport(168, 0, 0, 0, 8, 3, 2, 2, 500, "c0de")
-    return Guarded(RecordedBinary(CUBE, CONFIG, report, tmp_path / "x.o", "0" * 64), entry)
+    return Guarded(RecordedBinary(CUBE, CONFIG, REPORT, tmp_path / "x.o", "0" * 64), entry)
 
 
 def slower(by, width=0.001):
@@ -66,6 +67,11 @@ def slower(by, width=0.001):
     return outcome
 
 
+def wrong(ask):
+    """Today's kernel gives other bits."""
+    return fakes.outcome(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
+
+
 def checked(tmp_path, outcome=None, entry=None, code="other", unserved="", busy=lambda board: ""):
     given = replace(guarded(tmp_path, entry), unserved=unserved)
     question, executor = Check([given], busy), Instant(outcome=outcome or slower(1.0), code=lambda _: code)
@@ -81,6 +87,7 @@ def test_the_binary_is_timed_beside_itself_and_beside_todays_kernel_on_one_board
         (CONFIG, "recorded:c0de"),
     ]
     assert (found.verdict.status, found.board, found.warning) == ("held", "board-0", "")
+    assert dict(task.finalists) == {"recorded:c0de": (str(guarded(tmp_path).binary.about),)}
     assert found.as_dict()["ratio"] == 1.0
     assert len(found.as_dict()["pairs"]) == PROTOCOLS["burst"].pairs
 
@@ -109,10 +116,24 @@ def test_where_another_process_uses_the_gpu_times_decide_nothing(tmp_path):
     assert (found.verdict.status, found.busy, asked) == ("unsure", "process 7", ["board-0"])
     assert found.verdict.message.startswith("the GPU is busy (process 7); slower by")
     assert checked(tmp_path, slower(1.0), busy=busy)[0].verdict.status == "held"
-    wrong, _ = checked(
-        tmp_path, lambda ask: slower(1)(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
-    )
-    assert (wrong.verdict.status, wrong.busy) == ("fallen", "")
+    open_still, _ = checked(tmp_path, slower(1.012, width=0.01), busy=busy)
+    assert (open_still.verdict.status, open_still.busy) == ("unsure", "process 7")
+
+
+def test_what_times_do_not_decide_has_fallen_on_a_busy_gpu_too(tmp_path):
+    """A wrong result, and a config that matmul no longer serves."""
+    for about in ({"outcome": wrong}, {"outcome": slower(1.16), "unserved": "matmul runs another config"}):
+        found, _ = checked(tmp_path, busy=lambda board: "process 7", **about)
+        assert (found.verdict.status, found.busy) == ("fallen", "")
+
+
+def test_the_noise_of_the_binary_beside_itself_counts(tmp_path):
+    """A loss within what the binary scatters beside itself is no fall."""
+
+    def noisy(ask):
+        return slower(1.016, width=0.03 if ask.point.is_baseline else 0.001)(ask)
+
+    assert checked(tmp_path, noisy)[0].verdict.status == "unsure"
 
 
 def test_a_config_that_matmul_no_longer_serves_has_fallen_however_fast_it_is(tmp_path):
@@ -122,14 +143,12 @@ def test_a_config_that_matmul_no_longer_serves_has_fallen_however_fast_it_is(tmp
 
 
 def test_a_kernel_that_is_wrong_has_fallen_and_where_the_binary_cannot_run_nobody_can_tell(tmp_path):
-    wrong, _ = checked(
-        tmp_path, lambda ask: fakes.outcome(ask) if ask.point.is_baseline else Outcome("wrong_result", "bits")
-    )
-    assert (wrong.verdict.status, wrong.verdict.message) == ("fallen", "wrong result: bits")
-    unable, _ = checked(
+    found, tasks = checked(tmp_path, wrong)
+    assert (found.verdict.status, found.verdict.message, len(tasks)) == ("fallen", "wrong result: bits", 1)
+    unable, tasks = checked(
         tmp_path, lambda ask: Outcome("unstable", "hot") if ask.point.is_baseline else fakes.outcome(ask)
     )
-    assert unable.verdict.status == "unsure"
+    assert (unable.verdict.status, len(tasks)) == ("unsure", 2)
 
 
 def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(tmp_path):
@@ -138,8 +157,13 @@ def test_a_binary_that_cannot_be_loaded_is_not_compared_and_nothing_has_fallen(t
 
 
 def test_what_is_neither_held_nor_fallen_is_measured_once_more_with_more_pairs(tmp_path):
-    found, tasks = checked(tmp_path, slower(1.012, width=0.01))
+    """Beside the binary, not beside cuBLAS again."""
+    found, tasks = checked(tmp_path, slower(1.012, width=0.01), entry_of())
     assert [task.method.pairs for task in tasks] == [PROTOCOLS["burst"].pairs, MORE * PROTOCOLS["burst"].pairs]
+    assert [[point.against for point in task.points] for task in tasks] == [
+        ["recorded:c0de", "recorded:c0de", "cublas"],
+        ["recorded:c0de", "recorded:c0de"],
+    ]
     assert found.verdict.status == "unsure"
 
 
@@ -182,6 +206,33 @@ def test_the_command_succeeds_only_where_everything_held(tmp_path, monkeypatch, 
     assert [found["busy"] for found in json.loads(capsys.readouterr().out)] == [told for _, told in verdicts]
 
 
+@pytest.mark.parametrize(
+    ("shared", "before", "after", "code"),
+    [
+        ([], "process 7", "", 1),
+        ([], "", "process 8", 3),
+        (["--shared"], "process 7", "", 3),
+        (["--shared"], "", "process 8", 3),
+    ],
+)
+def test_who_uses_the_gpu_is_asked_while_a_pair_is_timed_and_with_shared_also_before(
+    tmp_path, monkeypatch, shared, before, after, code
+):
+    """Alone a check begins only on an idle GPU, which is seen to elsewhere."""
+    gpu, one, asked = GpuId(0, "NVIDIA H200", "board-0"), guarded(tmp_path), []
+
+    def answer(question, *about, shared):
+        asked.append(shared)
+        run(question, Instant(outcome=slower(1.16), code=lambda _: "other"))
+
+    monkeypatch.setattr(tenants, "busy", lambda gpu, measuring=False: after if measuring else before)
+    monkeypatch.setattr(running, "local_source", lambda gpus, what: SimpleNamespace(gpus=[gpu]))
+    monkeypatch.setattr(running, "run_question", answer)
+    monkeypatch.setattr(questions, "guarded_of", lambda table: [one])
+    assert app(["check", *shared], standalone_mode=False) == code
+    assert asked == [bool(shared)]
+
+
 @pytest.mark.compile
 def test_binaries_are_kept_of_the_suites_isolated_bests_and_of_the_seed_tables_and_no_others(tmp_path):
     (tmp_path / "seed-table").symlink_to(SEED)
@@ -200,9 +251,35 @@ def test_binaries_are_kept_of_the_suites_isolated_bests_and_of_the_seed_tables_a
     assert set(read_codes(tmp_path / FILE)["kernels"]) == {one.about.stem for one in kept}
 
 
+def test_a_table_with_no_seed_table_beside_it_keeps_what_it_has_of_the_suite(tmp_path):
+    write_tuned(tmp_path / FILE, [entry_of(GemmProblem(64, 64, 64))])
+    assert record(tmp_path / FILE) == []
+    assert read_codes(tmp_path / FILE)["kernels"] == {}
+
+
+def test_the_binaries_are_those_beside_the_table_that_is_named(tmp_path, monkeypatch, capsys):
+    """With --from a table elsewhere, none of the package's results is launched."""
+    folder = tmp_path / "elsewhere"
+    KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"x", REPORT)
+    binary = record_binary(folder / FOLDER, CONFIG, CUBE, tmp_path / "store")
+    write_tuned(folder / FILE, [entry_of()])
+    executor = Instant(outcome=slower(1.0), code=lambda _: REPORT.code)
+    gpu = GpuId(0, "NVIDIA H200", "board-0")
+    monkeypatch.setattr(running, "local_source", lambda gpus, what: SimpleNamespace(gpus=[gpu]))
+    monkeypatch.setattr(running, "run_question", lambda question, *asked, **about: run(question, executor))
+    monkeypatch.chdir(folder)
+    assert (app(["check", "--from", FILE], standalone_mode=False) or 0) == 0
+    (task,) = [task for _, task in executor.tasks]
+    assert dict(task.finalists) == {f"recorded:{binary.report.code}": (str(binary.about),)}
+    for path in (folder / FOLDER).iterdir():
+        path.unlink()
+    assert app(["check", "--from", FILE], standalone_mode=False) == 2
+    assert f"no binaries are recorded in {FOLDER}; run hopper-gemm check --record --from" in capsys.readouterr().err
+
+
 def test_a_problem_that_the_table_serves_with_another_config_is_told_with_that_config(tmp_path):
-    report, other = CubinReport(168, 0, 0, 0, 8, 3, 2, 2, 500, "c0de"), resolve(GemmConfig(tile_m=128))
-    KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"an object file", report)
+    other = resolve(GemmConfig(tile_m=128))
+    KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"an object file", REPORT)
     record_binary(tmp_path / FOLDER, CONFIG, CUBE, tmp_path / "store")
     write_tuned(tmp_path / FILE, [entry_of(), entry_of(config=other, context="chained")])
     assert [one.unserved for one in guarded_of(tmp_path / FILE)] == [""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.tune.measure.race import even, hopeless
-from hopper_gemm.tune.measure.statistics import Ratio
+from hopper_gemm.tune.statistics import Ratio
 
 
 def ratio(low, median, high) -> Ratio:

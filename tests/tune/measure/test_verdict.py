@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from hopper_gemm.model.point import Sample
-from hopper_gemm.tune.measure.statistics import Ratio, speedup
 from hopper_gemm.tune.measure.verdict import (
     Component,
-    Measured,
     component_of,
-    components_of,
-    coverage,
     paired_verdict,
     published,
     record_verdict,
+    student,
 )
+from hopper_gemm.tune.statistics import Ratio, speedup
 
 BETWEEN, WITHIN = 0.0058, 0.0016
 BOARDS, ENTRIES = 8, 50
@@ -43,7 +41,7 @@ def test_unchanged_entries_raise_at_most_two_alarms_in_400_checks_over_8_boards(
         for _ in range(BOARDS):
             alarms += paired_verdict(measured(rng, 1.0), noise=0.002).status != "held"
             now = measured(rng, truth * math.exp(rng.normal(0, BETWEEN)))
-            warnings += record_verdict(record, now, COMPONENT) is not None
+            warnings += record_verdict(record, now, 30.0, [COMPONENT]) is not None
     assert alarms <= 2
     assert warnings <= 2
 
@@ -61,7 +59,7 @@ def test_a_record_of_another_board_cannot_show_that_slowdown():
     found = 0
     for _ in range(100):
         record, now = (measured(rng, truth * math.exp(rng.normal(0, BETWEEN))) for truth in (1.0, 1 / 1.015))
-        found += record_verdict(record, now, COMPONENT) is not None
+        found += record_verdict(record, now, 30.0, [COMPONENT]) is not None
     assert found < 20
 
 
@@ -98,84 +96,55 @@ def test_equal_machine_code_has_fallen_only_beyond_the_noise_and_is_held_althoug
 def test_verdicts_are_one_line_with_their_figures():
     verdict = paired_verdict(Ratio(0.98, 0.979, 0.981, 15), 0.001)
     assert verdict.message == "slower by 2.00%: 0.9800x [0.9790, 0.9810] of the recorded binary's speed, noise 0.10%"
-    warning = record_verdict(Ratio(1.05, 1.049, 1.051, 60), Ratio(1.00, 0.999, 1.001, 15), COMPONENT)
+    warning = record_verdict(Ratio(1.05, 1.049, 1.051, 60), Ratio(1.00, 0.999, 1.001, 15), 30.0, [COMPONENT])
     assert warning.startswith("1.0000x over the baseline now, recorded 1.0500x: 4.88% below it, and another board expl")
 
 
-def drawn(rng, between: float, within: float, boards: int, repeats: int, entries: int, duration: float):
-    for entry in range(entries):
-        truth = rng.normal(0.02, 0.05)
-        for board in range(boards):
-            shift = rng.normal(0, between)
-            for _ in range(repeats):
-                value = math.exp(truth + shift + rng.normal(0, within))
-                yield Measured(f"{duration}/{entry}", duration, f"GPU-{board}", value)
+def test_a_duration_has_the_component_of_its_class_or_of_the_next_that_is_known():
+    assert [component_of(us).most_us for us in (8.0, 8.1, 150.0, 1e6)] == [8.0, 20.0, 150.0, math.inf]
+    some = [Component(8.0, 0.01, 0.0), Component(150.0, 0.02, 0.0)]
+    assert [component_of(us, some) for us in (9.0, 1e6)] == [some[1], some[1]]
 
 
-@pytest.mark.parametrize(("boards", "repeats"), [(2, 2), (4, 3), (8, 1)])
-def test_components_are_those_that_were_planted(boards, repeats):
-    """Of 400 entries within a tenth; without repeats what is within boards counts as between them."""
-    (found,) = components_of(drawn(np.random.default_rng(1), BETWEEN, WITHIN, boards, repeats, 400, 30.0))
-    assert found.between == pytest.approx(math.hypot(BETWEEN, WITHIN if repeats == 1 else 0), rel=0.1)
-    assert found.within == pytest.approx(WITHIN if repeats > 1 else 0, rel=0.1)
-    assert (found.most_us, found.entries, found.boards) == (150.0, 400, boards)
-
-
-def test_classes_of_duration_have_components_of_their_own_and_lone_boards_have_none():
-    rng = np.random.default_rng(2)
-    short, long = drawn(rng, 0.01, 0.001, 8, 2, 100, 6.0), drawn(rng, 0.002, 0.001, 8, 2, 100, 500.0)
-    alone = drawn(rng, 0.01, 0.001, 1, 2, 20, 50.0)
-    found = components_of([*short, *long, *alone])
-    assert [one.most_us for one in found] == [8.0, math.inf]
-    assert component_of(5.0, found).between == pytest.approx(0.01, rel=0.15)
-    assert component_of(90.0, found).between == pytest.approx(0.002, rel=0.15), "the next class that is known"
-    assert component_of(90.0, found[:1]) == found[0]
-
-
-def test_boards_that_agree_have_no_component():
-    (found,) = components_of(drawn(np.random.default_rng(3), 0.0, 0.002, 4, 4, 100, 30.0))
-    assert found.between < 0.0005
-
-
-@pytest.mark.parametrize(("boards", "looks"), [(1, 1), (4, 4), (1, 9)])
-def test_a_published_interval_holds_on_boards_that_were_never_seen(boards, looks):
-    """It covers the mean over all boards and processes 95 times in a hundred, where that of the pairs seldom does."""
+@pytest.mark.parametrize("looks", [(1,), (1, 1, 1, 1), (9,), (1, 9)])
+def test_a_published_interval_holds_on_boards_that_were_never_seen(looks):
+    """It covers the mean over all boards and processes 95 times in a hundred, where that of the pairs seldom does; a
+    board with nine processes and one with one count alike."""
     rng = np.random.default_rng(4)
     covered = narrow = 0
     for _ in range(400):
-        median = math.exp(rng.normal(0, math.hypot(BETWEEN / math.sqrt(boards), WITHIN / math.sqrt(looks))))
+        boards = [rng.normal(0, BETWEEN) + rng.normal(0, WITHIN, count).mean() for count in looks]
+        median = math.exp(np.mean(boards))
         ratio = Ratio(median, median * 0.9995, median * 1.0005, 15)
-        wide = published(ratio, 30.0, boards, looks, (COMPONENT,))
+        wide = published(ratio, 30.0, looks, (COMPONENT,))
         covered += wide.low <= 1 <= wide.high
         narrow += ratio.low <= 1 <= ratio.high
-    assert 370 <= covered <= 392
+    assert 368 <= covered <= 392
     assert narrow < 200
 
 
-def test_publishing_keeps_the_median_and_never_narrows():
-    ratio = Ratio(1.05, 1.04, 1.07, 30)
-    wide = published(ratio, 5.0)
-    assert (wide.median, wide.pairs) == (1.05, 30)
-    assert wide.low < 1.04 < 1.07 < wide.high
-    assert published(ratio, 5.0, boards=10**6, looks=10**6).low == pytest.approx(1.04, abs=1e-4)
+def test_publishing_keeps_the_median_and_takes_the_wider_interval():
+    ratio = Ratio(1.05, 1.04, 1.17, 30)
+    wide = published(ratio, 100.0)
+    half = component_of(100.0).half_width()
+    assert (wide.median, wide.high, wide.pairs) == pytest.approx((1.05, 1.17, 30))
+    assert wide.low == pytest.approx(1.05 * math.exp(-half))
+    assert wide.low < ratio.low
+    assert published(ratio, 5.0, (10**6,) * 10**4).low == pytest.approx(1.04)
 
 
-def test_few_boards_make_an_interval_wider():
-    """By Student's t, since the components are estimated from as many boards as there are."""
-    halves = [Component(math.inf, 0.01, 0.0, 5, boards).half_width() for boards in (2, 3, 10, 1000)]
-    assert halves == pytest.approx([0.1271, 0.043, 0.0226, 0.0196])
+def test_half_an_interval_shrinks_with_boards_and_with_the_processes_of_each():
+    """With boards all of it; with processes on one board what is within."""
+    one = Component(math.inf, 0.02, 0.01, deviations=2.0)
+    halves = [one.half_width(looks) for looks in ((1,), (4,), (1, 1), (1, 4))]
+    within = [1, 1 / 4, 1 / 2, (1 + 1 / 4) / 4]
+    between = [1, 1, 1 / 2, 1 / 2]
+    assert halves == pytest.approx(
+        [2 * math.hypot(0.02 * b**0.5, 0.01 * w**0.5) for b, w in zip(between, within, strict=True)]
+    )
 
 
-def test_coverage_is_that_of_the_model_where_the_model_holds():
-    measured = list(drawn(np.random.default_rng(5), BETWEEN, WITHIN, 8, 2, 40, 30.0))
-    (found,) = coverage(measured)
-    assert (found.most_us, found.entries, found.comparisons) == (150.0, 40, 40 * 8 * 7 * 4)
-    assert 0.94 <= found.share <= 0.99
-    assert found.half_width == pytest.approx(2.45 * math.hypot(BETWEEN, WITHIN), rel=0.15)
-
-
-def test_coverage_falls_where_one_board_is_unlike_the_others():
-    """Estimated without that board, the intervals do not allow for it."""
-    measured = list(drawn(np.random.default_rng(6), BETWEEN, WITHIN, 4, 2, 40, 30.0))
-    odd = [one._replace(speedup=one.speedup * 1.1) if one.board == "GPU-0" else one for one in measured]
-    assert coverage(odd)[0].share < 0.9 < coverage(measured)[0].share
+def test_few_degrees_of_freedom_make_an_interval_wider():
+    """Student's t, whose values beyond the table go on from its last."""
+    assert [student(freedom) for freedom in (1, 2, 9)] == [12.71, 4.30, 2.26]
+    assert [student(freedom) for freedom in (19, 30, 120)] == pytest.approx([2.093, 2.042, 1.980], abs=0.01)

@@ -20,9 +20,9 @@ from hopper_gemm.model.config import LAUNCH_FIELDS
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError, visible
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol
-from hopper_gemm.tune.measure.statistics import Ratio
 from hopper_gemm.tune.run import task
 from hopper_gemm.tune.run.task import Job, Request, Rig
+from hopper_gemm.tune.statistics import Ratio
 
 SPEC = """
 name = "small"

@@ -26,6 +26,7 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
 from hopper_gemm.tune.study.space import begun_with, points, space_of
+from hopper_gemm.tune.tables.comparison import compare_page
 from tests.tune.run import fakes
 from tests.tune.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, run_sweep, spec_of
 
@@ -51,7 +52,10 @@ class Missing(Instant):
 def compared(out, executor=None, problems=(CUBE, WIDE), **options):
     executor = executor or Missing()
     run_by = {name: options.pop(name) for name in ("tables", "limit", "watch", "say") if name in options}
+    earlier = options.pop("begin_with", None)
     comparison = Comparison(ComparisonSpec("list", "why", problems, **options), out, "NVIDIA H200", **run_by)
+    if earlier is not None:
+        comparison.begin_with(earlier)
     run(comparison, executor)
     return comparison, executor
 
@@ -103,6 +107,60 @@ def test_later_processes_choose_among_the_finalists_of_the_first_and_a_run_that_
     compare = [task for _, task in more.tasks if task.stage == "compare"]
     assert [(task.process, dict(task.finalists), task.method.pairs) for task in compare] == [(2, ways, 7)] * 2
     assert read_study(out).provenance["finalists"] == noted
+
+
+def test_a_comparison_in_another_context_takes_the_finalists_of_an_earlier_one_and_searches_the_rest(tmp_path):
+    """Provenance and page say where they come from; of two contexts the one that is asked for comes first."""
+    first, second, said = tmp_path / "first", tmp_path / "second", []
+    compared(first, Instant(), context="chained", against=["cublas", "cublaslt"])
+    half = GemmProblem(WIDE.m, WIDE.n, WIDE.k, "fp16")
+    asked = {"problems": (CUBE, half), "against": ["cublas", "cublaslt"], "begin_with": first, "say": said.append}
+    _, executor = compared(second, Instant(), **asked)
+    among = {task.points[0].problem: dict(task.finalists) for _, task in executor.tasks if task.stage == "compare"}
+    assert among == {CUBE: {"cublas": (), "cublaslt": ("way 0",)}, half: {"cublas": (), "cublaslt": ()}}
+    assert said == [f"1 of 2 searches are left out for the finalists of {first}"]
+    about, way = read_study(second).provenance, "4096x4096x4096 burst isolated against cublaslt"
+    assert about["finalists_from"] == {way: f"{first}: {way.replace('isolated', 'chained')}"}
+    assert f"not searched but chosen among the finalists of {first}: 1." in compare_page(read_study(second))
+    note_finalists(first, {way: ["nearer"], way.replace("isolated", "chained"): ["farther"]})
+    _, executor = compared(tmp_path / "third", Instant(), **asked)
+    compare = [task for _, task in executor.tasks if task.stage == "compare"]
+    assert [task.finalists["cublaslt"] for task in compare] == [("nearer",), ()]
+
+
+def test_a_run_that_goes_on_prefers_its_own_finalists_to_those_of_an_earlier_comparison(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    compared(second, Instant(), problems=[CUBE])
+    compared(first, Instant(), problems=[CUBE])
+    note_finalists(first, {"4096x4096x4096 burst isolated against cublaslt": ["theirs"]})
+    _, executor = compared(second, Instant(), problems=[CUBE], processes=2, begin_with=first)
+    assert [(task.process, task.finalists["cublaslt"]) for _, task in executor.tasks] == [(1, ("way 0",))]
+    assert "finalists_from" not in read_study(second).provenance
+
+
+def note_finalists(folder, finalists, **more):
+    path = folder / "provenance.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "finalists": finalists, **more}))
+
+
+@pytest.mark.parametrize(
+    ("finalists", "more", "why"),
+    [
+        ({}, {}, "names no finalists of a comparison with cublaslt; leave --finalists out"),
+        ({"x": ["y"]}, {"gpu": {"name": "NVIDIA H100"}}, "are of the GPU NVIDIA H100, here is NVIDIA H200; leave"),
+        ({"x": ["y"]}, {"versions": {"nvidia-cublas": "1.0"}}, r"are of the nvidia-cublas 1\.0, here is .*; leave"),
+    ],
+    ids=["none", "another GPU", "another cuBLAS"],
+)
+def test_finalists_that_cannot_serve_are_refused_in_one_line(tmp_path, finalists, more, why):
+    compared(tmp_path / "first", problems=[CUBE])
+    note_finalists(tmp_path / "first", finalists, **more)
+    with pytest.raises(ResultsError, match=why) as caught:
+        compared(tmp_path / "second", problems=[CUBE], begin_with=tmp_path / "first")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "second").exists()
+    with pytest.raises(ResultsError, match="nowhere"):
+        compared(tmp_path / "second", problems=[CUBE], begin_with=tmp_path / "nowhere")
 
 
 def test_a_limit_leaves_the_rest_for_later_and_a_vanished_row_is_measured_again(tmp_path):

@@ -1,37 +1,12 @@
-"""One row for each point: medians over all pairs, an interval that knows of processes, nothing of failed ones."""
+"""One row for each point: on a board medians over all pairs, over boards a mean in which each counts alike."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from hopper_gemm.model.point import Sample
-from hopper_gemm.tune.measure.statistics import speedup
-from hopper_gemm.tune.study.pooling import interval, pooled
+from hopper_gemm.tune.statistics import speedup
+from hopper_gemm.tune.study.pooling import by_point, looks, pooled
 from tests.tune.tables.making import row
-
-
-def samples(seed: int = 0, processes: int = 3) -> list[Sample]:
-    """Pairs of processes with a luck of their own."""
-    draw = np.random.default_rng(seed)
-    return [
-        Sample(process, 100.0, 100 * (1.02 + luck + draw.normal(0, 0.002)))
-        for process, luck in enumerate(draw.normal(0, 0.01, processes))
-        for _ in range(20 + process)
-    ]
-
-
-def test_the_interval_is_the_one_that_a_measurement_reports():
-    """Readers pool by the statistics of whoever measured: the same pairs give the same three numbers."""
-    found = speedup(samples())
-    assert interval(samples()) == pytest.approx((found.median, found.low, found.high), rel=1e-12)
-
-
-def test_processes_widen_the_interval_beyond_what_their_pairs_scatter():
-    pairs = samples()
-    _, low, high = interval(pairs)
-    _, one_low, one_high = interval([Sample(0, one.ours_us, one.baseline_us) for one in pairs])
-    assert high - low > 2 * (one_high - one_low)
 
 
 def test_processes_of_a_point_become_one_row_with_medians_over_all_pairs():
@@ -41,6 +16,9 @@ def test_processes_of_a_point_become_one_row_with_medians_over_all_pairs():
     assert (one.figures["time_us"], one.figures["baseline_us"]) == (11.0, 21.0)
     assert one.figures["tflops"] == pytest.approx(2 * 64**3 / 11.0 / 1e6)
     assert len(one.samples) == 6
+    found = speedup(one.samples)
+    names = ("speedup", "speedup_low", "speedup_high")
+    assert tuple(one.figures[name] for name in names) == (found.median, found.low, found.high)
 
 
 def test_a_spacer_is_taken_off_the_times_of_both():
@@ -62,6 +40,21 @@ def test_rows_of_other_contexts_and_stages_are_not_pooled():
     assert pooled(rows) == rows
 
 
-def test_a_pooled_row_names_every_board():
-    rows = [row(stage="final", process=p, board=f"GPU-{p % 2}", pairs=((1.0, 2.0),)) for p in range(3)]
-    assert pooled(rows)[0].board == "GPU-0 GPU-1"
+def test_boards_count_alike_however_many_processes_each_had():
+    """A board with three processes weighs no more than one with a single process, in no figure."""
+    slow = [row(process=p, board="GPU-a", pairs=((100.0, 100.0), (100.0, 100.0)), watts=700.0) for p in range(3)]
+    times = {"time_us": 50.0, "baseline_us": 72.0, "watts": 600.0}
+    fast = row(process=3, board="GPU-b", pairs=((50.0, 72.0),) * 3, speedup=1.44, **times)
+    (one,) = pooled([*slow[:2], fast, slow[2]])
+    assert one.figures["speedup"] == pytest.approx(1.2), "the geometric mean of 1 and 1.44"
+    assert (one.figures["time_us"], one.figures["baseline_us"], one.figures["watts"]) == (75.0, 86.0, 650.0)
+    assert (one.figures["pairs"], one.figures["processes"], one.board) == (9, 4, "GPU-a GPU-b")
+    assert len(one.samples) == 9
+    assert (one.figures["speedup_low"], one.figures["speedup_high"]) == pytest.approx((1.0, 1.44))
+
+
+def test_looks_are_the_processes_of_each_board_and_a_row_may_hold_several():
+    rows = [row(process=p, board="GPU-a" if p else "GPU-b") for p in range(3)]
+    failed = row("crash", "died", process=3, board="GPU-c")
+    (found,) = by_point([*rows, row(process=4, board="GPU-b", processes=5), failed])
+    assert looks(found) == (6, 2)

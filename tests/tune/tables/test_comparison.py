@@ -8,7 +8,7 @@ from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.run.questions import compare
 from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.tables.comparison import AGAINST, by_baseline, cells, compare_page, geometric_mean, means
+from hopper_gemm.tune.tables.comparison import AGAINST, cells, compare_page, geometric_mean, means
 from tests.tune.tables.making import row, write_study
 
 
@@ -77,9 +77,3 @@ def test_the_page_shows_speedups_failures_and_where_a_config_was_tuned(tmp_path)
     assert "| 1024x1024x1024 steady isolated |" in page
     assert "no baseline: a \\| b" in page
     assert "`nvjet`" in page
-
-
-def test_a_context_s_cells_are_had_by_baseline(tmp_path):
-    rows = [cell(512, speedup=1.1), cell(512, speedup=1.3, context="chained"), cell(512, "cublaslt", speedup=1.05)]
-    found = by_baseline(read_study(write_study(tmp_path, *rows)), "isolated")
-    assert {name: frame.speedup.tolist() for name, frame in found.items()} == {"cublas": [1.1], "cublaslt": [1.05]}

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.lookup import Table, find, tables
-from hopper_gemm.model.point import Point
+from hopper_gemm.model.point import CONTEXTS, Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import Pick, modelled, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.question import Member, Recording
 from hopper_gemm.tune.run.task import Task
+from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh, versions
+from hopper_gemm.tune.study.reader import read_provenance
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
 from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.study.space import place_of
@@ -35,8 +37,12 @@ CONFIGS = ("tuned", "auto")
 """``tuned``: the best known config of the very problem, else what matmul picks. ``auto``: what matmul picks for a
 problem without an entry."""
 
-LIBRARIES = ("torch", "nvidia-cublas")
+CUBLAS = "nvidia-cublas"
+LIBRARIES = ("torch", CUBLAS)
 """A folder holds figures of one version of each."""
+
+SEARCHED = ("cublaslt", "heuristics")
+"""Baselines whose way is searched, and which name finalists."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Comparison(Recording):
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__(spec.name, out, "measured", say)
-        self._watch, self._limit, self._processes = watch, limit, spec.processes
+        self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
         self._picks = {
             problem: choose(tables, problem, spec.regime, spec.context, spec.config) for problem in spec.problems
         }
@@ -122,8 +128,36 @@ class Comparison(Recording):
         self._given: set[RowKey] = set()
         self._finalists: dict[str, tuple[str, ...]] = {}
         """Recipes by place and baseline, of the first search of each."""
+        self._earlier: dict[str, tuple[tuple[str, ...], str]] = {}
+        """Recipes that an earlier comparison found, and where they come from, likewise."""
         self.missing: dict[str, str] = {}
         """Baselines that cannot be asked here, with the reason."""
+
+    def begin_with(self, folder: Path) -> None:
+        """Choose among the finalists of an earlier comparison, in this context or the other, instead of searching. What
+        it has none of is searched.
+
+        Args:
+            folder: of that comparison.
+
+        Raises:
+            ResultsError: the folder is none, or its finalists are of another GPU or another cuBLAS.
+        """
+        about, named = read_provenance(folder), shown(folder)
+        known = about.get("finalists")
+        if not known:
+            raise ResultsError(f"{named} names no finalists of a comparison with cublaslt; leave --finalists out")
+        then = {"GPU": about["gpu"]["name"], CUBLAS: about.get("versions", {}).get(CUBLAS)}
+        now = {"GPU": self._gpu, CUBLAS: versions()[CUBLAS]}
+        for name in (name for name in now if then[name] != now[name]):
+            told = f"the finalists of {named} are of the {name} {then[name]}, here is {now[name]}"
+            raise ResultsError(f"{told}; leave --finalists out to search anew")
+        asked = [point for points in self._points.values() for point in points if point.against in SEARCHED]
+        for point in asked:
+            ways = (_way_of(replace(point, context=context)) for context in (point.context, *CONTEXTS))
+            if way := next((way for way in ways if way in known), None):
+                self._earlier[_way_of(point)] = tuple(known[way]), f"{named}: {way}"
+        self.say(f"{len(self._earlier)} of {len(asked)} searches are left out for the finalists of {named}")
 
     @property
     def open(self) -> int:
@@ -161,7 +195,7 @@ class Comparison(Recording):
             self._given.update(keys)
             child = f"process {process}" if self._processes > 1 else ""
             points, board = tuple(key.point for key in keys), member.board if child else ""
-            known = {point.against: self._finalists.get(_way_of(point), ()) for point in points}
+            known = {point.against: self._among(_way_of(point)) for point in points}
             return Task(points, self._duel, "compare", process, child, finalists=known, board=board)
         return None
 
@@ -177,9 +211,11 @@ class Comparison(Recording):
             self._learn(complete[-1])
         self._folder.append(complete)
         found = {_way_of(row.point): row.finalists for row in complete if row.finalists and row.stage == "compare"}
-        if found.keys() - self._finalists.keys():
+        if new := found.keys() - self._finalists.keys():
             self._finalists = {**found, **self._finalists}
-            self._folder.note(finalists={way: list(recipes) for way, recipes in self._finalists.items()})
+            taken = {way: self._earlier[way][1] for way in sorted(new) if way in self._earlier}
+            origin = {"finalists_from": {**self._about.get("finalists_from", {}), **taken}} if taken else {}
+            self._folder.note(finalists={way: list(among) for way, among in self._finalists.items()}, **origin)
         for row in complete:
             if row.stage == "compare":
                 total = len(self._keys())
@@ -226,6 +262,10 @@ class Comparison(Recording):
             if found and key not in self._folder.rows:
                 rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
         self._folder.append(rows)
+
+    def _among(self, way: str) -> tuple[str, ...]:
+        """Recipes among which a baseline's way is chosen; none where it is searched."""
+        return self._finalists.get(way) or self._earlier.get(way, ((), ""))[0]
 
     def _keys(self) -> list[RowKey]:
         """Rows in the end, but for baselines that cannot be asked."""

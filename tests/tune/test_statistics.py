@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopper_gemm.model.point import Sample
-from hopper_gemm.tune.measure.statistics import Ratio, noise_floor, speedup
+from hopper_gemm.tune.statistics import Ratio, noise_floor, speedup
 
 
 def drifting_pairs(rng, truth: float, count: int, process: int = 0, bias: float = 0.0) -> list[Sample]:
@@ -74,6 +74,21 @@ def test_the_same_pairs_and_seed_give_the_same_interval():
 def test_no_pairs_are_refused():
     with pytest.raises(ValueError, match="needs at least one pair but got none"):
         speedup([])
+
+
+def test_boards_count_alike_and_what_they_differ_by_widens_the_interval():
+    """One with three times the pairs weighs no more; the interval reaches as far as drawings of the boards do."""
+    rng = np.random.default_rng(5)
+    slow = [pair for process in range(3) for pair in drifting_pairs(rng, 1.0, 20, process)]
+    fast = drifting_pairs(rng, 1.44, 20, 3)
+    found = speedup(slow, fast)
+    assert found.median == pytest.approx(1.2, rel=2e-3)
+    assert (found.low, found.high, found.pairs) == (pytest.approx(1.0, rel=5e-3), pytest.approx(1.44, rel=5e-3), 80)
+    alike = speedup(slow, drifting_pairs(rng, 1.0, 20, 3))
+    assert half_width(alike) < 0.005 < 0.2 < half_width(found)
+    assert speedup([Sample(0, 1.0, 2.0)], [Sample(0, 1.0, 2.0)]) == Ratio(
+        pytest.approx(2.0), *[pytest.approx(2.0)] * 2, 2
+    )
 
 
 def test_the_noise_floor_is_how_far_the_control_strays():

@@ -23,22 +23,39 @@ class Ratio:
     pairs: int
 
 
-def speedup(samples: Sequence[Sample], seed: int = 0) -> Ratio:
-    """The median ratio with its 95 % percentile-bootstrap interval.
+def speedup(*boards: Sequence[Sample], seed: int = 0) -> Ratio:
+    """The median ratio of the samples with its 95 % percentile-bootstrap interval.
 
     Samples of one process share its luck, so with several processes the processes are drawn first and the samples
-    within them second (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013). One sample has no
-    interval: both ends are its ratio.
+    within them second (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013). With several boards the
+    ratio is the geometric mean of theirs, in which they count alike, and they are drawn before the processes. One
+    sample has no interval: both ends are its ratio.
+
+    Args:
+        boards: the samples of each board.
+        seed: of the drawings.
 
     Raises:
-        ValueError: there are no samples.
+        ValueError: a board has no samples.
     """
-    if not samples:
+    if not boards or not all(boards):
         raise ValueError("speedup needs at least one pair but got none")
-    if len(samples) == 1:
-        ratio = samples[0].ratio
+    if len(boards) == len(boards[0]) == 1:
+        ratio = boards[0][0].ratio
         return Ratio(ratio, ratio, ratio, 1)
     rng = np.random.default_rng(seed)
+    medians, drawn = zip(*(_resampled(samples, rng) for samples in boards), strict=True)
+    middle, among = medians[0], drawn[0]
+    if len(boards) > 1:
+        middle = np.exp(np.log(medians).mean())
+        chosen = rng.integers(len(boards), size=(len(boards), RESAMPLES))
+        among = np.exp(np.log(np.take_along_axis(np.array(drawn), chosen, axis=0)).mean(axis=0))
+    low, high = np.quantile(among, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Ratio(float(middle), float(low), float(high), sum(map(len, boards)))
+
+
+def _resampled(samples: Sequence[Sample], rng: np.random.Generator) -> tuple[float, np.ndarray]:
+    """The median of a board's ratios, and medians of drawings of its processes and their samples."""
     groups = [
         np.array([sample.ratio for sample in samples if sample.process == process])
         for process in sorted({sample.process for sample in samples})
@@ -52,8 +69,7 @@ def speedup(samples: Sequence[Sample], seed: int = 0) -> Ratio:
     drawn = table[chosen[..., None], within]
     drawn[np.arange(sizes.max()) >= sizes[chosen][..., None]] = np.nan
     median = np.median if sizes.min() == sizes.max() else np.nanmedian  # the latter takes ten times as long
-    low, high = np.quantile(median(drawn.reshape(RESAMPLES, -1), axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Ratio(float(np.median(np.concatenate(groups))), float(low), float(high), len(samples))
+    return float(np.median(np.concatenate(groups))), median(drawn.reshape(RESAMPLES, -1), axis=1)
 
 
 def noise_floor(control: Ratio) -> float:
