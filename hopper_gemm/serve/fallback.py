@@ -46,7 +46,8 @@ def fallback(policy: str) -> Iterator[None]:
         policy: ``"never"``: what the kernel cannot run is an error. ``"unsupported"``: torch.mm runs it: tensors that
             are not on a Hopper GPU, other element types than bf16 and fp16, subclasses of tensors, sparse ones.
             ``"faster"``: also problems on which torch.mm was more than 2 % faster than the tuned kernel, by the entry
-            of the tuned table. Untuned problems do not fall back.
+            of the tuned table; of :func:`hopper_gemm.linear` calls with a bias and nothing else that follows, which
+            torch.addmm then runs. Untuned problems do not fall back.
 
     Raises:
         ValueError: another policy.
@@ -113,6 +114,12 @@ def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.mm(a, b.mT, out=out)
     else:
         torch.mm(a, b.mT, out_dtype=out.dtype, out=out)
+
+
+def launch_torch_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, readings: None, *added: Any) -> None:
+    """torch.addmm in the form of a loaded kernel that adds a bias alone."""
+    bias, _, _ = added
+    torch.addmm(bias, x, w.mT, out=out)
 
 
 def _has_memory(one: torch.Tensor) -> bool:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import DTYPES, UnsupportedError, check_supported, refuse_others
-from hopper_gemm.serve.fallback import POLICY
-from hopper_gemm.serve.kernels import MODE, default_config, kernel_for
+from hopper_gemm.serve.fallback import POLICY, launch_torch_linear, torch_is_faster
+from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.linear_ops import (
     Call,
     Maybe,
@@ -34,13 +34,16 @@ from hopper_gemm.serve.ops import OPERATORS
 
 GATED = Finish(activation="silu", gated=True)
 
+BIASED = Finish(bias=True)
+"""What torch.addmm does too."""
+
 _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 """Bits of an address that must be 0."""
 
 _KNOWN_MOST = 4096
 """Most launches kept in ``_known``; beyond it all are dropped."""
 
-Known = tuple[LoadedKernel, int, tuple[int, int], torch.dtype]
+Known = tuple[Callable[..., None], int, tuple[int, int], torch.dtype]
 """A launch that passed every check: the kernel, the device, the output's size as a matrix, and its type."""
 
 _known: dict[Any, Known] = {}
@@ -230,6 +233,7 @@ def _first(call: Call, key: Any) -> torch.Tensor:
     x, w, bias, activation, residual, scale, out_dtype, rule = call
     if traced(x, w) or cast(x, w):
         return _by_operator(call)
+    remembered = _known
     refuse_others(x=x, w=w, bias=bias, residual=residual)
     check_linear(call)
     if _falls_back(x, w, rule):
@@ -241,11 +245,14 @@ def _first(call: Call, key: Any) -> torch.Tensor:
     )
     a, added, dtype = folded(x), None if residual is None else folded(residual), out_dtype or x.dtype
     size = a.shape[0], w.shape[0]
-    problem = _problem(a, w, finish, dtype, _invariant(rule))
-    if finish is None or problem is None or not _aligned(bias, added):
-        product = matmul(a, w.t(), out_dtype=dtype if finish is None else torch.float32, batch_invariant=rule)
-        return finished(product, call._replace(residual=added)).to(dtype).view(*x.shape[:-1], size[1])
-    return _launch(_prepared(problem, finish, size, dtype, key), call)
+    problem = _problem(a, w, dtype, _invariant(rule))
+    kernel: Callable[..., None] = launch_torch_linear
+    if problem is None or finish != BIASED or dtype != x.dtype or not _torch_is_faster(problem, a.get_device()):
+        if finish is None or problem is None or not _in_one_launch(problem, a, w, finish) or not _aligned(bias, added):
+            product = matmul(a, w.t(), out_dtype=dtype if finish is None else torch.float32, batch_invariant=rule)
+            return finished(product, call._replace(residual=added)).to(dtype).view(*x.shape[:-1], size[1])
+        kernel = _loaded(problem, finish, a.get_device())
+    return _launch(_recorded(remembered, key, kernel, size, dtype), call)
 
 
 def _by_gated_operator(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None) -> torch.Tensor:
@@ -267,32 +274,42 @@ def _first_gated(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool
     """A gated call that is not known: check everything, launch, and record the launch."""
     if traced(x, w_gate_up) or cast(x, w_gate_up):
         return _by_gated_operator(x, w_gate_up, batch_invariant)
+    remembered = _known
     refuse_others(x=x, w_gate_up=w_gate_up)
     check_swiglu(x, w_gate_up)
     if _falls_back(x, w_gate_up, batch_invariant):
         return _gated_by_torch(x, w_gate_up)
     a, f = folded(x), w_gate_up.shape[0] // 2
-    problem = _problem(a, w_gate_up, GATED, x.dtype, _invariant(batch_invariant))
-    if problem is None:
+    problem = _problem(a, w_gate_up, x.dtype, _invariant(batch_invariant))
+    if problem is None or not _in_one_launch(problem, a, w_gate_up, GATED):
         product = matmul(a, w_gate_up.t(), out_dtype=torch.float32, batch_invariant=batch_invariant)
         return halved(product).to(x.dtype).view(*x.shape[:-1], f)
-    return _launch(_prepared(problem, GATED, (a.shape[0], f), x.dtype, key), Call(x, w_gate_up))
+    kernel = _loaded(problem, GATED, a.get_device())
+    return _launch(_recorded(remembered, key, kernel, (a.shape[0], f), x.dtype), Call(x, w_gate_up))
 
 
-def _problem(
-    a: torch.Tensor, w: torch.Tensor, finish: Finish | None, dtype: torch.dtype, batch_invariant: bool
-) -> GemmProblem | None:
-    """The product, by the axis along which each operand is read; None if the kernel cannot read or write it in place,
-    if no config can finish it, or if there is nothing to multiply."""
+def _problem(a: torch.Tensor, w: torch.Tensor, dtype: torch.dtype, batch_invariant: bool) -> GemmProblem | None:
+    """The product, by the axis along which each operand is read; None if there is nothing to multiply, or if an operand
+    must be copied first."""
     (m, k), n = a.shape, w.shape[0]
     if 0 in (m, n, k) or a.is_neg() or w.is_neg():
         return None
     layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(w.t()) and not has_rows(w) else "k")
     name = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
-    problem = GemmProblem(m, n, k, name, layouts, batch_invariant)
+    return GemmProblem(m, n, k, name, layouts, batch_invariant)
+
+
+def _torch_is_faster(problem: GemmProblem, device: int) -> bool:
+    """Return True if torch.mm was measured to be faster, and may run."""
+    may = POLICY.fallback == "faster" and not problem.batch_invariant
+    return may and torch_is_faster(pick_for(problem, device))
+
+
+def _in_one_launch(problem: GemmProblem, a: torch.Tensor, w: torch.Tensor, finish: Finish) -> bool:
+    """Return True if the kernel can read and write the product in place, and some config can finish it."""
     if problem.out_of_reach or not all(reaches(one) or reaches(one.t()) for one in (a, w)):
-        return None
-    return None if reasons(default_config(problem, a.get_device(), finish), problem, finish) else problem
+        return False
+    return not reasons(default_config(problem, a.get_device(), finish), problem, finish)
 
 
 def _aligned(bias: Maybe, residual: Maybe) -> bool:
@@ -302,14 +319,19 @@ def _aligned(bias: Maybe, residual: Maybe) -> bool:
     return plain and whole and (residual is None or reaches(residual))
 
 
-def _prepared(problem: GemmProblem, finish: Finish, size: tuple[int, int], dtype: torch.dtype, key: Any) -> Known:
-    """The launch of a problem, recorded for later calls."""
-    remembered, device = _known, key[0][3]
+def _loaded(problem: GemmProblem, finish: Finish, device: int) -> Callable[..., None]:
+    """The kernel of a problem."""
     with torch.cuda.device(device), loading_allowed():
-        kernel = kernel_for(problem, device, None, finish)
+        return kernel_for(problem, device, None, finish)
+
+
+def _recorded(
+    remembered: dict[Any, Known], key: Any, kernel: Callable[..., None], size: tuple[int, int], dtype: torch.dtype
+) -> Known:
+    """A launch, recorded for later calls."""
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
-    known = remembered[key] = kernel, device, size, dtype
+    known = remembered[key] = kernel, key[0][3], size, dtype
     return known
 
 

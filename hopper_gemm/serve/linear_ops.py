@@ -202,13 +202,13 @@ def _linear_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     x, w, bias = ctx.saved_tensors
     wanted = (*ctx.needs_input_grad, False, False, False)  # torch counts no arguments that were left out
     bias_type, residual_type = ctx.types
-    dz = folded(gradient).float()
+    dz = folded(gradient)
     if ctx.activation:
         z = linear_op(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
-        dz = _slope(dz, z, ctx.activation)
-    to_bias = dz.sum(0).to(bias_type) if wanted[2] else None
+        dz = _slope(dz.float(), z, ctx.activation)
+    to_bias = dz.sum(0, dtype=torch.float32).to(bias_type) if wanted[2] else None
     to_residual = gradient.to(residual_type) if wanted[4] else None
-    scaled = (dz if ctx.scale is None else dz * ctx.scale).to(x.dtype)
+    scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(x.dtype)
     return *_products(ctx, scaled, x, w), to_bias, None, to_residual, None, None, None
 
 

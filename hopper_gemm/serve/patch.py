@@ -14,6 +14,7 @@ from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
+from hopper_gemm.serve.linear import linear
 from hopper_gemm.serve.matmul import matmul
 
 
@@ -35,15 +36,18 @@ class BatchInvariantLinear(HopperLinear):
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool | None
 ) -> torch.Tensor:
-    """``torch.nn.functional.linear`` by our kernel, or by torch.mm where that was measured to be faster; leading axes
-    folded, the bias added to the rounded product."""
-    rows, policy = x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), POLICY.fallback
-    product = matmul(
-        rows, weight.t(), batch_invariant=batch_invariant, fallback="faster" if policy == "unsupported" else policy
-    )
-    if x.dim() != 2:
-        product = product.view(*x.shape[:-1], weight.shape[0])
-    return product if bias is None else product + bias.to(product.dtype)
+    """``torch.nn.functional.linear`` by our kernel, or by torch where torch.mm was measured to be faster: with a bias
+    :func:`hopper_gemm.linear`, without one :func:`hopper_gemm.matmul`, leading axes folded."""
+    before = POLICY.fallback
+    POLICY.fallback = "faster" if before == "unsupported" else before
+    try:
+        if bias is not None:
+            return linear(x, weight, bias.to(weight.dtype), batch_invariant=batch_invariant)
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        product = matmul(rows, weight.t(), batch_invariant=batch_invariant)
+    finally:
+        POLICY.fallback = before
+    return product if x.dim() == 2 else product.view(*x.shape[:-1], weight.shape[0])
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,14 @@ class Patch:
 
 
 def patch(model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterable[int] = ()) -> Patch:
-    """Let the ``torch.nn.Linear`` layers of a model multiply by :func:`hopper_gemm.matmul` where it pays.
+    """Let the ``torch.nn.Linear`` layers of a model multiply by our kernel where it pays.
+
+    A layer without a bias runs :func:`hopper_gemm.matmul`. A layer with one runs :func:`hopper_gemm.linear`: one
+    launch, whose epilogue adds the bias to the fp32 sum before the one rounding.
 
     A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
     see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call
-    goes to torch.mm where that was measured to be faster for its number of rows, and where the kernel cannot run, as
+    goes to torch where torch.mm was measured to be faster for its number of rows, and where the kernel cannot run, as
     on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. Code that reads a layer's weight and calls
     ``torch.nn.functional.linear`` itself, as ``torch.nn.MultiheadAttention`` does, goes on doing so.
 

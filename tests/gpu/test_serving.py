@@ -16,6 +16,7 @@ from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import WARMUP, write_tuned
 from hopper_gemm.serve import kernels as serving
+from hopper_gemm.serve import linear as layer_room
 from hopper_gemm.serve import matmul as room
 from hopper_gemm.serve import warmup as warming
 from hopper_gemm.serve.kernels import chip_of, default_config, pick_for
@@ -87,6 +88,28 @@ def test_faster_runs_torch_on_a_problem_on_which_it_was_measured_to_win(own_tabl
             captured = hopper_gemm.matmul(a, b, out_dtype=out_dtype)
         graph.replay()
         assert torch.equal(captured, found)
+
+
+def test_faster_runs_torch_for_a_patched_layer_with_a_bias_too(own_table):
+    entry = warming._entry(
+        GemmProblem(24, *LAYER),
+        serving.kernel_for(GemmProblem(24, *LAYER), 0),
+        *([1e-6] * 20, [1.1e-6] * 20, torch.cuda.current_device()),
+    )
+    (own_table / "h").mkdir()
+    write_tuned(own_table / "h" / "t.json", [replace(entry, study="s")])
+    hopper_gemm.use_table(own_table / "h" / "t.json")
+    layer = layers()[0]
+    weight, bias = layer.weight, layer.bias
+    hopper_gemm.patch(layer, tokens=(1,))
+    for rows in (24, 40):
+        x = torch.randn(rows, LAYER[1], device="cuda", dtype=torch.bfloat16)
+        with torch.no_grad():
+            found = [layer(x) for _ in range(2)]
+            assert torch.allclose(found[0], torch.addmm(bias, x, weight.t()), atol=0.02, rtol=0.02)
+            assert torch.equal(*found)
+        launched = [known[0] is layer_room.launch_torch_linear for known in layer_room._known.values()]
+        assert launched.count(True) == 1, "of 24 rows alone"
 
 
 def test_the_chip_is_what_the_driver_says():

@@ -16,8 +16,11 @@ from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry
 from hopper_gemm.serve import patch as room
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.linear_ops import linear_op
 from hopper_gemm.serve.ops import mm
 from hopper_gemm.serve.patch import HopperLinear
+from tests.serve.layers import excess
 
 
 class Block(torch.nn.Module):
@@ -51,11 +54,16 @@ def products(monkeypatch):
     """The products that patched layers ask for; the reference of the operators makes them."""
     made = []
 
-    def matmul(a, b, batch_invariant=None, fallback=None):
-        made.append((*a.shape, b.shape[1], batch_invariant, fallback))
+    def matmul(a, b, batch_invariant=None):
+        made.append((*a.shape, b.shape[1], "matmul", batch_invariant, POLICY.fallback))
         return mm(a, b)
 
+    def linear(x, w, bias, batch_invariant=None):
+        made.append((*x.shape, len(w), "linear", batch_invariant, POLICY.fallback))
+        return linear_op(x, w, bias)
+
     monkeypatch.setattr(room, "matmul", matmul)
+    monkeypatch.setattr(room, "linear", linear)
     return made
 
 
@@ -72,8 +80,9 @@ def test_every_linear_layer_is_replaced_and_the_outputs_and_gradients_stay(produ
     done = hopper_gemm.patch(model)
     assert [layer.replaced for layer in done.layers] == [True] * 9
     found = model(x)
-    assert products[0] == (24, 64, 192, None, "faster")
     assert len(products) == 9
+    assert products[:2] == [(2, 12, 64, 192, "linear", None, "faster"), (24, 64, 64, "matmul", None, "faster")]
+    assert POLICY.fallback == "unsupported"
     assert near(found, expected)
     found.float().square().mean().backward()
     assert all(near(one.grad, other) for one, other in zip(model.parameters(), gradients, strict=True))
@@ -140,6 +149,15 @@ def test_a_model_of_fp32_multiplies_in_the_type_of_autocast(recorded):
         assert model[-1].weight.grad.dtype == torch.float32
 
 
+def test_a_bias_of_fp32_is_cast_within_autocast_as_torch_casts_it():
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    layer.bias = torch.nn.Parameter(layer.bias.detach().float())
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = layer(x := tokens())
+        hopper_gemm.patch(layer)
+        assert near(layer(x), expected)
+
+
 def test_shapes_are_those_of_a_linear_layer():
     layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
     shapes = [(64,), (3, 64), (2, 3, 64), (0, 64), (2, 0, 64)]
@@ -161,6 +179,35 @@ def test_a_patched_model_compiles_whole_for_any_number_of_tokens():
     done.undo()
 
 
+def test_a_compiled_layer_is_one_operator_with_its_bias_or_without_one():
+    def called(layer):
+        targets = []
+
+        def backend(graph, _):
+            targets.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+            return graph.forward
+
+        hopper_gemm.patch(layer)
+        for rows in (4, 12, 33):
+            torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)(tokens(rows))
+        return targets
+
+    biased, plain = (called(torch.nn.Linear(64, 104, bias=bias, dtype=torch.bfloat16)) for bias in (True, False))
+    assert biased == [linear_op]
+    assert plain.count(mm) == 1
+    assert linear_op not in plain
+
+
+def test_a_bias_is_added_before_the_one_rounding(products):
+    layer, x = torch.nn.Linear(64, 104, dtype=torch.bfloat16), tokens()
+    hopper_gemm.patch(layer)
+    with torch.no_grad():
+        exact = x.double() @ layer.weight.double().t() + layer.bias.double()
+        assert excess(layer(x), exact) <= 1
+        twice = (x.double() @ layer.weight.double().t()).bfloat16() + layer.bias
+        assert excess(twice, exact) > 1, "the product rounded first"
+
+
 def test_a_model_in_ddp_has_the_gradients_of_the_plain_one(tmp_path):
     torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
@@ -180,8 +227,11 @@ def test_a_call_falls_back_where_torch_was_faster_unless_nothing_may(products):
     hopper_gemm.patch(model)
     for policy, asked in (("never", "never"), ("unsupported", "faster"), ("faster", "faster")):
         with hopper_gemm.fallback(policy):
+            products.clear()
             model(tokens())
-        assert products[-1][-1] == asked
+            assert POLICY.fallback == policy
+        assert {made[-1] for made in products} == {asked}
+        assert {made[-3] for made in products} == {"matmul", "linear"}
 
 
 # Which layers --------------------------------------------------------------------------------
