@@ -215,6 +215,26 @@ def test_inductor_times_our_product_beside_its_own(monkeypatch):
     assert 0 < timed["hopper_gemm_mm"] < float("inf")
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_activation_behind_a_patched_layer_runs_in_its_launch(dynamic):
+    """Compiled with folding, the bits are those of ``linear`` with the activation."""
+    from torch._inductor import config
+
+    model = layers()
+    hopper_gemm.patch(model)
+    hopper_gemm.inductor.enable()
+    try:
+        with config.patch(force_disable_caches=True), torch.no_grad():
+            compiled = torch.compile(model, fullgraph=True, dynamic=dynamic)
+            for rows in (24, 40):
+                x = torch.randn(2, rows, LAYER[1], device="cuda", dtype=torch.bfloat16)
+                hidden = hopper_gemm.linear(x, model[0].weight, model[0].bias, "gelu")
+                assert torch.equal(compiled(x), hopper_gemm.linear(hidden, model[2].weight))
+                assert not torch.equal(hidden, torch.nn.functional.gelu(model[0](x))), "rounded before the activation"
+    finally:
+        hopper_gemm.inductor.disable()
+
+
 def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded_workspace():
     """The workspace of a capture is given back to the pool when the next one begins; apart, sixty would not fit."""
     n, k = DEEP
