@@ -47,10 +47,25 @@ def check_fit(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dt
         TypeError, ValueError: as :func:`matmul`.
     """
     _check_pair(a, b)
-    if out_dtype not in (None, a.dtype, torch.float32):
-        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+    _check_out_dtype(a, out_dtype)
     if out is not None:
         _check_out(out, a, b, out_dtype)
+
+
+def check_batches(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    """Refuse what :func:`hopper_gemm.bmm` refuses on any device, of any type; tensors may be fake.
+
+    Raises:
+        TypeError, ValueError: as there.
+    """
+    batches = a.dim() == 3 and (b.dim() == 2 or (b.dim() == 3 and a.shape[0] == b.shape[0]))
+    if not batches or a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"a and b must be (batch, m, k) and (batch, k, n) or (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; "
+            "give one of them as .mT, or the smaller batch as .expand()"
+        )
+    _check_alike(a, b)
+    _check_out_dtype(a, out_dtype)
 
 
 def refuse_others(**tensors: Any) -> None:
@@ -113,13 +128,22 @@ def _types(a: torch.Tensor, b: torch.Tensor) -> str:
 def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         fix = "give one of them as .t() or reshape it"
-        if a.dim() > 2:
-            fix = "there is no batch: give a as a.flatten(0, -2), and .unflatten(0, a.shape[:-1]) the product"
+        if a.dim() > 2 or b.dim() > 2:
+            fix = "hopper_gemm.bmm multiplies batches, hopper_gemm.linear(a, b.t()) takes leading axes of a"
         raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}")
+    _check_alike(a, b)
+
+
+def _check_alike(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.dtype != b.dtype:
         raise TypeError(_types(a, b))
     if a.device != b.device:
         raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
+
+
+def _check_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    if out_dtype not in (None, a.dtype, torch.float32):
+        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
 
 
 def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:

@@ -198,7 +198,7 @@ def _by_operator(call: Call) -> torch.Tensor:
     """The layer as an operator of torch's, for autograd and for tracing; or by torch alone where it falls back."""
     if not traced(call.x, call.w):
         refuse_others(x=call.x, w=call.w, bias=call.bias, residual=call.residual)
-    return _by_torch(call) if _falls_back(call.x, call.w, call.batch_invariant) else linear_op(*call)
+    return _by_torch(call) if falls_back(call.x, call.w, call.batch_invariant) else linear_op(*call)
 
 
 def _by_torch(call: Call) -> torch.Tensor:
@@ -207,7 +207,7 @@ def _by_torch(call: Call) -> torch.Tensor:
     return finished(call.x @ call.w.mT, call).to(call.out_dtype or call.x.dtype)
 
 
-def _falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) -> bool:
+def falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) -> bool:
     """Return True if torch runs a call that the kernel cannot. What is traced falls back by its type alone: which
     device it will run on is not known.
 
@@ -236,7 +236,7 @@ def _first(call: Call, key: Any) -> torch.Tensor:
     remembered = _known
     refuse_others(x=x, w=w, bias=bias, residual=residual)
     check_linear(call)
-    if _falls_back(x, w, rule):
+    if falls_back(x, w, rule):
         return _by_torch(call)
     if residual is not None:
         check_rows(residual)
@@ -259,7 +259,7 @@ def _by_gated_operator(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant
     """The gated layer as an operator of torch's, or by torch alone where it falls back."""
     if not traced(x, w_gate_up):
         refuse_others(x=x, w_gate_up=w_gate_up)
-    if _falls_back(x, w_gate_up, batch_invariant):
+    if falls_back(x, w_gate_up, batch_invariant):
         return _gated_by_torch(x, w_gate_up)
     return swiglu_op(x, w_gate_up, batch_invariant)
 
@@ -277,7 +277,7 @@ def _first_gated(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool
     remembered = _known
     refuse_others(x=x, w_gate_up=w_gate_up)
     check_swiglu(x, w_gate_up)
-    if _falls_back(x, w_gate_up, batch_invariant):
+    if falls_back(x, w_gate_up, batch_invariant):
         return _gated_by_torch(x, w_gate_up)
     a, f = folded(x), w_gate_up.shape[0] // 2
     problem = _problem(a, w_gate_up, x.dtype, _invariant(batch_invariant))
