@@ -86,7 +86,7 @@ def torch_mm(
 ) -> torch.Tensor:
     """The product by torch.mm, as :func:`hopper_gemm.matmul` returns it: arguments that fit, of any type and device."""
     dtype = out.dtype if out is not None else out_dtype or a.dtype
-    if out is not None and all(type(one) in PLAIN and _has_memory(one) for one in (a, b, out)):
+    if out is not None and have_memory(a, b, out):
         check_memory(out, a, b)
     asked: dict[str, Any] = {} if out is None else {"out": out}
     if dtype != a.dtype:
@@ -122,5 +122,6 @@ def launch_torch_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, rea
     torch.addmm(bias, x, w.mT, out=out)
 
 
-def _has_memory(one: torch.Tensor) -> bool:
-    return one.layout == torch.strided and one.device.type != "meta"
+def have_memory(*tensors: torch.Tensor) -> bool:
+    """Return True if the elements of tensors have addresses."""
+    return all(type(one) in PLAIN and one.layout == torch.strided and one.device.type != "meta" for one in tensors)

@@ -14,22 +14,26 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import DTYPES, UnsupportedError, check_supported, refuse_others
-from hopper_gemm.serve.fallback import POLICY, launch_torch_linear, torch_is_faster
+from hopper_gemm.serve.fallback import POLICY, have_memory, launch_torch_linear, torch_is_faster
 from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.linear_ops import (
     Call,
     Maybe,
+    check_apart,
     check_linear,
     check_rows,
     check_swiglu,
     finished,
+    fitted,
     folded,
     halved,
     linear_op,
+    linear_out_op,
+    out_call,
     swiglu_op,
 )
 from hopper_gemm.serve.matmul import cast, loading_allowed, matmul, traced
-from hopper_gemm.serve.operands import has_rows, reaches
+from hopper_gemm.serve.operands import as_matrix, has_rows, reaches
 from hopper_gemm.serve.ops import OPERATORS
 
 GATED = Finish(activation="silu", gated=True)
@@ -68,6 +72,8 @@ def linear(
     scale: float | None = None,
     out_dtype: torch.dtype | None = None,
     batch_invariant: bool | None = None,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``activation(scale * (x @ w.t()) + bias) + residual`` in one launch: all of it in fp32, rounded once.
 
@@ -81,11 +87,17 @@ def linear(
         activation: ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"relu"`` or None.
         residual: (..., n), of the output's type, contiguous along n.
         scale: a number; it is no tensor and has no gradient.
-        out_dtype: ``torch.float32`` or the operands' type, which is the default.
+        out_dtype: ``torch.float32`` or the operands' type; by default that of ``out``, or of the operands where that is
+            None.
         batch_invariant: as of :func:`hopper_gemm.matmul`; by default as the thread's context says.
+        out: (..., n), the operands' type or fp32; made, contiguous, if None. It may be ``residual`` itself, to which
+            the layer is then added in place. There is no gradient through it.
 
     Returns:
-        (..., n), contiguous, written on torch's current stream.
+        ``out``, written on torch's current stream.
+
+    An ``out`` whose rows are contiguous and start at multiples of 16 bytes is written in place, from the second call of
+    its kind on; any other from a buffer.
 
     Where n or k is no multiple of 8, or rows do not start at multiples of 16 bytes, the product is
     :func:`hopper_gemm.matmul`'s in fp32, and torch does the rest in launches of its own; the result is the same but for
@@ -96,22 +108,23 @@ def linear(
 
     Raises:
         TypeError: no torch tensors, or types that differ.
-        ValueError: shapes that do not fit, an unknown activation, or a residual that is not contiguous along n.
+        ValueError: shapes that do not fit, an unknown activation, a residual that is not contiguous along n, or an
+            ``out`` that shares memory with itself, an operand, the bias, or a part of the residual.
+        RuntimeError: ``out`` is given where a gradient is recorded.
         UnsupportedError: as of :func:`hopper_gemm.matmul`, where nothing falls back.
 
     Example:
         >>> y = hopper_gemm.linear(x, layer.weight, layer.bias, "gelu")             # doctest: +SKIP
     """
     call = Call(x, w, bias, activation, residual, scale, out_dtype, batch_invariant)
+    if out is not None:
+        return _into(out, call)
     if is_dynamo_compiling():
         return _by_operator(call)
     try:
         if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, w, bias, residual)):
             return _by_operator(call)
-        key = (
-            *map(_seen, (x, w, bias, residual)),
-            *(activation, scale is None, out_dtype, _invariant(batch_invariant), MODE.context, POLICY.fallback),
-        )
+        key = _key(call)
         known = _known.get(key)
     except (AttributeError, TypeError):
         refuse_others(x=x, w=w, bias=bias, residual=residual)
@@ -171,6 +184,15 @@ def _seen(one: Maybe) -> Any:
     return one.shape, one.stride(), one.dtype, one.get_device(), one.is_neg(), type(one)
 
 
+def _key(call: Call) -> Any:
+    """All of a call that the checks read, addresses aside."""
+    x, w, bias, activation, residual, scale, out_dtype, rule = call
+    return (
+        *map(_seen, (x, w, bias, residual)),
+        *(activation, scale is None, out_dtype, _invariant(rule), MODE.context, POLICY.fallback),
+    )
+
+
 def _bits(*tensors: Maybe) -> int:
     """The bits that are set in the address of any of the tensors."""
     bits = 0
@@ -180,11 +202,12 @@ def _bits(*tensors: Maybe) -> int:
     return bits
 
 
-def _launch(known: Known, call: Call) -> torch.Tensor:
-    """Launch what passed every check."""
+def _launch(known: Known, call: Call, out: Maybe = None) -> torch.Tensor:
+    """Launch what passed every check, into a matrix."""
     kernel, device, size, dtype = known
     x, w, bias, _, residual, scale, _, _ = call
-    out = x.new_empty(size, dtype=dtype)
+    if out is None:
+        out = x.new_empty(size, dtype=dtype)
     added = None if residual is None else folded(residual)
     if device == torch.cuda.current_device():
         kernel(folded(x), w, out, None, bias, added, scale)
@@ -192,6 +215,34 @@ def _launch(known: Known, call: Call) -> torch.Tensor:
         with torch.cuda.device(device):
             kernel(folded(x), w, out, None, bias, added, scale)
     return out if x.dim() == 2 else out.view(*x.shape[:-1], size[1])
+
+
+def _into(out: torch.Tensor, call: Call) -> torch.Tensor:
+    """The layer, written to ``out``: by its launch once that is known and can store there, else from a buffer."""
+    x, w, bias, activation, residual, scale, _, rule = call
+    if not traced(x, w):
+        refuse_others(x=x, w=w, bias=bias, residual=residual, out=out)
+    given = [one for one in (x, w, bias, residual, out) if one is not None]
+    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
+        raise RuntimeError("out must be None where a gradient is recorded; use what is returned, or torch.no_grad()")
+    call = fitted(out, call)
+    if traced(x, w) and not falls_back(x, w, rule):
+        linear_out_op(x, w, out, bias, activation, residual, scale, rule)
+        return out
+    if traced(x, w) or not have_memory(*given):
+        return out.copy_(linear(*call))
+    check_apart(out, call)
+    written = as_matrix(out)
+    if cast(x, w) or written is None or out.is_neg():
+        return out.copy_(linear(*call))
+    if bias is None and not activation and residual is None and scale is None:
+        matmul(folded(x), w.t(), out=written, batch_invariant=rule)
+        return out
+    known = _known.get(_key(call))
+    if known is None or not reaches(written) or _bits(x, w, bias, residual) & _MISALIGNED:
+        return out.copy_(linear(*call))
+    _launch(known, call, written)
+    return out
 
 
 def _by_operator(call: Call) -> torch.Tensor:
@@ -202,9 +253,10 @@ def _by_operator(call: Call) -> torch.Tensor:
 
 
 def _by_torch(call: Call) -> torch.Tensor:
-    """The layer by torch, in its own type."""
+    """The layer by torch, in the type of the output."""
     check_linear(call)
-    return finished(call.x @ call.w.mT, call).to(call.out_dtype or call.x.dtype)
+    dtype = call.out_dtype or call.x.dtype
+    return finished(call.x.to(dtype) @ call.w.to(dtype).mT, call).to(dtype)
 
 
 def falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) -> bool:
@@ -343,10 +395,16 @@ def _linear(*given: Any, **named: Any) -> torch.Tensor:
         return linear(*given, **named)
 
 
+def _linear_out(*given: Any, **named: Any) -> None:
+    with torch.no_grad():
+        _into(*out_call(*given, **named))
+
+
 def _swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     with torch.no_grad():
         return swiglu(x, w_gate_up, batch_invariant)
 
 
 OPERATORS.impl("linear", _linear, "CUDA")
+OPERATORS.impl("linear_out", _linear_out, "CUDA")
 OPERATORS.impl("swiglu", _swiglu, "CUDA")

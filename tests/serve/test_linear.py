@@ -11,10 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hopper_gemm
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve import checks
+from hopper_gemm.serve import checks, operands
 from hopper_gemm.serve import linear as room
 from hopper_gemm.serve.fallback import launch_torch_linear
-from hopper_gemm.serve.linear_ops import activated, linear_op, swiglu_op
+from hopper_gemm.serve.linear_ops import Call, activated, finished, linear_op, swiglu_op
+from hopper_gemm.serve.ops import mm
 from tests.serve.layers import excess
 from tests.serve.test_ops import recorded
 
@@ -213,12 +214,12 @@ class Launches:
     """Stands in for a GPU: every check but that of the device is made, and launches are noted."""
 
     def __init__(self, monkeypatch) -> None:
-        self.made = []
+        self.made, self.written, self.problems = [], [], []
         monkeypatch.setattr(room, "_known", {})
         monkeypatch.setattr(checks, "check_device", lambda device: None)
         monkeypatch.setattr(room, "kernel_for", self._kernel)
         monkeypatch.setattr(room, "launch_torch_linear", self._noted("torch", launch_torch_linear))
-        monkeypatch.setattr(room, "matmul", self._noted("matmul", lambda a, b, out_dtype, batch_invariant: a @ b))
+        monkeypatch.setattr(room, "matmul", self._noted("matmul", self._matmul))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
         monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
@@ -230,8 +231,24 @@ class Launches:
 
         return noted
 
+    def _matmul(self, a, b, out=None, out_dtype=None, batch_invariant=None):
+        if out is None:
+            return mm(a, b, out_dtype)
+        self.written.append(out)
+        return out.copy_(mm(a, b, out.dtype))
+
     def _kernel(self, problem, device, config, finish):
-        return self._noted(str(finish), lambda x, w, out, *rest: out.zero_())
+        self.problems.append(problem)
+
+        def launch(x, w, out, readings=None, bias=None, residual=None, scale=None):
+            assert all(operands.reaches(one) or operands.reaches(one.t()) for one in (x, w))
+            assert operands.reaches(out)
+            assert not out.is_neg()
+            self.written.append(out)
+            call = Call(x, w, bias, finish.activation, residual, scale)
+            out.copy_(finished(x.float() @ w.float().t(), call))
+
+        return self._noted(str(finish), launch)
 
 
 @pytest.fixture
