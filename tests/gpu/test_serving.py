@@ -169,6 +169,23 @@ def test_a_patched_model_gives_the_outputs_and_gradients_of_the_plain_one(batch_
         assert torch.equal(captured, found)
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_gradients_of_patched_weights_are_added_up_in_fp32_in_place(batch_invariant):
+    model = layers()
+    hopper_gemm.patch(model, batch_invariant, main_grad=True)
+    for layer in (model[0], model[2]):
+        total = layer.weight.main_grad = torch.randn(layer.weight.shape, device="cuda")
+        exact = total.double()
+        for _ in range(3):
+            x = torch.randn(4, 6, layer.in_features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            incoming = torch.randn(4, 6, layer.out_features, device="cuda", dtype=torch.bfloat16)
+            layer(x).backward(incoming)
+            exact += incoming.double().flatten(0, 1).t() @ x.detach().double().flatten(0, 1)
+        assert layer.weight.grad is None
+        assert layer.weight.main_grad is total
+        assert float((total.double() - exact).norm() / exact.norm()) < 1e-5
+
+
 def test_a_patched_model_compiles_and_multiplies_in_the_type_of_autocast():
     model = layers().float()
     hopper_gemm.patch(model)
