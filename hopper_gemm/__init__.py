@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hopper_gemm.serve import inductor
     from hopper_gemm.serve.ahead.prebuild import prebuild
     from hopper_gemm.serve.ahead.warmup import warmup
+    from hopper_gemm.serve.bmm import bmm
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.linear import linear, swiglu
@@ -29,6 +30,7 @@ __all__ = [
     "GemmConfig",
     "GemmProblem",
     "batch_invariant",
+    "bmm",
     "chained",
     "fallback",
     "inductor",
@@ -43,6 +45,7 @@ __all__ = [
 
 _SERVED = {
     "batch_invariant": "hopper_gemm.serve.kernels",
+    "bmm": "hopper_gemm.serve.bmm",
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
     "inductor": "hopper_gemm.serve.inductor",

@@ -47,10 +47,25 @@ def check_fit(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dt
         TypeError, ValueError: as :func:`matmul`.
     """
     _check_pair(a, b)
-    if out_dtype not in (None, a.dtype, torch.float32):
-        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+    _check_out_dtype(a, out_dtype)
     if out is not None:
-        _check_out(out, a, b, out_dtype)
+        check_out(out, (a.shape[0], b.shape[1]), a, out_dtype)
+
+
+def check_batches(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    """Refuse what :func:`hopper_gemm.bmm` refuses on any device, of any type; tensors may be fake.
+
+    Raises:
+        TypeError, ValueError: as there.
+    """
+    batches = a.dim() == 3 and (b.dim() == 2 or (b.dim() == 3 and a.shape[0] == b.shape[0]))
+    if not batches or a.shape[-1] != b.shape[-2]:
+        raise ValueError(
+            f"a and b must be (batch, m, k) and (batch, k, n) or (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; "
+            "give one of them as .mT, or the smaller batch as .expand()"
+        )
+    _check_alike(a, b)
+    _check_out_dtype(a, out_dtype)
 
 
 def refuse_others(**tensors: Any) -> None:
@@ -113,27 +128,46 @@ def _types(a: torch.Tensor, b: torch.Tensor) -> str:
 def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         fix = "give one of them as .t() or reshape it"
-        if a.dim() > 2:
-            fix = "there is no batch: give a as a.flatten(0, -2), and .unflatten(0, a.shape[:-1]) the product"
+        if a.dim() > 2 or b.dim() > 2:
+            fix = "hopper_gemm.bmm multiplies batches, hopper_gemm.linear(a, b.t()) takes leading axes of a"
         raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}")
+    _check_alike(a, b)
+
+
+def _check_alike(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.dtype != b.dtype:
         raise TypeError(_types(a, b))
     if a.device != b.device:
         raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
 
 
-def _check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
-    m, n = a.shape[0], b.shape[1]
-    allowed = (a.dtype, torch.float32) if out_dtype is None else (out_dtype,)
-    if tuple(out.shape) != (m, n) or out.dtype not in allowed or out.device != a.device:
+def _check_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    if out_dtype not in (None, a.dtype, torch.float32):
+        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
+
+
+def check_out(out: torch.Tensor, shape: tuple[int, ...], operand: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+    """Refuse an output of another shape, type or device than the product's.
+
+    Raises:
+        ValueError: another one.
+    """
+    allowed = (operand.dtype, torch.float32) if out_dtype is None else (out_dtype,)
+    if tuple(out.shape) != shape or out.dtype not in allowed or out.device != operand.device:
+        sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
         raise ValueError(
-            f"out must be ({m}, {n}) {' or '.join(map(str, allowed))} on {a.device} "
+            f"out must be ({sizes}) {' or '.join(map(str, allowed))} on {operand.device} "
             f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
         )
 
 
-def check_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Refuse an output that shares memory with an operand or with itself.
+def check_memory(out: torch.Tensor, *read: torch.Tensor, names: str = "a or b") -> None:
+    """Refuse an output that shares memory with what is read or with itself.
+
+    Args:
+        out: a matrix.
+        read: matrices.
+        names: of what is read.
 
     Raises:
         ValueError: it shares memory.
@@ -143,8 +177,9 @@ def check_memory(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
             f"out must have a place in memory for each element but has strides {out.stride()} for {tuple(out.shape)}; "
             "give it as .contiguous()"
         )
-    if any(one.numel() and out.numel() and share_memory(out, one) for one in (a, b)):
-        raise ValueError("out must not share memory with a or b, which are read while it is written; give another one")
+    if any(one.numel() and out.numel() and share_memory(out, one) for one in read):
+        fix = "which are read while it is written; give another one"
+        raise ValueError(f"out must not share memory with {names}, {fix}")
 
 
 @cache

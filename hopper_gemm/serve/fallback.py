@@ -46,7 +46,8 @@ def fallback(policy: str) -> Iterator[None]:
         policy: ``"never"``: what the kernel cannot run is an error. ``"unsupported"``: torch.mm runs it: tensors that
             are not on a Hopper GPU, other element types than bf16 and fp16, subclasses of tensors, sparse ones.
             ``"faster"``: also problems on which torch.mm was more than 2 % faster than the tuned kernel, by the entry
-            of the tuned table. Untuned problems do not fall back.
+            of the tuned table; of :func:`hopper_gemm.linear` calls with a bias and nothing else that follows, which
+            torch.addmm then runs. Untuned problems do not fall back.
 
     Raises:
         ValueError: another policy.
@@ -85,7 +86,7 @@ def torch_mm(
 ) -> torch.Tensor:
     """The product by torch.mm, as :func:`hopper_gemm.matmul` returns it: arguments that fit, of any type and device."""
     dtype = out.dtype if out is not None else out_dtype or a.dtype
-    if out is not None and all(type(one) in PLAIN and _has_memory(one) for one in (a, b, out)):
+    if out is not None and have_memory(a, b, out):
         check_memory(out, a, b)
     asked: dict[str, Any] = {} if out is None else {"out": out}
     if dtype != a.dtype:
@@ -115,5 +116,12 @@ def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.mm(a, b.mT, out_dtype=out.dtype, out=out)
 
 
-def _has_memory(one: torch.Tensor) -> bool:
-    return one.layout == torch.strided and one.device.type != "meta"
+def launch_torch_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, readings: None, *added: Any) -> None:
+    """torch.addmm in the form of a loaded kernel that adds a bias alone."""
+    bias, _, _ = added
+    torch.addmm(bias, x, w.mT, out=out)
+
+
+def have_memory(*tensors: torch.Tensor) -> bool:
+    """Return True if the elements of tensors have addresses."""
+    return all(type(one) in PLAIN and one.layout == torch.strided and one.device.type != "meta" for one in tensors)

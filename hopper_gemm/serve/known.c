@@ -52,6 +52,13 @@ static int64_t extent_of(const DLTensor *matrix) {
   return (last + 1) * matrix->dtype.bits / 8;
 }
 
+/* Whether two tensors have the same elements in the same places. */
+static int same_memory(const DLTensor *one, const DLTensor *other) {
+  size_t axes = one->ndim * sizeof(int64_t);
+  return address_of(one) == address_of(other) && one->ndim == other->ndim && one->dtype.bits == other->dtype.bits &&
+         memcmp(one->shape, other->shape, axes) == 0 && memcmp(one->strides, other->strides, axes) == 0;
+}
+
 /* Write the key of a setting and what is multiplied; 0 if it has none, such as a tensor of three axes. */
 static int describe(Key *key, const TVMFFIAny *arguments, int32_t count) {
   if (count < 1 + MATRICES || count > 1 + MATRICES + MOST_ADDED || arguments[0].type_index != kTVMFFIInt) return 0;
@@ -98,10 +105,11 @@ static int addresses_do(const TVMFFIAny *arguments, int32_t count) {
   if (bits % ALIGNMENT) return 0;
   const DLTensor *out = tensor_of(arguments + MATRICES);
   uintptr_t begin = address_of(out), end = begin + extent_of(out);
-  for (int32_t at = 1; at < MATRICES; at++) {
-    const DLTensor *operand = tensor_of(arguments + at);
-    uintptr_t first = address_of(operand);
-    if (first < end && begin < first + extent_of(operand)) return 0;
+  for (int32_t at = 1; at < count; at++) {
+    const DLTensor *read = tensor_of(arguments + at);
+    if (at == MATRICES || read == NULL || (at > MATRICES && same_memory(read, out))) continue;
+    uintptr_t first = address_of(read);
+    if (first < end && begin < first + extent_of(read)) return 0;
   }
   return 1;
 }

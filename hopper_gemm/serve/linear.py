@@ -8,33 +8,39 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import DTYPES, PLAIN, UnsupportedError, check_supported, refuse_others
-from hopper_gemm.serve.fallback import POLICY
-from hopper_gemm.serve.kernels import MODE, default_config, kernel_for
+from hopper_gemm.serve.fallback import POLICY, have_memory, launch_torch_linear, torch_is_faster
+from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.known import KNOWN
 from hopper_gemm.serve.linear_ops import (
     Call,
     Maybe,
+    check_apart,
     check_linear,
     check_rows,
     check_swiglu,
     finished,
+    fitted,
     folded,
     halved,
     linear_op,
+    linear_out_op,
+    out_call,
     swiglu_op,
 )
 from hopper_gemm.serve.matmul import cast, loading_allowed, matmul, traced
-from hopper_gemm.serve.operands import has_rows, reaches
+from hopper_gemm.serve.operands import as_matrix, has_rows, reaches
 from hopper_gemm.serve.ops import OPERATORS
 
 GATED = Finish(activation="silu", gated=True)
+
+BIASED = Finish(bias=True)
+"""What torch.addmm does too."""
 
 _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 """Bits of an address that must be 0."""
@@ -42,7 +48,7 @@ _MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
 _KNOWN_MOST = 4096
 """Most launches kept in ``_known``; beyond it all are dropped."""
 
-Known = tuple[LoadedKernel, int, tuple[int, int], torch.dtype]
+Known = tuple[Callable[..., None], int, tuple[int, int], torch.dtype]
 """A launch that passed every check: the kernel, the device, the output's size as a matrix, and its type."""
 
 _known: dict[Any, Known] = {}
@@ -67,6 +73,8 @@ def linear(
     scale: float | None = None,
     out_dtype: torch.dtype | None = None,
     batch_invariant: bool | None = None,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``activation(scale * (x @ w.t()) + bias) + residual`` in one launch: all of it in fp32, rounded once.
 
@@ -80,11 +88,17 @@ def linear(
         activation: ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"relu"`` or None.
         residual: (..., n), of the output's type, contiguous along n.
         scale: a number; it is no tensor and has no gradient.
-        out_dtype: ``torch.float32`` or the operands' type, which is the default.
+        out_dtype: ``torch.float32`` or the operands' type; by default that of ``out``, or of the operands where that is
+            None.
         batch_invariant: as of :func:`hopper_gemm.matmul`; by default as the thread's context says.
+        out: (..., n), the operands' type or fp32; made, contiguous, if None. It may be ``residual`` itself, to which
+            the layer is then added in place. There is no gradient through it.
 
     Returns:
-        (..., n), contiguous, written on torch's current stream.
+        ``out``, written on torch's current stream.
+
+    An ``out`` whose rows are contiguous and start at multiples of 16 bytes is written in place, from the second call of
+    its kind on; any other from a buffer.
 
     Where n or k is no multiple of 8, or rows do not start at multiples of 16 bytes, the product is
     :func:`hopper_gemm.matmul`'s in fp32, and torch does the rest in launches of its own; the result is the same but for
@@ -95,13 +109,17 @@ def linear(
 
     Raises:
         TypeError: no torch tensors, or types that differ.
-        ValueError: shapes that do not fit, an unknown activation, or a residual that is not contiguous along n.
+        ValueError: shapes that do not fit, an unknown activation, a residual that is not contiguous along n, or an
+            ``out`` that shares memory with itself, an operand, the bias, or a part of the residual.
+        RuntimeError: ``out`` is given where a gradient is recorded.
         UnsupportedError: as of :func:`hopper_gemm.matmul`, where nothing falls back.
 
     Example:
         >>> y = hopper_gemm.linear(x, layer.weight, layer.bias, "gelu")             # doctest: +SKIP
     """
     call = Call(x, w, bias, activation, residual, scale, out_dtype, batch_invariant)
+    if out is not None:
+        return _into(out, call)
     if is_dynamo_compiling():
         return _by_operator(call)
     try:
@@ -113,9 +131,9 @@ def linear(
         ):
             return _by_operator(call)
         decided = _decided(call)
-        if KNOWN.launch is not None and (out := _repeated(KNOWN.launch, call, decided)) is not None:
-            return out
-        key = *map(_seen, (x, w, bias, residual)), decided
+        if KNOWN.launch is not None and (repeated := _repeated(KNOWN.launch, call, decided)) is not None:
+            return repeated
+        key = _key(call, decided)
         known = _known.get(key)
     except (AttributeError, TypeError):
         refuse_others(x=x, w=w, bias=bias, residual=residual)
@@ -157,7 +175,7 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | Non
         decided = "swiglu", *_decided(call)
         if KNOWN.launch is not None and (out := _repeated(KNOWN.launch, call, decided)) is not None:
             return out
-        key = _seen(x), _seen(w_gate_up), decided
+        key = _key(call, decided)
         known = _known.get(key)
     except (AttributeError, TypeError):
         refuse_others(x=x, w_gate_up=w_gate_up)
@@ -174,24 +192,8 @@ def _invariant(asked: bool | None) -> bool:
 
 def _decided(call: Call) -> tuple[Any, ...]:
     """What decides on the kernel of a layer, beside its tensors."""
-    rule = _invariant(call.batch_invariant)
-    return call.activation, call.scale is None, call.out_dtype, rule, MODE.context, POLICY.fallback
-
-
-def _repeated(launch: Callable[..., int], call: Call, decided: tuple[Any, ...]) -> Maybe:
-    """The layer by a launch that the library knows; None where it knows none."""
-    x, w, bias, _, residual, scale, out_dtype, _ = call
-    for one in (x, w, bias, residual):
-        if one is not None and (type(one) not in PLAIN or one.is_neg()):
-            return None
-    if w.dim() != 2 or (KNOWN.several and x.get_device() != torch.cuda.current_device()):
-        return None
-    a, added = folded(x), None if residual is None else folded(residual)
-    m, n = a.shape[0], w.shape[0] // 2 if decided[0] == "swiglu" else w.shape[0]
-    out = a.new_empty(m, n) if out_dtype is None else a.new_empty((m, n), dtype=out_dtype)
-    if not launch(KNOWN.setting(*decided), a, w, out, bias, added, scale):
-        return None
-    return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
+    dtype, rule = call.out_dtype or call.x.dtype, _invariant(call.batch_invariant)
+    return call.activation, call.scale is None, dtype, rule, MODE.context, POLICY.fallback
 
 
 def _seen(one: Maybe) -> Any:
@@ -199,6 +201,33 @@ def _seen(one: Maybe) -> Any:
     if one is None:
         return None
     return one.shape, one.stride(), one.dtype, one.get_device(), one.is_neg(), type(one)
+
+
+def _key(call: Call, decided: tuple[Any, ...]) -> Any:
+    """All of a call that the checks read, addresses aside."""
+    return *map(_seen, (call.x, call.w, call.bias, call.residual)), decided
+
+
+def _repeated(launch: Callable[..., int], call: Call, decided: tuple[Any, ...], into: Maybe = None) -> Maybe:
+    """The layer, or the tensor into which it was written, by a launch that the library knows; None where it knows
+    none."""
+    x, w, bias, _, residual, scale, out_dtype, _ = call
+    for one in (x, w, bias, residual, into):
+        if one is not None and (type(one) not in PLAIN or one.is_neg()):
+            return None
+    if w.dim() != 2 or (KNOWN.several and x.get_device() != torch.cuda.current_device()):
+        return None
+    a, added = folded(x), None if residual is None else folded(residual)
+    m, n = a.shape[0], w.shape[0] // 2 if decided[0] == "swiglu" else w.shape[0]
+    if into is not None:
+        out = as_matrix(into) if into.shape[:-1] == x.shape[:-1] else None
+    else:
+        out = a.new_empty(m, n) if out_dtype is None else a.new_empty((m, n), dtype=out_dtype)
+    if out is None or not launch(KNOWN.setting(*decided), a, w, out, bias, added, scale):
+        return None
+    if into is not None:
+        return into
+    return out if x.dim() == 2 else out.view(*x.shape[:-1], n)
 
 
 def _bits(*tensors: Maybe) -> int:
@@ -210,11 +239,13 @@ def _bits(*tensors: Maybe) -> int:
     return bits
 
 
-def _launch(known: Known, call: Call, setting: int | None = None) -> torch.Tensor:
-    """Launch what passed every check; record it under a setting, if one is given."""
+def _launch(known: Known, call: Call, setting: int | None = None, out: Maybe = None) -> torch.Tensor:
+    """Launch what passed every check, into a matrix, and record it under a setting, if one is given."""
     kernel, device, size, dtype = known
     x, w, bias, _, residual, scale, _, _ = call
-    a, out, added = folded(x), x.new_empty(size, dtype=dtype), None if residual is None else folded(residual)
+    if out is None:
+        out = x.new_empty(size, dtype=dtype)
+    a, added = folded(x), None if residual is None else folded(residual)
     if device == torch.cuda.current_device():
         kernel(a, w, out, None, bias, added, scale)
     else:
@@ -225,20 +256,55 @@ def _launch(known: Known, call: Call, setting: int | None = None) -> torch.Tenso
     return out if x.dim() == 2 else out.view(*x.shape[:-1], size[1])
 
 
+def _into(out: torch.Tensor, call: Call) -> torch.Tensor:
+    """The layer, written to ``out``: by its launch once that is known and can store there, else from a buffer."""
+    x, w, bias, activation, residual, scale, out_dtype, rule = call
+    plain = out_dtype is None and type(out) in PLAIN and not (is_dynamo_compiling() or torch.is_grad_enabled())
+    if plain and KNOWN.launch is not None:
+        typed = call._replace(out_dtype=out.dtype)
+        if _repeated(KNOWN.launch, typed, _decided(typed), out) is not None:
+            return out
+    if not traced(x, w):
+        refuse_others(x=x, w=w, bias=bias, residual=residual, out=out)
+    given = [one for one in (x, w, bias, residual, out) if one is not None]
+    if torch.is_grad_enabled() and any(one.requires_grad for one in given):
+        raise RuntimeError("out must be None where a gradient is recorded; use what is returned, or torch.no_grad()")
+    call = fitted(out, call)
+    if traced(x, w) and not falls_back(x, w, rule):
+        linear_out_op(x, w, out, bias, activation, residual, scale, rule)
+        return out
+    if traced(x, w) or not have_memory(*given):
+        return out.copy_(linear(*call))
+    check_apart(out, call)
+    written = as_matrix(out)
+    if cast(x, w) or written is None or out.is_neg():
+        return out.copy_(linear(*call))
+    if bias is None and not activation and residual is None and scale is None:
+        matmul(folded(x), w.t(), out=written, batch_invariant=rule)
+        return out
+    decided = _decided(call)
+    setting, known = KNOWN.setting(*decided), _known.get(_key(call, decided))
+    if known is None or not reaches(written) or _bits(x, w, bias, residual) & _MISALIGNED:
+        return out.copy_(linear(*call))
+    _launch(known, call, setting, written)
+    return out
+
+
 def _by_operator(call: Call) -> torch.Tensor:
     """The layer as an operator of torch's, for autograd and for tracing; or by torch alone where it falls back."""
     if not traced(call.x, call.w):
         refuse_others(x=call.x, w=call.w, bias=call.bias, residual=call.residual)
-    return _by_torch(call) if _falls_back(call.x, call.w, call.batch_invariant) else linear_op(*call)
+    return _by_torch(call) if falls_back(call.x, call.w, call.batch_invariant) else linear_op(*call)
 
 
 def _by_torch(call: Call) -> torch.Tensor:
-    """The layer by torch, in its own type."""
+    """The layer by torch, in the type of the output."""
     check_linear(call)
-    return finished(call.x @ call.w.mT, call).to(call.out_dtype or call.x.dtype)
+    dtype = call.out_dtype or call.x.dtype
+    return finished(call.x.to(dtype) @ call.w.to(dtype).mT, call).to(dtype)
 
 
-def _falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) -> bool:
+def falls_back(x: torch.Tensor, w: torch.Tensor, batch_invariant: bool | None) -> bool:
     """Return True if torch runs a call that the kernel cannot. What is traced falls back by its type alone: which
     device it will run on is not known.
 
@@ -264,10 +330,10 @@ def _first(call: Call, key: Any) -> torch.Tensor:
     x, w, bias, activation, residual, scale, out_dtype, rule = call
     if traced(x, w) or cast(x, w):
         return _by_operator(call)
-    setting = KNOWN.setting(*key[-1])
+    remembered, setting = _known, KNOWN.setting(*key[-1])
     refuse_others(x=x, w=w, bias=bias, residual=residual)
     check_linear(call)
-    if _falls_back(x, w, rule):
+    if falls_back(x, w, rule):
         return _by_torch(call)
     if residual is not None:
         check_rows(residual)
@@ -276,18 +342,21 @@ def _first(call: Call, key: Any) -> torch.Tensor:
     )
     a, added, dtype = folded(x), None if residual is None else folded(residual), out_dtype or x.dtype
     size = a.shape[0], w.shape[0]
-    problem = _problem(a, w, finish, dtype, _invariant(rule))
-    if finish is None or problem is None or not _aligned(bias, added):
-        product = matmul(a, w.t(), out_dtype=dtype if finish is None else torch.float32, batch_invariant=rule)
-        return finished(product, call._replace(residual=added)).to(dtype).view(*x.shape[:-1], size[1])
-    return _launch(_prepared(problem, finish, size, dtype, key), call, setting)
+    problem = _problem(a, w, dtype, _invariant(rule))
+    kernel: Callable[..., None] = launch_torch_linear
+    if problem is None or finish != BIASED or dtype != x.dtype or not _torch_is_faster(problem, a.get_device()):
+        if finish is None or problem is None or not _in_one_launch(problem, a, w, finish) or not _aligned(bias, added):
+            product = matmul(a, w.t(), out_dtype=dtype if finish is None else torch.float32, batch_invariant=rule)
+            return finished(product, call._replace(residual=added)).to(dtype).view(*x.shape[:-1], size[1])
+        kernel = _loaded(problem, finish, a.get_device())
+    return _launch(_recorded(remembered, key, kernel, size, dtype), call, setting)
 
 
 def _by_gated_operator(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None) -> torch.Tensor:
     """The gated layer as an operator of torch's, or by torch alone where it falls back."""
     if not traced(x, w_gate_up):
         refuse_others(x=x, w_gate_up=w_gate_up)
-    if _falls_back(x, w_gate_up, batch_invariant):
+    if falls_back(x, w_gate_up, batch_invariant):
         return _gated_by_torch(x, w_gate_up)
     return swiglu_op(x, w_gate_up, batch_invariant)
 
@@ -302,33 +371,42 @@ def _first_gated(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool
     """A gated call that is not known: check everything, launch, and record the launch."""
     if traced(x, w_gate_up) or cast(x, w_gate_up):
         return _by_gated_operator(x, w_gate_up, batch_invariant)
-    setting = KNOWN.setting(*key[-1])
+    remembered, setting = _known, KNOWN.setting(*key[-1])
     refuse_others(x=x, w_gate_up=w_gate_up)
     check_swiglu(x, w_gate_up)
-    if _falls_back(x, w_gate_up, batch_invariant):
+    if falls_back(x, w_gate_up, batch_invariant):
         return _gated_by_torch(x, w_gate_up)
     a, f = folded(x), w_gate_up.shape[0] // 2
-    problem = _problem(a, w_gate_up, GATED, x.dtype, _invariant(batch_invariant))
-    if problem is None:
+    problem = _problem(a, w_gate_up, x.dtype, _invariant(batch_invariant))
+    if problem is None or not _in_one_launch(problem, a, w_gate_up, GATED):
         product = matmul(a, w_gate_up.t(), out_dtype=torch.float32, batch_invariant=batch_invariant)
         return halved(product).to(x.dtype).view(*x.shape[:-1], f)
-    return _launch(_prepared(problem, GATED, (a.shape[0], f), x.dtype, key), Call(x, w_gate_up), setting)
+    kernel = _loaded(problem, GATED, a.get_device())
+    return _launch(_recorded(remembered, key, kernel, (a.shape[0], f), x.dtype), Call(x, w_gate_up), setting)
 
 
-def _problem(
-    a: torch.Tensor, w: torch.Tensor, finish: Finish | None, dtype: torch.dtype, batch_invariant: bool
-) -> GemmProblem | None:
-    """The product, by the axis along which each operand is read; None if the kernel cannot read or write it in place,
-    if no config can finish it, or if there is nothing to multiply."""
+def _problem(a: torch.Tensor, w: torch.Tensor, dtype: torch.dtype, batch_invariant: bool) -> GemmProblem | None:
+    """The product, by the axis along which each operand is read; None if there is nothing to multiply, or if an operand
+    must be copied first."""
     (m, k), n = a.shape, w.shape[0]
     if 0 in (m, n, k) or a.is_neg() or w.is_neg():
         return None
     layouts = ("k" if has_rows(a) else "m") + ("n" if has_rows(w.t()) and not has_rows(w) else "k")
     name = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
-    problem = GemmProblem(m, n, k, name, layouts, batch_invariant)
+    return GemmProblem(m, n, k, name, layouts, batch_invariant)
+
+
+def _torch_is_faster(problem: GemmProblem, device: int) -> bool:
+    """Return True if torch.mm was measured to be faster, and may run."""
+    may = POLICY.fallback == "faster" and not problem.batch_invariant
+    return may and torch_is_faster(pick_for(problem, device))
+
+
+def _in_one_launch(problem: GemmProblem, a: torch.Tensor, w: torch.Tensor, finish: Finish) -> bool:
+    """Return True if the kernel can read and write the product in place, and some config can finish it."""
     if problem.out_of_reach or not all(reaches(one) or reaches(one.t()) for one in (a, w)):
-        return None
-    return None if reasons(default_config(problem, a.get_device(), finish), problem, finish) else problem
+        return False
+    return not reasons(default_config(problem, a.get_device(), finish), problem, finish)
 
 
 def _aligned(bias: Maybe, residual: Maybe) -> bool:
@@ -338,14 +416,19 @@ def _aligned(bias: Maybe, residual: Maybe) -> bool:
     return plain and whole and (residual is None or reaches(residual))
 
 
-def _prepared(problem: GemmProblem, finish: Finish, size: tuple[int, int], dtype: torch.dtype, key: Any) -> Known:
-    """The launch of a problem, recorded for later calls."""
-    remembered, device = _known, key[0][3]
+def _loaded(problem: GemmProblem, finish: Finish, device: int) -> Callable[..., None]:
+    """The kernel of a problem."""
     with torch.cuda.device(device), loading_allowed():
-        kernel = kernel_for(problem, device, None, finish)
+        return kernel_for(problem, device, None, finish)
+
+
+def _recorded(
+    remembered: dict[Any, Known], key: Any, kernel: Callable[..., None], size: tuple[int, int], dtype: torch.dtype
+) -> Known:
+    """A launch, recorded for later calls."""
     if len(remembered) >= _KNOWN_MOST:
         remembered.clear()
-    known = remembered[key] = kernel, device, size, dtype
+    known = remembered[key] = kernel, key[0][3], size, dtype
     return known
 
 
@@ -357,10 +440,16 @@ def _linear(*given: Any, **named: Any) -> torch.Tensor:
         return linear(*given, **named)
 
 
+def _linear_out(*given: Any, **named: Any) -> None:
+    with torch.no_grad():
+        _into(*out_call(*given, **named))
+
+
 def _swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     with torch.no_grad():
         return swiglu(x, w_gate_up, batch_invariant)
 
 
 OPERATORS.impl("linear", _linear, "CUDA")
+OPERATORS.impl("linear_out", _linear_out, "CUDA")
 OPERATORS.impl("swiglu", _swiglu, "CUDA")

@@ -1,5 +1,5 @@
-"""The operators ``torch.ops.hopper_gemm.linear`` and ``swiglu``: what compilers, autograd and autocast see of
-:func:`hopper_gemm.linear` and :func:`hopper_gemm.swiglu`.
+"""The operators ``torch.ops.hopper_gemm.linear``, ``linear_out`` and ``swiglu``: what compilers, autograd and autocast
+see of :func:`hopper_gemm.linear` and :func:`hopper_gemm.swiglu`. ``linear_out`` has no gradient.
 
 On a CPU they run a reference: products and all that follows in fp32, rounded once. The gradients are products of the
 kernel: of x and of the weight, with what is before the activation computed once more, in fp32, instead of kept. The
@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from hopper_gemm.model.finish import ACTIVATIONS, Finish
-from hopper_gemm.serve.checks import check_type
+from hopper_gemm.serve.checks import check_memory, check_out, check_type
 from hopper_gemm.serve.kernels import MODE
+from hopper_gemm.serve.operands import as_matrix
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, mm
 
 Maybe = torch.Tensor | None
@@ -38,9 +39,14 @@ OPERATORS.define(
     "linear(Tensor x, Tensor w, Tensor? bias=None, str? activation=None, Tensor? residual=None, float? scale=None, "
     "ScalarType? out_dtype=None, bool? batch_invariant=None) -> Tensor"
 )
+OPERATORS.define(
+    "linear_out(Tensor x, Tensor w, Tensor(a!) out, Tensor? bias=None, str? activation=None, Tensor? residual=None, "
+    "float? scale=None, bool? batch_invariant=None) -> ()"
+)
 OPERATORS.define("swiglu(Tensor x, Tensor w_gate_up, bool? batch_invariant=None) -> Tensor")
 
 linear_op = torch.ops.hopper_gemm.linear.default
+linear_out_op = torch.ops.hopper_gemm.linear_out.default
 swiglu_op = torch.ops.hopper_gemm.swiglu.default
 
 
@@ -83,6 +89,36 @@ def check_linear(call: Call) -> None:
             raise ValueError(
                 f"{name} must be {shape} {dtype} on {x.device} but is {tuple(one.shape)} {one.dtype} on {one.device}"
             )
+
+
+def fitted(out: torch.Tensor, call: Call) -> Call:
+    """A call whose output's type is that of ``out``, which fits it; tensors may be fake.
+
+    Raises:
+        TypeError, ValueError: as :func:`check_linear`, and for an ``out`` that does not fit.
+    """
+    check_layer(call.x, call.w)
+    check_out(out, (*call.x.shape[:-1], call.w.shape[0]), call.x, call.out_dtype)
+    call = call._replace(out_dtype=out.dtype)
+    check_linear(call)
+    return call
+
+
+def check_apart(out: torch.Tensor, call: Call) -> None:
+    """Refuse an ``out`` that shares memory with itself or with what is read. It may be the whole residual: the kernel
+    reads each of its elements once, in the thread that holds the sum to which it is added, and what replaces it is
+    stored once, after a barrier behind that read (``kernel/finished.py``, ``kernel/epilogue.py``).
+
+    Raises:
+        ValueError: it shares memory.
+    """
+    written, residual = as_matrix(out), call.residual
+    if written is None:
+        return  # written from a buffer
+    replaced = residual is not None and (residual.data_ptr(), residual.stride()) == (out.data_ptr(), out.stride())
+    tensors = call.x, call.w, call.bias, None if replaced else residual
+    read = [as_matrix(one) for one in tensors if one is not None]
+    check_memory(written, *(one for one in read if one is not None), names="x, w, bias or a part of residual")
 
 
 def check_swiglu(x: torch.Tensor, w_gate_up: torch.Tensor) -> None:
@@ -145,6 +181,32 @@ def _linear_cpu(*given: Any, **named: Any) -> torch.Tensor:
     return finished(call.x.float() @ call.w.float().t(), call).to(call.out_dtype or call.x.dtype)
 
 
+def out_call(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    out: torch.Tensor,
+    bias: Maybe = None,
+    activation: str | None = None,
+    residual: Maybe = None,
+    scale: float | None = None,
+    batch_invariant: bool | None = None,
+) -> tuple[torch.Tensor, Call]:
+    """The output and the call of ``linear_out``."""
+    return out, Call(x, w, bias, activation, residual, scale, None, batch_invariant)
+
+
+def _linear_out_cpu(*given: Any, **named: Any) -> None:
+    out, call = out_call(*given, **named)
+    call = fitted(out, call)
+    check_apart(out, call)
+    out.copy_(_linear_cpu(*call))
+
+
+def _linear_out_fake(*given: Any, **named: Any) -> None:
+    call = fitted(*out_call(*given, **named))
+    check_type(call.x, call.w)
+
+
 def _swiglu_cpu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     check_swiglu(x, w_gate_up)
     check_type(x, w_gate_up)
@@ -164,7 +226,11 @@ def _swiglu_fake(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool
     return x.new_empty((*x.shape[:-1], w_gate_up.shape[0] // 2))
 
 
-for _name, _on_cpu, _fake in (("linear", _linear_cpu, _linear_fake), ("swiglu", _swiglu_cpu, _swiglu_fake)):
+for _name, _on_cpu, _fake in (
+    ("linear", _linear_cpu, _linear_fake),
+    ("linear_out", _linear_out_cpu, _linear_out_fake),
+    ("swiglu", _swiglu_cpu, _swiglu_fake),
+):
     OPERATORS.impl(_name, _on_cpu, "CPU")
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=OPERATORS)
 
@@ -202,13 +268,13 @@ def _linear_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     x, w, bias = ctx.saved_tensors
     wanted = (*ctx.needs_input_grad, False, False, False)  # torch counts no arguments that were left out
     bias_type, residual_type = ctx.types
-    dz = folded(gradient).float()
+    dz = folded(gradient)
     if ctx.activation:
         z = linear_op(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
-        dz = _slope(dz, z, ctx.activation)
-    to_bias = dz.sum(0).to(bias_type) if wanted[2] else None
+        dz = _slope(dz.float(), z, ctx.activation)
+    to_bias = dz.sum(0, dtype=torch.float32).to(bias_type) if wanted[2] else None
     to_residual = gradient.to(residual_type) if wanted[4] else None
-    scaled = (dz if ctx.scale is None else dz * ctx.scale).to(x.dtype)
+    scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(x.dtype)
     return *_products(ctx, scaled, x, w), to_bias, None, to_residual, None, None, None
 
 

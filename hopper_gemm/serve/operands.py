@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from hopper_gemm.model import hopper
@@ -38,6 +40,14 @@ def copied(operand: torch.Tensor) -> torch.Tensor:
     """A copy of an operand (m or n, k), contiguous along k and within TMA's reach."""
     rows, size = operand.shape
     return operand.new_empty(rows, padded_pitch(size))[:, :size].copy_(operand)
+
+
+def as_matrix(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A tensor as a matrix in place, leading axes folded, a vector as one row; None where strides do not allow that."""
+    try:
+        return tensor.view(prod(tensor.shape[:-1]), tensor.shape[-1])
+    except RuntimeError:
+        return None
 
 
 def extent(matrix: torch.Tensor) -> int:

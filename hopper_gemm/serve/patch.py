@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import geometric_mean
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch.autograd.function import once_differentiable
+from torch.compiler import is_compiling
 
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
+from hopper_gemm.serve.linear import linear
+from hopper_gemm.serve.linear_ops import folded
 from hopper_gemm.serve.matmul import matmul
+from hopper_gemm.serve.ops import mm
 
 
 class HopperLinear(torch.nn.Linear):
@@ -32,18 +37,77 @@ class BatchInvariantLinear(HopperLinear):
     batch_invariant: ClassVar[bool | None] = True
 
 
+class AccumulatingLinear(HopperLinear):
+    """Likewise; the weight's gradient is added to ``weight.main_grad``."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        weight, rule = self.weight, self.batch_invariant
+        if not (torch.is_grad_enabled() and weight.requires_grad and weight.dtype in DTYPES):
+            return super().forward(input)
+        total = getattr(weight, "main_grad", None)
+        if is_compiling():
+            raise RuntimeError("main_grad must be used in eager code; leave these layers out of torch.compile")
+        if total is None or (total.shape, total.dtype) != (weight.shape, torch.float32):
+            told = None if total is None else f"{tuple(total.shape)} {total.dtype}"
+            raise ValueError(
+                f"weight.main_grad must be {tuple(weight.shape)} torch.float32 but is {told}; "
+                "set it before a forward pass, or patch without main_grad"
+            )
+        return _Accumulated.apply(input, weight, self.bias, total, MODE.batch_invariant if rule is None else rule)
+
+
+class BatchInvariantAccumulatingLinear(AccumulatingLinear):
+    """Both."""
+
+    batch_invariant: ClassVar[bool | None] = True
+
+
+class _Accumulated(torch.autograd.Function):
+    """A layer whose weight's gradient is added to a matrix of fp32, by the launch that multiplies it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, total: torch.Tensor, rule: bool
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.total, ctx.batch_invariant, ctx.bias_type = total, rule, None if bias is None else bias.dtype
+        return _linear(x, weight, bias, rule)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        total, rule, rows = ctx.total, ctx.batch_invariant, folded(gradient)
+        of_x = mm(rows, weight, None, rule).view(x.shape) if ctx.needs_input_grad[0] else None
+        linear(rows.t(), folded(x).to(rows.dtype).t(), residual=total, batch_invariant=rule, out=total)
+        of_bias = rows.sum(0, dtype=torch.float32).to(ctx.bias_type) if ctx.needs_input_grad[2] else None
+        return of_x, None, of_bias, None, None
+
+
+_CLASSES: dict[tuple[bool, bool], type[HopperLinear]] = {
+    (False, False): HopperLinear,
+    (True, False): BatchInvariantLinear,
+    (False, True): AccumulatingLinear,
+    (True, True): BatchInvariantAccumulatingLinear,
+}
+"""By batch invariance and main_grad."""
+
+
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool | None
 ) -> torch.Tensor:
-    """``torch.nn.functional.linear`` by our kernel, or by torch.mm where that was measured to be faster; leading axes
-    folded, the bias added to the rounded product."""
-    rows, policy = x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), POLICY.fallback
-    product = matmul(
-        rows, weight.t(), batch_invariant=batch_invariant, fallback="faster" if policy == "unsupported" else policy
-    )
-    if x.dim() != 2:
-        product = product.view(*x.shape[:-1], weight.shape[0])
-    return product if bias is None else product + bias.to(product.dtype)
+    """``torch.nn.functional.linear`` by our kernel, or by torch where torch.mm was measured to be faster: with a bias
+    :func:`hopper_gemm.linear`, without one :func:`hopper_gemm.matmul`, leading axes folded."""
+    before = POLICY.fallback
+    POLICY.fallback = "faster" if before == "unsupported" else before
+    try:
+        if bias is not None:
+            return linear(x, weight, bias.to(weight.dtype), batch_invariant=batch_invariant)
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        product = matmul(rows, weight.t(), batch_invariant=batch_invariant)
+    finally:
+        POLICY.fallback = before
+    return product if x.dim() == 2 else product.view(*x.shape[:-1], weight.shape[0])
 
 
 @dataclass(frozen=True)
@@ -92,12 +156,17 @@ class Patch:
         return "\n".join(lines)
 
 
-def patch(model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterable[int] = ()) -> Patch:
-    """Let the ``torch.nn.Linear`` layers of a model multiply by :func:`hopper_gemm.matmul` where it pays.
+def patch(
+    model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterable[int] = (), main_grad: bool = False
+) -> Patch:
+    """Let the ``torch.nn.Linear`` layers of a model multiply by our kernel where it pays.
+
+    A layer without a bias runs :func:`hopper_gemm.matmul`. A layer with one runs :func:`hopper_gemm.linear`: one
+    launch, whose epilogue adds the bias to the fp32 sum before the one rounding.
 
     A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
     see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call
-    goes to torch.mm where that was measured to be faster for its number of rows, and where the kernel cannot run, as
+    goes to torch where torch.mm was measured to be faster for its number of rows, and where the kernel cannot run, as
     on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. Code that reads a layer's weight and calls
     ``torch.nn.functional.linear`` itself, as ``torch.nn.MultiheadAttention`` does, goes on doing so.
 
@@ -110,6 +179,10 @@ def patch(model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterabl
         batch_invariant: True: all layers, and no row of a layer's output depends on the other rows; the model is left
             as it is if that cannot be. Norms and attention are the model's own.
         tokens: rows of the activations that count; by default all that have an entry.
+        main_grad: True: the gradient of a weight of bf16 or fp16 is added, unrounded, to ``weight.main_grad``, an fp32
+            tensor of the weight's shape that the caller sets, and zeroes; ``weight.grad`` stays as it is, and hooks of
+            the weight's gradient are not called. Where the layer suits the kernel, the product and the sum are one
+            launch, in place. For eager code; torch.compile leaves such layers to it.
 
     Returns:
         What was replaced and why; print it, or undo it.
@@ -130,7 +203,7 @@ def patch(model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterabl
         raise ValueError(f"batch_invariant needs every linear layer, and nothing was replaced: {told}")
     modules = tuple(module for (_, module), layer in zip(found, layers, strict=True) if layer.replaced)
     for module in modules:
-        module.__class__ = BatchInvariantLinear if batch_invariant else HopperLinear
+        module.__class__ = _CLASSES[batch_invariant, main_grad]
     return Patch(tuple(layers), modules)
 
 

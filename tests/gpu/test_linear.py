@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -140,3 +142,53 @@ def test_a_compiled_layer_gives_the_bits_of_the_eager_one_for_every_m():
 
 def test_gated_kernels_are_among_the_cases():
     assert len({case.kind for case in cases() if case.finish == GATED}) >= 5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_an_output_is_written_where_it_lies_and_nothing_around_it(dtype):
+    x, w, bias = tensors((3, 100, 256), (520, 256), (520,))
+    for call in range(3):
+        around = torch.full((3, 100, 536), 7.0, device="cuda", dtype=dtype)
+        out = around[..., 8:528]
+        assert hopper_gemm.linear(x, w, bias, "gelu", out=out) is out
+        assert torch.equal(out, hopper_gemm.linear(x, w, bias, "gelu", out_dtype=dtype)), call
+        assert bool((around[..., :8] == 7).all() and (around[..., 528:] == 7).all())
+    turned = torch.empty(100, 3, 520, device="cuda", dtype=dtype).transpose(0, 1)
+    assert torch.equal(hopper_gemm.linear(x, w, bias, out=turned), hopper_gemm.linear(x, w, bias, out_dtype=dtype))
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("sizes", [(300, 528, 1000), (1, 1040, 264), (2056, 4104, 776), (64, 512, 16384)])
+def test_a_residual_that_is_the_output_is_replaced_by_the_sum(sizes, dtype, chained):
+    """As many times as it is added to, launch behind launch: nothing reads what another launch or CTA left behind."""
+    m, n, k = sizes
+    x, w = tensors((m, k), (n, k))
+    with hopper_gemm.chained() if chained else nullcontext():
+        total = torch.randn(m, n, device="cuda", dtype=dtype)
+        apart = total.clone()
+        for _ in range(20):
+            apart = hopper_gemm.linear(x, w, residual=apart, out_dtype=dtype)
+            hopper_gemm.linear(x, w, residual=total, out=total)
+        assert torch.equal(total, apart)
+
+
+@each("case", [case for case in cases() if case.finish.residual])
+def test_every_kind_of_kernel_adds_in_place(case):
+    layer = layer_of(case, "cuda")
+    kernel, out = load(case.config, case.problem, finish=case.finish), layer.residual.clone()
+    kernel(layer.x, layer.w, out, None, layer.bias, out, layer.scale)
+    assert torch.equal(out, product(case, layer))
+
+
+def test_a_captured_layer_adds_in_place_at_each_replay():
+    x, w = tensors((64, 256), (520, 256))
+    total = torch.zeros(64, 520, device="cuda")
+    hopper_gemm.linear(x, w, residual=total, out=total)  # loads
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        hopper_gemm.linear(x, w, residual=total, out=total)
+    for _ in range(3):
+        graph.replay()
+    exact = 4 * (x.double() @ w.double().t())
+    assert float((total.double() - exact).norm() / exact.norm()) < 1e-5

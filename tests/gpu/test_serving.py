@@ -16,6 +16,7 @@ from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import WARMUP, write_tuned
 from hopper_gemm.serve import kernels as serving
+from hopper_gemm.serve import linear as layer_room
 from hopper_gemm.serve import matmul as room
 from hopper_gemm.serve.ahead import warmup as warming
 from hopper_gemm.serve.kernels import chip_of, default_config, pick_for
@@ -89,6 +90,28 @@ def test_faster_runs_torch_on_a_problem_on_which_it_was_measured_to_win(own_tabl
         assert torch.equal(captured, found)
 
 
+def test_faster_runs_torch_for_a_patched_layer_with_a_bias_too(own_table):
+    entry = warming._entry(
+        GemmProblem(24, *LAYER),
+        serving.kernel_for(GemmProblem(24, *LAYER), 0),
+        *([1e-6] * 20, [1.1e-6] * 20, torch.cuda.current_device()),
+    )
+    (own_table / "h").mkdir()
+    write_tuned(own_table / "h" / "t.json", [replace(entry, study="s")])
+    hopper_gemm.use_table(own_table / "h" / "t.json")
+    layer = layers()[0]
+    weight, bias = layer.weight, layer.bias
+    hopper_gemm.patch(layer, tokens=(1,))
+    for rows in (24, 40):
+        x = torch.randn(rows, LAYER[1], device="cuda", dtype=torch.bfloat16)
+        with torch.no_grad():
+            found = [layer(x) for _ in range(2)]
+            assert torch.allclose(found[0], torch.addmm(bias, x, weight.t()), atol=0.02, rtol=0.02)
+            assert torch.equal(*found)
+        launched = [known[0] is layer_room.launch_torch_linear for known in layer_room._known.values()]
+        assert launched.count(True) == 1, "of 24 rows alone"
+
+
 def test_the_chip_is_what_the_driver_says():
     about, chip = describe_current(), chip_of(torch.cuda.current_device())
     assert (chip.sms, chip.l2_bytes) == (about.sms, about.l2_bytes)
@@ -146,6 +169,23 @@ def test_a_patched_model_gives_the_outputs_and_gradients_of_the_plain_one(batch_
         assert torch.equal(captured, found)
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_gradients_of_patched_weights_are_added_up_in_fp32_in_place(batch_invariant):
+    model = layers()
+    hopper_gemm.patch(model, batch_invariant, main_grad=True)
+    for layer in (model[0], model[2]):
+        total = layer.weight.main_grad = torch.randn(layer.weight.shape, device="cuda")
+        exact = total.double()
+        for _ in range(3):
+            x = torch.randn(4, 6, layer.in_features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            incoming = torch.randn(4, 6, layer.out_features, device="cuda", dtype=torch.bfloat16)
+            layer(x).backward(incoming)
+            exact += incoming.double().flatten(0, 1).t() @ x.detach().double().flatten(0, 1)
+        assert layer.weight.grad is None
+        assert layer.weight.main_grad is total
+        assert float((total.double() - exact).norm() / exact.norm()) < 1e-5
+
+
 def test_a_patched_model_compiles_and_multiplies_in_the_type_of_autocast():
     model = layers().float()
     hopper_gemm.patch(model)
@@ -190,6 +230,26 @@ def test_inductor_times_our_product_beside_its_own(monkeypatch):
     finally:
         hopper_gemm.inductor.disable()
     assert 0 < timed["hopper_gemm_mm"] < float("inf")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_activation_behind_a_patched_layer_runs_in_its_launch(dynamic):
+    """Compiled with folding, the bits are those of ``linear`` with the activation."""
+    from torch._inductor import config
+
+    model = layers()
+    hopper_gemm.patch(model)
+    hopper_gemm.inductor.enable()
+    try:
+        with config.patch(force_disable_caches=True), torch.no_grad():
+            compiled = torch.compile(model, fullgraph=True, dynamic=dynamic)
+            for rows in (24, 40):
+                x = torch.randn(2, rows, LAYER[1], device="cuda", dtype=torch.bfloat16)
+                hidden = hopper_gemm.linear(x, model[0].weight, model[0].bias, "gelu")
+                assert torch.equal(compiled(x), hopper_gemm.linear(hidden, model[2].weight))
+                assert not torch.equal(hidden, torch.nn.functional.gelu(model[0](x))), "rounded before the activation"
+    finally:
+        hopper_gemm.inductor.disable()
 
 
 def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded_workspace():

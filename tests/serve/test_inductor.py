@@ -8,20 +8,26 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._inductor import config
-from torch._inductor.lowering import user_lowerings
+from torch._inductor import config, lowering
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
 import hopper_gemm
 from hopper_gemm.serve import inductor
+from hopper_gemm.serve.inductor import products
+from hopper_gemm.serve.inductor.folding import Folding
+from hopper_gemm.serve.linear_ops import linear_op
+from tests.serve.layers import excess
 
 pytestmark = pytest.mark.timeout(400)
+
+user_lowerings = getattr(lowering, "user_lowerings", {})
+"""Lowerings of operators that are not Inductor's own; from torch 2.12 on."""
 
 
 @pytest.fixture
 def enabled(monkeypatch):
     """Inductor with our kernel, nothing kept from other compilations."""
-    monkeypatch.setattr(inductor, "offered", lambda tensors: True)
+    monkeypatch.setattr(products, "offered", lambda tensors: True)
     with config.patch(force_disable_caches=True):
         hopper_gemm.inductor.enable()
         torch._dynamo.reset()
@@ -75,31 +81,54 @@ def test_a_compiled_product_serves_any_number_of_rows(enabled, seconds):
     assert len(seconds.asked) == 1
 
 
-@pytest.mark.skipif(not hasattr(torch._inductor, "kernel"), reason="no such Inductor")
+@pytest.mark.skipif(not hasattr(lowering, "user_lowerings"), reason="this Inductor takes no addmm")
 @pytest.mark.parametrize(("ours", "taken"), [(0.9, True), (0.99, False)])
-def test_a_linear_layer_with_a_bias_is_ours_where_it_wins_by_two_percent(enabled, seconds, ours, taken):
-    assert inductor.ADDMM in user_lowerings
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_linear_layer_with_a_bias_is_ours_where_it_wins_by_two_percent(enabled, seconds, ours, taken, dynamic):
+    """And then adds the bias before the one rounding."""
+    assert products.ADDMM in user_lowerings
     seconds.given["hopper_gemm_addmm"] = ours
     layer, (a, _) = torch.nn.Linear(16, 40, dtype=torch.bfloat16), operands()
+    if dynamic:
+        torch._dynamo.mark_dynamic(a, 0)
     with torch.no_grad():
         out, written = code(layer, a)
-        assert ("torch.ops.hopper_gemm.mm.default" in written) is taken
-        assert torch.allclose(out.float(), layer(a).float(), atol=0.1, rtol=0.02)
+        assert ("torch.ops.hopper_gemm.linear.default" in written) is taken
+        exact = a.double() @ layer.weight.double().t() + layer.bias.double()
+        assert torch.allclose(out.double(), exact, atol=0.1, rtol=0.02)
+        assert not taken or excess(out, exact) <= 1
 
 
-def test_addmm_by_the_operator_is_torchs():
+def test_addmm_by_our_operators_is_torchs():
     a, weight = operands()
     bias = torch.randn(40, dtype=torch.bfloat16)
-    for alpha, beta in ((1, 1), (2, 0.5)):
-        found = inductor.hopper_gemm_addmm(bias, a, weight.t(), alpha=alpha, beta=beta)
-        assert found.dtype == torch.bfloat16
-        right = torch.addmm(bias.float(), a.float(), weight.t().float(), alpha=alpha, beta=beta)
-        assert torch.allclose(found.float(), right, atol=0.1, rtol=0.02)
+    for alpha, beta in ((1, 1), (2, 0.5), (1, 0.5), (2, 1)):
+        for added in (bias, bias.expand(24, 40), torch.randn(24, 40).bfloat16(), bias[:1], bias[:24, None]):
+            found = products.hopper_gemm_addmm(added, a, weight.t(), alpha=alpha, beta=beta)
+            assert found.dtype == torch.bfloat16
+            right = torch.addmm(added.float(), a.float(), weight.t().float(), alpha=alpha, beta=beta)
+            assert torch.allclose(found.float(), right, atol=0.1, rtol=0.02)
+
+
+def test_a_bias_without_factors_is_added_in_the_epilogue_of_addmm(monkeypatch):
+    given = []
+    monkeypatch.setattr(products, "linear_op", lambda *call: given.append(call[2]) or linear_op(*call))
+    a, weight = operands()
+    bias = torch.randn(40, dtype=torch.bfloat16)
+    for added in (bias, bias.expand(24, 40)):
+        products.hopper_gemm_addmm(added, a, weight.t())
+        assert torch.equal(given.pop(), bias)
+    for added, factors in (
+        *((bias, {"alpha": 2}), (bias, {"beta": 0.5})),
+        *((torch.randn(24, 40).bfloat16(), {}), (bias[:1], {}), (bias.float(), {})),
+    ):
+        products.hopper_gemm_addmm(added, a, weight.t(), **factors)
+        assert given == []
 
 
 def test_what_the_kernel_cannot_run_is_not_offered():
     a, weight = operands()
-    assert not inductor.offered({"mat1": a, "mat2": weight.t()}), "on a CPU"
+    assert not products.offered({"mat1": a, "mat2": weight.t()}), "on a CPU"
 
 
 def test_enabling_twice_offers_it_once_and_disabling_takes_it_back():
@@ -107,10 +136,13 @@ def test_enabling_twice_offers_it_once_and_disabling_takes_it_back():
     for _ in range(2):
         inductor.enable()
         inductor.enable()
-        assert config.external_matmul == [*external, inductor.hopper_gemm_mm]
+        assert config.external_matmul == [*external, products.hopper_gemm_mm]
+        assert isinstance(config.post_grad_custom_pre_pass, Folding)
+        assert config.post_grad_custom_post_pass is None
         inductor.disable()
         inductor.disable()
         assert (dict(user_lowerings), config.external_matmul) == (lowerings, external)
+        assert config.post_grad_custom_pre_pass is None
 
 
 def test_without_such_an_interface_enabling_is_refused_in_one_line(monkeypatch):

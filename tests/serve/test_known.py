@@ -164,6 +164,23 @@ def test_an_output_that_may_share_memory_with_an_operand_is_left_to_python(funct
     assert len(noted.calls) == 1
 
 
+def test_an_output_may_be_what_is_added_but_not_a_part_of_it(functions):
+    memory = random(1, 4096)[0]
+    a, w, out = random(16, 32), random(32, 32), memory.as_strided((16, 32), (32, 1))
+    noted, setting = recorded(functions, a, w, out, None, out)
+    assert functions["launch"](setting, a, w, out, None, out) == 1
+    assert functions["launch"](setting, a, w, out, None, random(16, 32)) == 1
+    for start in (8, 504):
+        assert functions["launch"](setting, a, w, out, None, memory.as_strided((16, 32), (32, 1), start)) == 0
+    wide = memory.as_strided((16, 32), (64, 1))
+    _, other = recorded(functions, a, w, out, None, wide)
+    assert functions["launch"](other, a, w, out, None, wide) == 0
+    _, other = recorded(functions, a, w, out, memory.as_strided((32,), (1,)))
+    assert functions["launch"](other, a, w, out, memory.as_strided((32,), (1,), 24)) == 0
+    assert functions["launch"](other, a, w, out, memory.as_strided((32,), (1,), 512)) == 1
+    assert len(noted.calls) == 2
+
+
 def test_of_many_records_each_launches_its_own_function_and_the_oldest_may_be_gone(functions):
     every = [
         (recorded(functions, *matrices(m, n), setting=5 * m + s), (5 * m + s, m, n))
@@ -294,6 +311,28 @@ def test_a_known_layer_is_not_looked_up_by_python(layers, monkeypatch, activatio
     both()
     assert len(layers[0]) == 2
     assert len(layers[1]) == 4
+
+
+@pytest.mark.parametrize("added", ["nothing", "a residual", "itself"])
+@pytest.mark.parametrize("shape", [(24, 40), (3, 8, 40)], ids=["matrix", "leading axes"])
+def test_a_known_layer_is_written_where_the_caller_says(layers, monkeypatch, added, shape):
+    def written():
+        x, w, bias, residual = layer(m=shape[:-1])
+        out = torch.randn(shape).to(torch.bfloat16)
+        residual = {"nothing": None, "a residual": residual, "itself": out}[added]
+        expected = linear_op(x, w, bias, "silu", residual)
+        with torch.no_grad():
+            assert hopper_gemm.linear(x, w, bias, "silu", residual, out=out) is out
+        assert torch.equal(out, expected)
+
+    written()
+    written()
+    monkeypatch.setattr(linear, "_known", None)
+    written()
+    x, w, bias, _ = layer(m=shape[:-1])
+    with torch.no_grad(), pytest.raises(ValueError, match="out must be"):
+        hopper_gemm.linear(x, w, bias, "silu", out=torch.empty(2, 12, 40, dtype=torch.bfloat16))
+    assert len(layers[0]) == 1
 
 
 def test_settings_of_layers_are_told_apart(layers):

@@ -42,7 +42,8 @@ def matrix(rows, columns, dtype=torch.bfloat16):
         (matrix(8, 8), matrix(8, 8).t(), RuntimeError, "must be on a Hopper GPU but are on cpu"),
         (None, matrix(8, 8), TypeError, "a must be a plain torch tensor but is None; give one"),
         (matrix(8, 8), None, TypeError, "b must be a plain torch tensor but is None; give one"),
-        (matrix(8, 8)[None], matrix(8, 8), ValueError, "got (1, 8, 8) and (8, 8); there is no batch: give a as a.flat"),
+        (matrix(8, 8)[None], matrix(8, 8), ValueError, "got (1, 8, 8) and (8, 8); hopper_gemm.bmm multiplies batches"),
+        (matrix(8, 8), matrix(8, 8)[None], ValueError, "hopper_gemm.linear(a, b.t()) takes leading axes of a"),
     ],
 )
 def test_what_cannot_be_multiplied_is_refused_with_the_fix(a, b, error, message):

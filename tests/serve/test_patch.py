@@ -16,8 +16,12 @@ from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry
 from hopper_gemm.serve import patch as room
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.linear_ops import linear_op
 from hopper_gemm.serve.ops import mm
 from hopper_gemm.serve.patch import HopperLinear
+from tests.serve.layers import excess
+from tests.serve.test_linear import Launches
 
 
 class Block(torch.nn.Module):
@@ -51,12 +55,23 @@ def products(monkeypatch):
     """The products that patched layers ask for; the reference of the operators makes them."""
     made = []
 
-    def matmul(a, b, batch_invariant=None, fallback=None):
-        made.append((*a.shape, b.shape[1], batch_invariant, fallback))
+    def matmul(a, b, batch_invariant=None):
+        made.append((*a.shape, b.shape[1], "matmul", batch_invariant, POLICY.fallback))
         return mm(a, b)
 
+    def linear(x, w, bias=None, residual=None, batch_invariant=None, out=None):
+        made.append((*x.shape, len(w), "linear", batch_invariant, POLICY.fallback))
+        found = linear_op(x, w, bias, None, residual, None, None if out is None else out.dtype)
+        return found if out is None else out.copy_(found)
+
     monkeypatch.setattr(room, "matmul", matmul)
+    monkeypatch.setattr(room, "linear", linear)
     return made
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    return Launches(monkeypatch)
 
 
 def near(one, other):
@@ -72,8 +87,9 @@ def test_every_linear_layer_is_replaced_and_the_outputs_and_gradients_stay(produ
     done = hopper_gemm.patch(model)
     assert [layer.replaced for layer in done.layers] == [True] * 9
     found = model(x)
-    assert products[0] == (24, 64, 192, None, "faster")
     assert len(products) == 9
+    assert products[:2] == [(2, 12, 64, 192, "linear", None, "faster"), (24, 64, 64, "matmul", None, "faster")]
+    assert POLICY.fallback == "unsupported"
     assert near(found, expected)
     found.float().square().mean().backward()
     assert all(near(one.grad, other) for one, other in zip(model.parameters(), gradients, strict=True))
@@ -140,6 +156,15 @@ def test_a_model_of_fp32_multiplies_in_the_type_of_autocast(recorded):
         assert model[-1].weight.grad.dtype == torch.float32
 
 
+def test_a_bias_of_fp32_is_cast_within_autocast_as_torch_casts_it():
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    layer.bias = torch.nn.Parameter(layer.bias.detach().float())
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = layer(x := tokens())
+        hopper_gemm.patch(layer)
+        assert near(layer(x), expected)
+
+
 def test_shapes_are_those_of_a_linear_layer():
     layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
     shapes = [(64,), (3, 64), (2, 3, 64), (0, 64), (2, 0, 64)]
@@ -161,6 +186,35 @@ def test_a_patched_model_compiles_whole_for_any_number_of_tokens():
     done.undo()
 
 
+def test_a_compiled_layer_is_one_operator_with_its_bias_or_without_one():
+    def called(layer):
+        targets = []
+
+        def backend(graph, _):
+            targets.extend(node.target for node in graph.graph.nodes if node.op == "call_function")
+            return graph.forward
+
+        hopper_gemm.patch(layer)
+        for rows in (4, 12, 33):
+            torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)(tokens(rows))
+        return targets
+
+    biased, plain = (called(torch.nn.Linear(64, 104, bias=bias, dtype=torch.bfloat16)) for bias in (True, False))
+    assert biased == [linear_op]
+    assert plain.count(mm) == 1
+    assert linear_op not in plain
+
+
+def test_a_bias_is_added_before_the_one_rounding(products):
+    layer, x = torch.nn.Linear(64, 104, dtype=torch.bfloat16), tokens()
+    hopper_gemm.patch(layer)
+    with torch.no_grad():
+        exact = x.double() @ layer.weight.double().t() + layer.bias.double()
+        assert excess(layer(x), exact) <= 1
+        twice = (x.double() @ layer.weight.double().t()).bfloat16() + layer.bias
+        assert excess(twice, exact) > 1, "the product rounded first"
+
+
 def test_a_model_in_ddp_has_the_gradients_of_the_plain_one(tmp_path):
     torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
@@ -180,8 +234,11 @@ def test_a_call_falls_back_where_torch_was_faster_unless_nothing_may(products):
     hopper_gemm.patch(model)
     for policy, asked in (("never", "never"), ("unsupported", "faster"), ("faster", "faster")):
         with hopper_gemm.fallback(policy):
+            products.clear()
             model(tokens())
-        assert products[-1][-1] == asked
+            assert POLICY.fallback == policy
+        assert {made[-1] for made in products} == {asked}
+        assert {made[-3] for made in products} == {"matmul", "linear"}
 
 
 # Which layers --------------------------------------------------------------------------------
@@ -260,3 +317,127 @@ def test_an_entry_of_the_first_table_counts_where_several_have_the_problem(monke
     monkeypatch.setattr(room, "tables_for", lambda device: (Table((entry(8, 1.1),)), Table((entry(8, 0.5),))))
     (layer,) = hopper_gemm.patch(torch.nn.Linear(64, 104, dtype=torch.bfloat16)).layers
     assert layer.why == "1.100x torch.mm at m = 8"
+
+
+# Gradients of weights added up in fp32 --------------------------------------------------------
+
+
+def accumulating(layers=1, **options):
+    """A patched model whose weights have buffers, the buffers by name, and a copy that is not patched."""
+    model = transformer(layers=layers)
+    plain = copy.deepcopy(model)
+    hopper_gemm.patch(model, main_grad=True, **options)
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, HopperLinear)}
+    for module in linear.values():
+        module.weight.main_grad = torch.zeros_like(module.weight, dtype=torch.float32)
+    return model, {name: module.weight.main_grad for name, module in linear.items()}, plain
+
+
+def test_gradients_of_weights_are_added_up_in_fp32_and_others_stay():
+    model, totals, plain = accumulating()
+    for _ in range(3):
+        x = tokens()
+        for one in (model, plain):
+            one(x).float().square().mean().backward()
+    modules, plain = dict(model.named_modules()), dict(plain.named_modules())
+    for name, total in totals.items():
+        assert modules[name].weight.grad is None
+        assert near(total / total.abs().max(), plain[name].weight.grad / total.abs().max())
+        if modules[name].bias is not None:
+            assert near(modules[name].bias.grad, plain[name].bias.grad)
+    assert near(modules["0.first"].weight.grad, plain["0.first"].weight.grad), "what stands before the layers"
+
+
+def test_no_step_of_such_a_sum_is_rounded_to_the_weights_type():
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    hopper_gemm.patch(layer, main_grad=True)
+    exact = torch.full((104, 64), 1000.0, dtype=torch.double)
+    layer.weight.main_grad = exact.float()
+    for shape in ((2, 12, 64), (24, 64), (64,)):
+        x, incoming = torch.randn(shape).bfloat16(), torch.randn(*shape[:-1], 104).bfloat16()
+        layer.bias.grad = None
+        layer(x).backward(incoming)
+        assert near(layer.bias.grad, incoming.float().view(-1, 104).sum(0))
+        exact += incoming.double().view(-1, 104).t() @ x.double().view(-1, 64)
+    assert torch.allclose(layer.weight.main_grad.double(), exact, rtol=1e-6, atol=1e-6)
+
+
+def test_the_sum_is_written_in_place_by_the_launch_that_multiplies(launches):
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    hopper_gemm.patch(layer, main_grad=True)
+    total = layer.weight.main_grad = torch.zeros(104, 64)
+    for _ in range(2):
+        layer(tokens()).float().sum().backward()
+    assert launches.made[-1] == "residual"
+    assert launches.written[-1].data_ptr() == total.data_ptr()
+    assert launches.problems[-1].dtype == "bf16_fp32"
+    assert launches.problems[-1].layouts == "mn"
+
+
+def test_a_checkpoint_adds_a_gradient_once_and_a_frozen_weight_none():
+    model, totals, plain = accumulating()
+    model[0].up.weight.requires_grad_(False)
+    x = tokens().requires_grad_()
+    checkpoint(model, x, use_reentrant=False).float().square().mean().backward()
+    plain(x.detach()).float().square().mean().backward()
+    wanted = dict(plain.named_modules())["0.qkv"].weight.grad
+    assert near(totals["0.qkv"] / wanted.abs().max(), wanted / wanted.abs().max())
+    assert not totals["0.up"].any()
+    assert x.grad is not None
+
+
+def test_within_autocast_and_without_gradients_such_a_layer_is_a_layer():
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    x = tokens(dtype=torch.float32).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = layer(x)
+        hopper_gemm.patch(layer, main_grad=True)
+        with torch.no_grad():
+            assert near(layer(x), expected)
+        layer.weight.main_grad = torch.zeros(104, 64)
+        found = layer(x)
+    assert near(found, expected)
+    found.float().sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert near(layer.weight.main_grad, torch.ones(104, 24) @ x.detach().bfloat16().float().view(-1, 64))
+
+
+def test_a_layer_of_fp32_keeps_its_gradient():
+    layer = torch.nn.Linear(64, 104)
+    hopper_gemm.patch(layer, main_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        layer(tokens(dtype=torch.float32)).float().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("total", [None, torch.zeros(104, 64, dtype=torch.bfloat16), torch.zeros(64, 104)])
+def test_a_buffer_that_does_not_fit_is_refused_in_one_line_before_the_forward_pass(total):
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    hopper_gemm.patch(layer, main_grad=True)
+    layer.weight.main_grad = total
+    with pytest.raises(
+        ValueError, match=r"weight.main_grad must be \(104, 64\) torch.float32 but is .*; set it before"
+    ):
+        layer(tokens())
+
+
+def test_torch_compile_leaves_such_a_layer_to_eager_code():
+    layer, _ = torch.nn.Linear(64, 104, dtype=torch.bfloat16), torch._dynamo.reset()
+    done = hopper_gemm.patch(layer, main_grad=True)
+    layer.weight.main_grad = torch.zeros(104, 64)
+    torch.compile(lambda x: layer(x.relu()).float().sum(), backend="eager")(tokens()).backward()
+    assert layer.weight.main_grad.any()
+    with pytest.raises(Exception, match="main_grad must be used in eager code"):
+        torch.compile(lambda x: layer(x), fullgraph=True, backend="eager")(tokens())
+    done.undo()
+    assert type(layer) is torch.nn.Linear
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_such_layers_are_batch_invariant_where_asked(products, batch_invariant):
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    hopper_gemm.patch(layer, main_grad=True, batch_invariant=batch_invariant)
+    layer.weight.main_grad = torch.zeros(104, 64)
+    layer(tokens()).float().sum().backward()
+    assert [(made[-3], made[-2]) for made in products] == [("linear", batch_invariant)] * 2
+    assert isinstance(pickle.loads(pickle.dumps(layer)), HopperLinear)

@@ -1,14 +1,7 @@
-"""``hopper_gemm.inductor``: offer our kernel to torch.compile's Inductor, which times it beside its own choices.
-
-Ours is taken where it is faster by more than 2 %; its name in Inductor's log (``TORCH_LOGS="+inductor"``) is
-``hopper_gemm_mm``, with a bias ``hopper_gemm_addmm``. Both stand on interfaces that torch does not document:
+"""Our products among Inductor's choices, by interfaces that torch does not document.
 
 * ``mm`` (torch 2.9 on): ``torch._inductor.config.external_matmul``, beside ATen and Inductor's templates.
-* ``addmm``, a linear layer with a bias (torch 2.12 on): ``register_custom_op_autotuning``, beside ATen and Inductor's
-  own lowering. The bias is added in a kernel of Inductor's, which may fuse what follows.
-
-Products of batches (``bmm``) are not offered: there is no batched kernel. Shapes may be static or dynamic; Inductor
-times a dynamic size at its hint, once. Tested on a CPU, with torch 2.13; on a GPU neither way was measured.
+* ``addmm`` (torch 2.12 on): ``register_custom_op_autotuning``, beside ATen and Inductor's own lowering.
 """
 
 from __future__ import annotations
@@ -21,6 +14,7 @@ import torch
 from hopper_gemm.model import hopper
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import GAIN
+from hopper_gemm.serve.linear_ops import linear_op
 from hopper_gemm.serve.matmul import matmul
 from hopper_gemm.serve.ops import mm
 
@@ -42,19 +36,22 @@ def hopper_gemm_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 def hopper_gemm_addmm(
     input: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
-    """``torch.addmm`` by our operator; what is added is added to the rounded product."""
+    """``torch.addmm`` by our operators: a bias, and no factor, in the epilogue; else what is added is added to the
+    rounded product."""
+    m, n = mat1.shape[0], mat2.shape[1]
+    if alpha == beta == 1 and input.dtype == mat1.dtype:
+        if input.dim() == 1 and input.shape[0] == n:
+            return linear_op(mat1, mat2.t(), input)
+        if input.dim() == 2 and input.shape == (m, n) and input.stride() == (0, 1):
+            return linear_op(mat1, mat2.t(), input[0])
     return alpha * mm(mat1, mat2) + beta * input
 
 
-def enable() -> None:
-    """Offer our kernel to Inductor, in this process, from the next compilation on. Calling it again changes nothing.
+def offer() -> None:
+    """Offer our products, from the next compilation on.
 
     Raises:
         RuntimeError: this torch has no such interface.
-
-    Example:
-        >>> hopper_gemm.inductor.enable()                                        # doctest: +SKIP
-        >>> layer = torch.compile(layer, mode="max-autotune-no-cudagraphs")      # doctest: +SKIP
     """
     try:
         from torch._inductor import config
@@ -72,8 +69,8 @@ def enable() -> None:
     _register_addmm()
 
 
-def disable() -> None:
-    """Offer it no longer; what is compiled stays."""
+def withdraw() -> None:
+    """Offer them no longer; what is compiled stays."""
     from torch._inductor import config
 
     config.external_matmul = [one for one in config.external_matmul if one is not hopper_gemm_mm]
@@ -114,6 +111,10 @@ def _register_addmm() -> None:
 
 def offered(tensors: dict[str, torch.Tensor]) -> bool:
     """Return True if the kernel can run an addmm of fake tensors, by name."""
-    a, b = tensors["mat1"], tensors["mat2"]
-    able = a.dtype == b.dtype and a.dtype in DTYPES and a.device.type == "cuda"
-    return able and torch.cuda.get_device_capability(a.device) == hopper.COMPUTE_CAPABILITY
+    return able(tensors["mat1"], tensors["mat2"])
+
+
+def able(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return True if the kernel multiplies operands of such types on such a device; they may be fake."""
+    fit = a.dtype == b.dtype and a.dtype in DTYPES and a.device.type == "cuda"
+    return fit and torch.cuda.get_device_capability(a.device) == hopper.COMPUTE_CAPABILITY

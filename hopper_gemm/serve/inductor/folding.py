@@ -1,0 +1,155 @@
+"""Activations that follow our operators, moved into the kernel's epilogue: a pass over the graphs of Inductor.
+
+Before the pass, Inductor has decomposed an activation into elementwise operators, each release of torch in its own way.
+The patterns are therefore traced, when folding starts, by the decompositions of this torch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection
+from itertools import product
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.pattern_matcher import (
+    Match,
+    PatternExpr,
+    PatternMatcherPass,
+    fwd_only,
+    fx_to_pattern,
+    register_graph_pattern,
+)
+from torch.fx import Graph, Node
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.finish import ACTIVATIONS
+from hopper_gemm.serve.checks import DTYPES
+from hopper_gemm.serve.inductor.products import able
+from hopper_gemm.serve.linear_ops import Call, activated, linear_op
+from hopper_gemm.serve.ops import mm
+
+aten = torch.ops.aten
+
+SLOTS = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
+"""Where Inductor's config takes a pass over a graph, after autograd and decompositions; the first free one is ours."""
+
+VIEWS = (aten.reshape.default, aten.view.default)
+"""What may stand between a product and its activation."""
+
+
+class Folding(CustomGraphPass):
+    """The pass; Inductor keeps compiled graphs apart by its ``uuid``."""
+
+    def __init__(self) -> None:
+        self.patterns = PatternMatcherPass()
+        for name, dtype in product(ACTIVATIONS, (*DTYPES, torch.float32)):
+            found = _pattern(name, dtype)
+            register_graph_pattern(found, extra_check=_check_of(dtype), pass_dict=self.patterns)(_fold_of(name))
+
+    def __call__(self, graph: Graph) -> None:
+        self.patterns.apply(graph)
+
+    def uuid(self) -> Any:
+        return get_hash_for_files((__file__,))
+
+
+_own: list[Folding] = []
+"""The pass, once it was made."""
+
+
+def start() -> None:
+    """Fold, from the next compilation on. Where another's passes hold every place, warn and do not."""
+    if not _own:
+        _own.append(Folding())
+    held = [getattr(config, slot) for slot in SLOTS]
+    if _own[0] in held:
+        return
+    if None not in held:
+        warnings.warn(
+            f"activations are not folded: other passes hold {' and '.join(SLOTS)} of torch._inductor.config; "
+            "free one and call hopper_gemm.inductor.enable() again",
+            stacklevel=3,
+        )
+        return
+    setattr(config, SLOTS[held.index(None)], _own[0])
+
+
+def stop() -> None:
+    """Fold no longer; what is compiled stays."""
+    for slot in SLOTS:
+        if _own and getattr(config, slot) is _own[0]:
+            setattr(config, slot, None)
+
+
+def _pattern(activation: str, dtype: torch.dtype) -> PatternExpr:
+    """What Inductor makes of an activation."""
+    z = torch.ones(8, 8, dtype=dtype, device="cpu")
+    return fx_to_pattern(fwd_only(lambda z: activated(z, activation), [z]), argnames=("z",))
+
+
+def _product(z: Node, readers: Collection[Node]) -> Node | None:
+    """Our operator whose result an activation reads, as it is or viewed in another shape; None if it is another's, or
+    if anything beside the activation reads it."""
+    found = z.args[0] if z.target in VIEWS else z
+    if not isinstance(found, Node) or found.target not in (mm, linear_op):
+        return None
+    alone = set(z.users) <= set(readers) and (found is z or set(found.users) == {z})
+    return found if alone else None
+
+
+def _of_mm(a: Node, b: Node, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None) -> Call:
+    """A product as a layer's whose weight is ``b``, not yet transposed."""
+    return Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant)  # type: ignore[arg-type]
+
+
+def _call(found: Node) -> Call:
+    return (_of_mm if found.target is mm else Call)(*found.args, **found.kwargs)  # type: ignore[arg-type]
+
+
+def _check_of(dtype: torch.dtype) -> Callable[[Match], bool]:
+    """A check of a match: True if what an activation reads is a product of a type that our kernel gives, and can finish
+    in the same launch."""
+
+    def check(match: Match) -> bool:
+        found = _product(match.kwargs["z"], match.nodes)
+        if found is None or found.meta["val"].dtype != dtype:
+            return False
+        call, step = _call(found), hopper.TMA_ALIGN_BYTES // 2
+        x, w = call.x.meta["val"], call.w.meta["val"]  # type: ignore[attr-defined]
+        whole = all(isinstance(size, int) and size % step == 0 for size in w.shape)
+        return whole and not call.activation and call.residual is None and able(x, w)
+
+    return check
+
+
+def _fold_of(activation: str) -> Callable[..., None]:
+    """What replaces a match: our operator with the activation, where the product stood."""
+
+    def fold(match: Match, z: Node) -> None:
+        found = _product(z, match.nodes)
+        assert found is not None
+        call, graph = _call(found), match.graph
+        with graph.inserting_before(found):
+            w = _transposed(graph, call.w) if found.target is mm else call.w  # type: ignore[arg-type]
+            given = tuple(call._replace(w=w, activation=activation))  # type: ignore[arg-type]
+            layer = graph.call_function(linear_op, given)
+        layer.meta["val"] = found.meta["val"]
+        layer.meta["eager_input_vals"] = torch.fx.node.map_arg(given, lambda one: one.meta["val"]), {}
+        match.output_node().replace_all_uses_with(layer if found is z else z)
+        match.erase_nodes()
+        found.replace_all_uses_with(layer)
+        graph.erase_node(found)
+
+    return fold
+
+
+def _transposed(graph: Graph, b: Node) -> Node:
+    """A matrix (k, n) as (n, k): what it is a transpose of, where it is one."""
+    if b.target is aten.permute.default:
+        return b.args[0]  # type: ignore[return-value]
+    turned = graph.call_function(aten.permute.default, (b, [1, 0]))
+    turned.meta["val"] = b.meta["val"].t()
+    return turned

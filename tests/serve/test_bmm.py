@@ -1,0 +1,215 @@
+"""bmm gives torch's products of batches and their gradients, and launches matmul's kernel once for each matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import hopper_gemm
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve import bmm as room
+from hopper_gemm.serve.bmm import bmm_op
+from tests.serve.test_matmul import Launches
+from tests.serve.test_ops import Asked, near, recorded
+
+TYPES = [torch.bfloat16, torch.float16]
+
+BATCH, M, N, K = 3, 24, 40, 16
+
+
+def normal(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape).to(dtype)
+
+
+def batches(dtype=torch.bfloat16):
+    """Pairs of operands by how they lie."""
+
+    def of(*shape):
+        return normal(*shape, dtype=dtype)
+
+    return {
+        "rows": (of(BATCH, M, K), of(BATCH, K, N)),
+        "columns": (of(BATCH, K, M).mT, of(BATCH, N, K).mT),
+        "batch inside": (of(M, BATCH, K).transpose(0, 1), of(K, BATCH, N).transpose(0, 1)),
+        "one a": (of(M, K).expand(BATCH, M, K), of(BATCH, K, N)),
+        "one b": (of(BATCH, M, K), of(N, K).t()),
+        "one b expanded": (of(BATCH, M, K), of(N, K).t().expand(BATCH, K, N)),
+        "one matrix": (of(1, M, K), of(1, K, N)),
+        "none": (of(0, M, K), of(0, K, N)),
+        "none of one b": (of(0, M, K), of(N, K).t().expand(0, K, N)),
+    }
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    return Launches(monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("case", batches())
+def test_the_product_and_its_gradients_are_those_of_float64(case, dtype):
+    a, b = recorded(*batches(dtype)[case])
+    out = bmm_op(a, b)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [one.detach().double().requires_grad_() for one in (a, b)]
+    right = torch.matmul(*wide)
+    right.backward(gradient.double())
+    pairs = ((out, right.detach()), *zip((a.grad, b.grad), (one.grad for one in wide), strict=True))
+    assert all(found.dtype == dtype and near(found, exact, dtype) for found, exact in pairs)
+
+
+def test_a_gradient_is_made_only_of_what_requires_one_and_has_a_gradient():
+    a, b = batches()["rows"]
+    (a,) = recorded(a)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.shape) or one, lambda one: one):
+        bmm_op(a, b)
+    assert kept == [b.shape]
+    (first,) = torch.autograd.grad(bmm_op(a, b).float().square().sum(), a, create_graph=True)
+    first.float().sum().backward()
+    assert b.grad is None
+    assert bool(a.grad.abs().sum() > 0)
+    assert bmm_op(a.detach(), b).grad_fn is None
+
+
+def test_an_fp32_output_is_not_rounded_and_its_gradient_has_the_operands_type():
+    a, b = recorded(*batches()["rows"])
+    out = bmm_op(a, b, torch.float32)
+    assert torch.equal(out, a.float() @ b.float())
+    out.sum().backward()
+    assert a.grad.dtype == b.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("case", batches())
+def test_bmm_passes_the_checks_of_torch(case):
+    torch.library.opcheck(bmm_op, (*recorded(*batches()[case]), torch.float32))
+
+
+def test_a_compiled_call_makes_no_break_and_one_graph_for_all_batches_and_m():
+    counter, b = CompileCounter(), normal(K, N)
+    layer = torch.compile(
+        lambda a, b: hopper_gemm.bmm(a.relu(), b).relu(), fullgraph=True, dynamic=True, backend=counter
+    )
+    for batch, m in ((2, 24), (3, 33), (5, 57)):
+        a = normal(batch, m, K)
+        assert torch.equal(layer(a, b), bmm_op(a.relu(), b).relu())
+    assert counter.frame_count == 1
+
+
+def test_a_compiled_call_has_gradients():
+    a, b = recorded(*batches()["rows"])
+    torch.compile(lambda: hopper_gemm.bmm(a, b).sum(), fullgraph=True, backend="aot_eager")().backward()
+    expected = torch.autograd.grad(bmm_op(a, b).sum(), (a, b))
+    assert all(torch.equal(one.grad, other) for one, other in zip((a, b), expected, strict=True))
+
+
+def test_fake_tensors_have_the_products_shape_and_type():
+    with FakeTensorMode():
+        a, b = batches()["rows"]
+        assert hopper_gemm.bmm(a, b, out_dtype=torch.float32).dtype == torch.float32
+        assert hopper_gemm.bmm(a, b[0]).shape == (BATCH, M, N)
+
+
+def test_autocast_casts_what_it_multiplies_and_gradients_come_back_in_fp32():
+    a, b = recorded(*(one.float() for one in batches()["rows"]))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = hopper_gemm.bmm(a, b)
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert {a.grad.dtype, b.grad.dtype} == {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_what_the_kernel_cannot_run_torch_runs_unless_nothing_may(dtype):
+    for a, b in (batches(dtype)["rows"], batches(dtype)["one b"]):
+        assert torch.equal(hopper_gemm.bmm(a, b), torch.matmul(a, b))
+        with hopper_gemm.fallback("never"), pytest.raises((RuntimeError, TypeError), match="must"):
+            hopper_gemm.bmm(a, b)
+    wide = hopper_gemm.bmm(*batches()["rows"], out_dtype=torch.float32)
+    assert wide.dtype == torch.float32
+
+
+def test_batch_invariance_reaches_the_product_and_its_gradients():
+    def asked(call):
+        with FakeTensorMode(), Asked(bmm_op) as seen:
+            out = call(*recorded(*batches()["rows"]))
+        with seen:
+            out.sum().backward()
+        return seen.conditions
+
+    assert asked(hopper_gemm.bmm) == [False] * 3
+    assert asked(lambda a, b: hopper_gemm.bmm(a, b, batch_invariant=True)) == [True] * 3
+    with hopper_gemm.batch_invariant():
+        assert asked(lambda a, b: hopper_gemm.bmm(a, b, batch_invariant=False)) == [False] * 3
+        assert asked(hopper_gemm.bmm) == [True] * 3
+
+
+def wrong_calls():
+    """Calls that are refused, each with the error and its words."""
+    a, b = batches()["rows"]
+    fits = r"a and b must be \(batch, m, k\) and \(batch, k, n\) or \(k, n\) but got"
+    return [
+        (lambda: bmm_op(a, b.mT), ValueError, rf"{fits} \(3, 24, 16\) and \(3, 40, 16\); give one of them as \.mT"),
+        (lambda: bmm_op(a[:2], b), ValueError, rf"{fits} \(2, 24, 16\) and \(3, 16, 40\)"),
+        (lambda: bmm_op(a[0], b), ValueError, fits),
+        (lambda: hopper_gemm.bmm(a[None], b), ValueError, fits),
+        (lambda: bmm_op(a, b.half()), TypeError, "must both be bfloat16 or both float16"),
+        (lambda: bmm_op(a.float(), b.float()), TypeError, "must both be bfloat16 or both float16"),
+        (lambda: bmm_op(a, b, torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
+        (lambda: hopper_gemm.bmm(a, None), TypeError, "b must be a plain torch tensor but is None; give one"),
+        (lambda: hopper_gemm.bmm(a, b, batch_invariant=True), RuntimeError, "must be on a Hopper GPU but are on cpu"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(wrong_calls())))
+def test_what_does_not_fit_is_refused_in_one_line(number):
+    call, error, message = wrong_calls()[number]
+    with pytest.raises(error, match=message) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+# What is launched -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", batches())
+def test_each_matrix_is_one_launch_and_one_b_for_all_is_one_launch(launches, case):
+    a, b = batches()[case]
+    out = room._bmm(a, b)
+    assert torch.allclose(out.float(), a.float() @ b.float(), atol=0.05, rtol=0.02)
+    assert out.is_contiguous()
+    rows = [problem.m for problem, _, _ in launches.made]
+    assert rows == ([BATCH * M] if case in ("one b", "one b expanded") else [M] * len(a))
+
+
+@pytest.mark.parametrize("case", ["rows", "columns", "batch inside", "one a"])
+def test_each_matrix_is_read_and_written_in_place(launches, case):
+    a, b = batches()[case]
+    out = room._bmm(a, b, torch.float32, True)
+    assert out.dtype == torch.float32
+    for i, ((problem, _, product), (left, right)) in enumerate(zip(launches.made, launches.read, strict=True)):
+        assert [left.data_ptr(), right.data_ptr(), product] == [a[i].data_ptr(), b[i].data_ptr(), out[i].data_ptr()]
+        assert (problem.dtype, problem.batch_invariant) == ("bf16_fp32", True)
+
+
+def test_one_b_for_all_is_multiplied_by_the_rows_of_a_in_place(launches):
+    a, b = batches()["one b"]
+    out = room._bmm(a, b, torch.float32, True)
+    ((left, right),) = launches.read
+    assert (left.data_ptr(), right.data_ptr()) == (a.data_ptr(), b.data_ptr())
+    assert launches.loaded == [(None, GemmProblem(BATCH * M, N, K, "bf16_fp32", batch_invariant=True))]
+    assert out.dtype == torch.float32
+
+
+def test_a_product_whose_matrices_start_anywhere_is_written_in_place(launches):
+    """Of 3 rows of 5 columns, 30 bytes each."""
+    a, b = normal(4, 3, K), normal(4, K, 5)
+    assert torch.allclose(room._bmm(a, b).float(), a.float() @ b.float(), atol=0.05, rtol=0.02)
+
+
+def test_bmm_brings_the_operator_of_a_gpu():
+    assert callable(hopper_gemm.bmm)
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("hopper_gemm::bmm", "CUDA")
