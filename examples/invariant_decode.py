@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from decoder import TINY, Cache, Decoder, DecoderConfig
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--tiny", action="store_true", help="a small model")
     asked.add_argument("--device", default="cuda", help="ours are on a Hopper GPU alone")
+    asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
     given = asked.parse_args(arguments)
     config, device = TINY if given.tiny else SMALL, given.device
     batches, length = ((1, 2, 5), 6) if given.tiny else ((1, 7, 64, 200), 32)
@@ -97,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         if done is not None:
             print(done)
             done.undo()
-    show(f"{alone.numel()} logits of one sequence on {device}: among others against alone", rows)
+    show(f"{alone.numel()} logits of one sequence on {device}: among others against alone", rows, given.out)
     return rows
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from decoder import LLAMA_3_8B, TINY, Cache, DecoderConfig, Layer
@@ -16,7 +17,7 @@ from side_by_side import Row, captured, milliseconds, show
 
 import hopper_gemm
 
-PREFILL, DECODE, CONTEXT = (128, 512, 2048, 8192), (1, 16, 64, 257), 1024
+PREFILL, DECODE, CONTEXT = (1, 3, 23, 100, 257, 777, 1500, 3333, 8191), (1, 16, 64, 257), 1024
 """Tokens of one sequence; sequences of one token each, and the tokens that each has behind it."""
 
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--tiny", action="store_true", help="a small layer, on the CPU where there is no GPU")
     asked.add_argument("--warmup", action="store_true", help="time a few picks of each problem first")
+    asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
     given = asked.parse_args(arguments)
     config, device = TINY if given.tiny else LLAMA_3_8B, "cuda" if torch.cuda.is_available() else "cpu"
     prefill, decode, context = ((8, 12), (1, 3), 16) if given.tiny else (PREFILL, DECODE, CONTEXT)
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
             taken = milliseconds(timed, device)
             row |= {f"torch {mode} ms": taken["torch"], f"{mode} speedup": taken["torch"] / taken["ours"]}
         rows.append(row)
-    show(f"A layer of {config.hidden_size} channels on {device}, over torch", rows)
+    show(f"A layer of {config.hidden_size} channels on {device}, over torch", rows, given.out)
     return rows
 
 

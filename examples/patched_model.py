@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked.add_argument("--config", type=Path, help="config.json of a model of the Llama family")
     asked.add_argument("--tiny", action="store_true", help="a small model, on the CPU where there is no GPU")
     asked.add_argument("--warmup", action="store_true", help="time a few picks of each problem first")
+    asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
     given = asked.parse_args(arguments)
     config = TINY if given.tiny else QWEN_2_5_1_5B
     if given.config is not None:
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         row: Row = {"phase": phase, "torch from fp32": theirs, "ours from fp32": ours, "torch ms": taken["torch"]}
         rows.append({**row, "speedup": taken["torch"] / taken["ours"]})
     print(done)
-    show(f"Logits and time on {device}{', CUDA graphs' if device == 'cuda' else ''}", rows)
+    show(f"Logits and time on {device}{', CUDA graphs' if device == 'cuda' else ''}", rows, given.out)
     return rows
 
 

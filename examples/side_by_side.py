@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -47,11 +49,15 @@ def milliseconds(ways: Mapping[str, Callable[[], object]], device: str, rounds: 
     return {name: median(taken[3:]) for name, taken in times.items()}
 
 
-def show(title: str, rows: Sequence[Row]) -> None:
-    """Print rows as a Markdown table."""
+def show(title: str, rows: Sequence[Row], out: Path | None = None) -> None:
+    """Print rows as a Markdown table, and append them as a line of JSON to a file if one is given."""
     print(f"\n{title}\n")
     names = list(rows[0])
     print(f"| {' | '.join(names)} |\n|{' --- |' * len(names)}")
     for row in rows:
         words = [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()]
         print(f"| {' | '.join(words)} |")
+    if out is not None:
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+        with out.open("a") as file:
+            file.write(json.dumps({"table": title, "device": device, "torch": torch.__version__, "rows": rows}) + "\n")

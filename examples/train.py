@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--tiny", action="store_true", help="a small model, on the CPU where there is no GPU")
     asked.add_argument("--steps", type=int, default=200)
+    asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
     given = asked.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = DecoderConfig.of({**vars(TINY), "vocab_size": 256}) if given.tiny else SMALL
@@ -66,10 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         losses = {name: step(number) for name, step in steps.items()}
         if number % max(1, given.steps // 10) == 0 or number == given.steps - 1:
             rows.append({"step": number, **losses, "difference": losses["ours"] - losses["torch"]})
-    show("Loss, nats a byte", rows)
+    show("Loss, nats a byte", rows, given.out)
     timed = {name: lambda step=step: step(given.steps) for name, step in steps.items()}
     taken = milliseconds(timed, device, rounds=3 if given.tiny else 20)
-    show(f"A step of {batch * length} bytes on {device}", [{**taken, "speedup": taken["torch"] / taken["ours"]}])
+    show(
+        f"A step of {batch * length} bytes on {device}",
+        [{**taken, "speedup": taken["torch"] / taken["ours"]}],
+        given.out,
+    )
     return rows
 
 
