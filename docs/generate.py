@@ -428,6 +428,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "timeline": rings.timeline_table,
     "rungs": rungs,
     "result": comparisons.result,
+    "result-readme": partial(comparisons.result, "docs/suite.md"),
     "spread": certainty.spread,
     "guard": certainty.guard,
     "planted": certainty.planted,

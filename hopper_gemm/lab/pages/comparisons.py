@@ -119,14 +119,18 @@ def headline() -> str:
     return f"{markdown(('problems', 'context', *names), lines)}\n\n{wrapped(today)}"
 
 
-def result() -> str:
-    """The result in a sentence: geometric means over the suite."""
+def result(suite: str = "suite.md") -> str:
+    """The result in a sentence: geometric means over the suite.
+
+    Args:
+        suite: address of the page that tells of it.
+    """
     found = suite_cells().values()
     mm = geometric_mean(of["cublas"]["speedup"] for of in found)
     faster = geometric_mean(min(one["speedup"] for one in of.values()) for of in found)
-    return (
+    return wrapped(
         f"Over {len(found)} problems of many kinds, tuned, an NVIDIA H200 runs it at **{mm:.3f}x** the speed of "
-        f"`torch.mm`, and at {faster:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means](suite.md))."
+        f"`torch.mm`, and at {faster:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means]({suite}))."
     )
 
 

@@ -86,16 +86,17 @@ def test_padded_problems_have_their_mean_over_boards_and_problems(tmp_path):
     path = tmp_path / "ragged.jsonl"
     sizes = {"m": 64, "n": 7, "k": 7, "dtype": "bf16", "layouts": "kk", "batch_invariant": False}
     us = {"torch.mm": [4.0, 4.0, 9.0], "ours": [2.0, 2.0, 2.0], "padding": [1.0, 1.0, 1.0]}
+    of = {"out_of_reach": "abc", "host_us": {"torch.mm": 9.0, "ours": 12.25}}
     rows = [
-        {"problem": sizes, "out_of_reach": "abc", "us": us, "board": "GPU-1"},
-        {"problem": sizes, "out_of_reach": "abc", "us": us | {"ours": [0.5, 0.5, 0.5]}, "board": "GPU-2"},
-        {"problem": sizes | {"n": 8}, "out_of_reach": "a", "us": us | {"ours": [4.0, 4.0, 4.0]}, "board": "GPU-1"},
+        {**of, "problem": sizes, "us": us, "board": "GPU-1"},
+        {**of, "problem": sizes, "us": us | {"ours": [0.5, 0.5, 0.5]}, "board": "GPU-2"},
+        {**of, "problem": sizes | {"n": 8}, "us": us | {"ours": [4.0, 4.0, 4.0]}, "board": "GPU-1"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert out_of_reach(path) == {"64x7x7": 4.0, "64x8x7": 1.0}
     table = ragged(path)
-    assert "| 64x7x7 | A, B, C | 4.0 | 2.0 | 1.0 | 2.000x | GPU-1 |" in table
-    assert "| geometric mean |  |  |  |  | 2.000x |  |" in table
+    assert "| 64x7x7 | A, B, C | 4.0 | 2.0 | 1.0 | 2.000x | 12.2 us (9.0) | GPU-1 |" in table
+    assert "| geometric mean |  |  |  |  | 2.000x |  |  |" in table
 
 
 def test_the_random_problems_that_are_no_multiples_of_8_were_all_measured_padded():
