@@ -43,7 +43,8 @@ def recording(
     def forward(ctx: Any, *given: Any) -> torch.Tensor:
         save(ctx, given, None)
         out = run(*given)
-        return torch.ops.aten._unsafe_view(out, out.shape) if out._is_view() else out  # a view could not be changed in place
+        # a caller could not change a view in place
+        return torch.ops.aten._unsafe_view(out, out.shape) if out._is_view() else out
 
     methods: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made: Any = new_class(name, (torch.autograd.Function,), exec_body=lambda body: body.update(methods))
