@@ -10,6 +10,7 @@ import argparse
 import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,50 +23,64 @@ from hopper_gemm.tune.measure.timing import host_times
 PROBLEMS = (GemmProblem(64, 64, 64), GemmProblem(16, 6144, 4096))
 """One that a GPU finishes before the host is back, and a layer of a decode step, of which the queue holds a block."""
 
-Call = tuple[str, str, bool]
-"""A way to call, the output that it writes (``new`` or ``given``), and whether a gradient is recorded."""
+Call = tuple[str, str, str]
+"""A way to call, the output that it writes (``new`` or ``given``), and the gradient: ``none``, ``recorded``, or
+``computed``, by a backward pass behind it."""
+
+PEERS = {"linear": "torch.nn.functional.linear", "Linear": "torch.nn.Linear"}
+"""What a way is compared with, by a word of its name; else torch.mm."""
 
 
 def calls(problem: GemmProblem) -> dict[Call, Callable[[], object]]:
     """Every way to multiply the matrices of a problem, each loaded."""
-    a = torch.randn(problem.m, problem.k, device="cuda", dtype=torch.bfloat16)
-    layer = torch.nn.Linear(problem.k, problem.n, bias=False, device="cuda", dtype=torch.bfloat16)
-    weight = layer.weight.detach()
-    b, recorded, out = weight.t(), layer.weight.t(), torch.empty(problem.m, problem.n, device="cuda", dtype=a.dtype)
-    kernel = kernel_for(problem, torch.cuda.current_device())
-    patched = torch.nn.Linear(problem.k, problem.n, bias=False, device="cuda", dtype=torch.bfloat16)
+    how: Any = {"device": "cuda", "dtype": torch.bfloat16}
+    a = torch.randn(problem.m, problem.k, **how)
+    layer, patched = (torch.nn.Linear(problem.k, problem.n, bias=False, **how) for _ in range(2))
     hopper_gemm.patch(patched)
-    ways: dict[Call, Callable[[], object]] = {
-        ("torch.mm", "new", False): lambda: torch.mm(a, b),
-        ("hopper_gemm.matmul", "new", False): lambda: hopper_gemm.matmul(a, b),
-        ("torch.ops.hopper_gemm.mm", "new", False): lambda: mm(a, b),
-        ("torch.mm", "given", False): lambda: torch.mm(a, b, out=out),
-        ("hopper_gemm.matmul", "given", False): lambda: hopper_gemm.matmul(a, b, out=out),
-        ("torch.ops.hopper_gemm.mm_out", "given", False): lambda: mm_out(a, b, out),
-        ("a loaded kernel", "given", False): lambda: kernel(a, weight, out),
-        ("torch.mm", "new", True): lambda: torch.mm(a, recorded),
-        ("hopper_gemm.matmul", "new", True): lambda: hopper_gemm.matmul(a, recorded),
-        ("torch.nn.Linear", "new", True): lambda: layer(a),
-        ("torch.nn.Linear, patched", "new", True): lambda: patched(a),
+    weight, bias = layer.weight.detach(), torch.randn(problem.n, **how)
+    b, recorded, out = weight.t(), layer.weight.t(), torch.empty(problem.m, problem.n, **how)
+    x, gradient = a.clone().requires_grad_(), torch.randn_like(out)
+    kernel = kernel_for(problem, torch.cuda.current_device())
+
+    def trained(module: torch.nn.Module) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(module(x), (x, *module.parameters()), gradient)
+
+    return {
+        ("torch.mm", "new", "none"): lambda: torch.mm(a, b),
+        ("hopper_gemm.matmul", "new", "none"): lambda: hopper_gemm.matmul(a, b),
+        ("torch.ops.hopper_gemm.mm", "new", "none"): lambda: mm(a, b),
+        ("torch.mm", "given", "none"): lambda: torch.mm(a, b, out=out),
+        ("hopper_gemm.matmul", "given", "none"): lambda: hopper_gemm.matmul(a, b, out=out),
+        ("torch.ops.hopper_gemm.mm_out", "given", "none"): lambda: mm_out(a, b, out),
+        ("a loaded kernel", "given", "none"): lambda: kernel(a, weight, out),
+        ("torch.nn.functional.linear", "new", "none"): lambda: torch.nn.functional.linear(a, weight, bias),
+        ("hopper_gemm.linear", "new", "none"): lambda: hopper_gemm.linear(a, weight, bias),
+        ("torch.mm", "new", "recorded"): lambda: torch.mm(a, recorded),
+        ("hopper_gemm.matmul", "new", "recorded"): lambda: hopper_gemm.matmul(a, recorded),
+        ("torch.nn.Linear", "new", "recorded"): lambda: layer(a),
+        ("torch.nn.Linear, patched", "new", "recorded"): lambda: patched(a),
+        ("torch.nn.Linear", "new", "computed"): trained(layer),
+        ("torch.nn.Linear, patched", "new", "computed"): trained(patched),
     }
-    return ways
 
 
 def rows(problem: GemmProblem) -> Iterator[dict[str, object]]:
-    """A row for each way, its time over that of torch.mm or torch.nn.Linear in the same position."""
+    """A row for each way, its time over that of torch's way in the same position."""
     ways = calls(problem)
     times = host_times({str(call): work for call, work in ways.items()}, torch.cuda.synchronize)
     for call in ways:
-        name, out, recorded = call
-        peer = "torch.nn.Linear" if "Linear" in name else "torch.mm"
+        name, out, gradient = call
+        peer = next((peer for word, peer in PEERS.items() if word in name), "torch.mm")
         us = times[str(call)]
         yield {
             "problem": str(problem),
             "call": name,
             "output": out,
-            "gradient": "recorded" if recorded else "none",
+            "gradient": gradient,
             "us": round(us, 2),
-            "over torch": round(us / times[str((peer, out, recorded))], 3),
+            "over torch": round(us / times[str((peer, out, gradient))], 3),
+            "gpu": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
         }
 
 

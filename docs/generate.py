@@ -466,6 +466,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "stream-k": stream_k,
     "ragged": prices.ragged,
     "layers": prices.layers,
+    "examples": prices.examples,
     "invariant-bits": prices.bits,
     "invariant-torch": prices.torch_changes,
     "invariant-costs": prices.costs,

@@ -164,6 +164,21 @@ def layers(path: Path | None = None) -> str:
     return f"{table}\n\n{wrapped(f'Isolated, medians of the rounds, on an {ran}.{told}')}"
 
 
+def examples(path: Path | None = None) -> str:
+    """The tables of the examples as they printed them on a GPU, the newest of each."""
+    found = path or results_root() / "measurements/examples.jsonl"
+    tables = {table["table"]: table for table in map(json.loads, found.read_text().splitlines())}
+    return "\n\n".join(
+        f"{title}, {table['device']} with torch {table['torch']}:\n\n{_printed(table['rows'])}"
+        for title, table in tables.items()
+    )
+
+
+def _printed(rows: Sequence[Mapping[str, Any]]) -> str:
+    words = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+    return markdown(tuple(rows[0]), words)
+
+
 def _table(rows: Sequence[dict[str, Any]], arms: Mapping[str, tuple[str, str, str]]) -> str:
     """A line for each problem, then the geometric means and the least; a column for each (workspace, other, own)."""
     ratios: list[dict[str, float]] = [{} for _ in arms]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from hopper_gemm.lab.pages.prices import NOT_YET, bits, costs, layers, out_of_reach, ragged, torch_changes
+from hopper_gemm.lab.pages.prices import NOT_YET, bits, costs, examples, layers, out_of_reach, ragged, torch_changes
 from hopper_gemm.lab.verify.batches import InvarianceJob, TorchCount, comparisons
 from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.rows import Rows
@@ -105,3 +105,12 @@ def test_the_random_problems_that_are_no_multiples_of_8_were_all_measured_padded
     off = {str(problem) for problem in drawn if filled_up(problem) != problem}
     assert off
     assert off <= out_of_reach().keys()
+
+
+def test_an_example_is_shown_as_it_was_printed_last(tmp_path):
+    path = tmp_path / "examples.jsonl"
+    about = {"table": "A layer", "device": "a GPU", "torch": "2.11"}
+    tables = [{**about, "rows": [{"tokens": 8, "speedup": speedup}]} for speedup in (1.0, 1.0625)]
+    path.write_text("".join(json.dumps(table) + "\n" for table in tables))
+    table = "| tokens | speedup |\n| --- | --- |\n| 8 | 1.062 |"
+    assert examples(path) == f"A layer, a GPU with torch 2.11:\n\n{table}"
