@@ -47,7 +47,8 @@ def binaries() -> tuple[Kernel, ...]:
     """The kernels as they are compiled, each legal by itself; a kernel serves every element type and layout whose rules
     it meets. They were chosen from recorded rows by benchmarks/menu.py."""
     listed = json.loads(Path(__file__).with_name("menu.json").read_text(encoding="utf-8"))
-    return tuple(resolve(GemmConfig.of(values)) for values in listed)
+    plain = Kernel()  # the file leaves no choice open: a test resolves it
+    return tuple(plain.but(**values) for values in listed)
 
 
 def suited(dtype: str, layouts: str) -> list[Kernel]:
@@ -131,8 +132,8 @@ def choices(
     for (dynamic, paced), least in groups.items():
         if least <= shortest or not found:
             kind = dynamic, paced
-            offered = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(chip, invariant)[kind]
-            found = _best(offered, problem, count, chip, found, finish)
+            bounds = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(*kind, chip, invariant)
+            found = _best(bounds, problem, count, chip, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
 
@@ -145,10 +146,9 @@ Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
 
 
 @cache
-def _bounds(chip: hopper.Chip, invariant: bool) -> dict[tuple[bool, bool], Bounds]:
-    """Those of the menu: with or without the dynamic scheduler, and with or without pace."""
-    kinds = ((False, False), (True, False), (True, True), (False, True))
-    return {kind: list(_with_bounds(menu(invariant), *kind, chip)) for kind in kinds}
+def _bounds(dynamic: bool, paced: bool, chip: hopper.Chip, invariant: bool) -> Bounds:
+    """Those of the menu's kernels of one kind."""
+    return _with_bounds(menu(invariant), dynamic, paced, chip)
 
 
 def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: hopper.Chip) -> Bounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from itertools import product
@@ -35,6 +36,8 @@ def test_every_kernel_of_the_menu_is_legal_resolved_and_there_once():
     assert len(binaries()) == len({one.compiled() for one in menu()}) <= 128
     assert len(menu()) == len(set(menu()))
     assert all(is_legal(config) and config == resolve(config) for config in menu())
+    listed = json.loads((ROOT / "hopper_gemm/model/menu.json").read_text())
+    assert list(binaries()) == [resolve(GemmConfig.of(values)) for values in listed], "the file leaves no choice open"
 
 
 def test_most_of_the_menu_sums_a_row_of_the_product_in_the_same_order_whatever_the_other_rows():
