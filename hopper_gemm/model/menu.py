@@ -33,8 +33,8 @@ It was fastest on all ten problems of the isolated suite from 166 us on, by 0.1 
 on shorter problems it cost 0.6 to 2 %."""
 
 ABREAST = 4
-"""Swizzle where the tiles of a split-K part follow one another: sixteen neighbours share a GPC, and a patch of 4 x 4
-reads the fewest panels. At 1024x1024x16384 it was 1 % faster than a swizzle of eight (docs/neighbours.md)."""
+"""Swizzle of single CTAs: sixteen that follow one another share a GPC, and a patch of 4 x 4 tiles reads the fewest
+panels (docs/neighbours.md). So do the tiles of a split-K part that follow one another."""
 
 MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
@@ -85,11 +85,12 @@ def menu(invariant: bool = False) -> tuple[Kernel, ...]:
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
-    """A binary's ways to launch: along either axis, each with the swizzle that reads least in theory."""
+    """A binary's ways to launch, along either axis: single CTAs :data:`ABREAST`, clusters with the swizzle that reads
+    least in theory."""
+    square = kernel.cluster_size == 1 or kernel.part_order == "part"
     ways = (kernel.but(raster=raster) for raster in RASTERS)
-    by_part = kernel.part_order == "part"
     return tuple(
-        way.but(swizzle=min(SWIZZLE_MAX, max(1, round(ABREAST if by_part else best_swizzle(way))))) for way in ways
+        way.but(swizzle=ABREAST if square else min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))) for way in ways
     )
 
 
