@@ -152,6 +152,19 @@ def test_the_l2_passes_on_less_where_neighbours_share_more():
     assert max(loads) < 1.1 * min(loads), "the SM takes what it takes"
 
 
+def test_odd_rows_of_a_chunk_cost_where_a_launch_writes_most_of_the_time():
+    """A transposed chunk's rows are 64 elements of the tile's other side, whatever its width."""
+    written, deep = GemmProblem(60696, 208, 8), GemmProblem(8192, 8192, 8192)
+    tile, free = GemmConfig(tile_m=256, tile_n=112, epi_n=56, cluster_n=2), replace(FITTED, odd_rows=0.0)
+    for config, problem, least, most in (
+        (tile, written, 1.1, 2.0),
+        (tile, deep, 1.0, 1.01),
+        (replace(tile, swap_ab=True), written, 1.0, 1.0),
+        (replace(tile, tile_n=128, epi_n=64), written, 1.0, 1.0),
+    ):
+        assert least <= predict(config, problem).seconds / predict(config, problem, constants=free).seconds <= most
+
+
 def test_what_lies_outside_the_matrices_is_not_free():
     tile = GemmConfig(tile_m=256, tile_n=64, cluster_n=1)
     assert predict(tile, GemmProblem(64, 4096, 4096)).load > predict(tile, GemmProblem(256, 4096, 4096)).load
