@@ -32,6 +32,7 @@ from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, make_workload
+from hopper_gemm.tune.parameters import kernel_digest
 
 PROBLEMS = [(8192, 14336, 4096), (2048, 14336, 4096), (128, 14336, 4096)]
 GATED_PROBLEMS = [(m, 2 * n, k) for m, n, k in PROBLEMS]
@@ -126,8 +127,9 @@ def timed(
             for name in order if number % 2 == 0 else order[::-1]:
                 us[name].append(round(timer.time(arms[name], protocol, telemetry).us[0] - rest, 3))
     config = default_config(problem, 0, finish)
-    about = {"problem": [problem.m, problem.n, problem.k], "finish": str(finish), "context": "isolated"}
-    return {**about, "config": config.as_dict(), "gpu": device.name, "torch": torch.__version__, "us": us}
+    about: dict[str, Any] = {"problem": [problem.m, problem.n, problem.k], "finish": str(finish), "context": "isolated"}
+    about |= {"kernel": kernel_digest(), "board": device.uuid, "gpu": device.name, "torch": torch.__version__}
+    return {**about, "config": config.as_dict(), "us": us}
 
 
 def main(given: Sequence[str] | None = None) -> None:

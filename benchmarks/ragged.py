@@ -37,6 +37,7 @@ from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer, host_times
 from hopper_gemm.tune.measure.workload import make_workload
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.shapes import read_shapes
 
 Arms = dict[str, Kernel]
@@ -94,7 +95,14 @@ def timed(problem: GemmProblem, configs: Arms, rounds: int) -> dict[str, Any]:
         {"torch.mm": lambda: torch.mm(first.a, b, out=out), "ours": lambda: matmul(first.a, b, out=out)},
         torch.cuda.synchronize,
     )
-    return {"board": device.uuid, "gpu": device.name, "us": us, "wrong": wrong, "host_us": host}
+    return {
+        "kernel": kernel_digest(),
+        "board": device.uuid,
+        "gpu": device.name,
+        "us": us,
+        "wrong": wrong,
+        "host_us": host,
+    }
 
 
 def compile_ahead(problems: Sequence[GemmProblem]) -> None:

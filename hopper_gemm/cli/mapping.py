@@ -24,6 +24,9 @@ def map(
     seconds: Annotated[
         float | None, typer.Option(min=1, help="Begin no further problem after this time. Default: map all.")
     ] = None,
+    drawn: Annotated[
+        int | None, typer.Option(min=0, help="Kernels of a problem drawn from the menu; 0: only picks. Default: 24.")
+    ] = None,
     backend: Annotated[str, typer.Option(help="cuda; or replay: show what is recorded, and write nothing.")] = "cuda",
     recorded: options.Recorded = None,
     out: options.StudyOut = None,
@@ -39,7 +42,7 @@ def map(
     import time
 
     from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.tune.run.questions.map import LIBRARY, Map, MapSpec
+    from hopper_gemm.tune.run.questions.map import DRAWN, LIBRARY, Map, MapSpec
     from hopper_gemm.tune.run.source import recorded_study
     from hopper_gemm.tune.study.shapes import read_shapes
     from hopper_gemm.tune.tables.pages.publish import publish
@@ -67,7 +70,8 @@ def map(
             how = f"{row.figures['how']} over {row.point.against}"
             stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {how}: {what}")
 
-    spec = MapSpec(read.name, read.question, tuple(dict.fromkeys(one.problem() for one in read.problems)))
+    problems = tuple(dict.fromkeys(one.problem() for one in read.problems))
+    spec = MapSpec(read.name, read.question, problems, drawn=DRAWN if drawn is None else drawn)
     question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
     saying(as_json)(source.opening("Mapping", f"{len(spec.problems)} problems", folder))
     run_question(question, source, read.name, stderr, question, shared=shared, against=("cublas", LIBRARY))

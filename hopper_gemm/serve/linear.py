@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +15,14 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import DTYPES, PLAIN, UnsupportedError, check_supported, refuse_others
+from hopper_gemm.serve.eager import recordable, recording
 from hopper_gemm.serve.fallback import POLICY, have_memory, launch_torch_linear, torch_is_faster
 from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.known import KNOWN
 from hopper_gemm.serve.linear_ops import (
     Call,
     Maybe,
+    autocast_call,
     check_apart,
     check_linear,
     check_rows,
@@ -28,12 +31,16 @@ from hopper_gemm.serve.linear_ops import (
     fitted,
     folded,
     halved,
+    linear_backward,
     linear_op,
     linear_out_op,
     out_call,
+    save_linear,
+    save_swiglu,
+    swiglu_backward,
     swiglu_op,
 )
-from hopper_gemm.serve.matmul import cast, loading_allowed, matmul, traced
+from hopper_gemm.serve.matmul import autocast, cast, loading_allowed, matmul, product, traced
 from hopper_gemm.serve.operands import as_matrix, has_rows, reaches
 from hopper_gemm.serve.ops import OPERATORS
 
@@ -129,6 +136,9 @@ def linear(
             or (bias is not None and bias.requires_grad)
             or (residual is not None and residual.requires_grad)
         ):
+            typed = autocast_call(call) if cast(x, w) else call
+            if recordable(typed.x, typed.w, typed.bias) and (residual is None or type(residual) in PLAIN):
+                return _recorded_linear(*typed)
             return _by_operator(call)
         decided = _decided(call)
         if KNOWN.launch is not None and (repeated := _repeated(KNOWN.launch, call, decided)) is not None:
@@ -170,6 +180,9 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | Non
         return _by_gated_operator(x, w_gate_up, batch_invariant)
     try:
         if torch.is_grad_enabled() and (x.requires_grad or w_gate_up.requires_grad):
+            left, right = autocast(x, w_gate_up) if cast(x, w_gate_up) else (x, w_gate_up)
+            if recordable(left, right):
+                return _recorded_swiglu(left, right, batch_invariant)
             return _by_gated_operator(x, w_gate_up, batch_invariant)
         call = Call(x, w_gate_up, batch_invariant=batch_invariant)
         decided = "swiglu", *_decided(call)
@@ -432,7 +445,12 @@ def _recorded(
     return known
 
 
-# The operators on a GPU -----------------------------------------------------------------------
+# Gradients of eager calls, and the operators on a GPU -----------------------------------------
+
+_recorded_linear = recording(
+    "hopper_gemm_linear", linear, save_linear, partial(linear_backward, product=product, layer=linear)
+)
+_recorded_swiglu = recording("hopper_gemm_swiglu", swiglu, save_swiglu, partial(swiglu_backward, product=product))
 
 
 def _linear(*given: Any, **named: Any) -> torch.Tensor:

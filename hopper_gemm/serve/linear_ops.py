@@ -8,6 +8,7 @@ bias's gradient is summed in fp32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -249,14 +250,17 @@ def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Te
     return getattr(torch.ops.aten, known.gradient)(incoming, z, **known.constants)
 
 
-def _products(ctx: Any, dz: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[Maybe, Maybe]:
+def _products(
+    ctx: Any, dz: torch.Tensor, x: torch.Tensor, w: torch.Tensor, product: Callable[..., torch.Tensor]
+) -> tuple[Maybe, Maybe]:
     """The gradients of x and of w, each if wanted, from that of the product."""
     to_x, to_w = ctx.needs_input_grad[:2]
-    of_x = mm(dz, w, None, ctx.batch_invariant).reshape(x.shape) if to_x else None
-    return of_x, mm(dz.t(), folded(x), None, ctx.batch_invariant) if to_w else None
+    of_x = product(dz, w, None, ctx.batch_invariant).reshape(x.shape) if to_x else None
+    return of_x, product(dz.t(), folded(x), None, ctx.batch_invariant) if to_w else None
 
 
-def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+def save_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep what the gradients of a layer need, of its arguments."""
     call = Call(*inputs)
     ctx.activation, ctx.scale = call.activation, call.scale
     ctx.batch_invariant = MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
@@ -264,49 +268,63 @@ def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
     ctx.types = tuple(None if one is None else one.dtype for one in (call.bias, call.residual))
 
 
-def _linear_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
+def linear_backward(
+    ctx: Any,
+    gradient: torch.Tensor,
+    product: Callable[..., torch.Tensor] = mm,
+    layer: Callable[..., torch.Tensor] = linear_op,
+) -> tuple[Maybe, ...]:
+    """The gradients of a layer by calls with the arguments of ``mm`` and ``linear``."""
     x, w, bias = ctx.saved_tensors
     wanted = (*ctx.needs_input_grad, False, False, False)  # torch counts no arguments that were left out
     bias_type, residual_type = ctx.types
     dz = folded(gradient)
     if ctx.activation:
-        z = linear_op(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
+        z = layer(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
         dz = _slope(dz.float(), z, ctx.activation)
     to_bias = dz.sum(0, dtype=torch.float32).to(bias_type) if wanted[2] else None
     to_residual = gradient.to(residual_type) if wanted[4] else None
     scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(x.dtype)
-    return *_products(ctx, scaled, x, w), to_bias, None, to_residual, None, None, None
+    return *_products(ctx, scaled, x, w, product), to_bias, None, to_residual, None, None, None
 
 
-def _save_swiglu(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, bool | None], output: torch.Tensor) -> None:
+def save_swiglu(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep what the gradients of a gated layer need, of its arguments."""
     x, w, rule = inputs
     ctx.save_for_backward(x, w)
     ctx.batch_invariant = MODE.batch_invariant if rule is None else rule
 
 
-def _swiglu_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, Maybe, None]:
+def swiglu_backward(
+    ctx: Any, gradient: torch.Tensor, product: Callable[..., torch.Tensor] = mm
+) -> tuple[Maybe, Maybe, None]:
+    """The gradients of a gated layer by calls with the arguments of ``mm``."""
     x, w = ctx.saved_tensors
-    gate, up = mm(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
+    gate, up = product(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
     incoming = folded(gradient).float()
     dz = torch.cat((_slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
-    return *_products(ctx, dz.to(x.dtype), x, w), None
+    return *_products(ctx, dz.to(x.dtype), x, w, product), None
 
 
-torch.library.register_autograd(f"{NAMESPACE}::linear", _linear_backward, setup_context=_save_linear, lib=OPERATORS)
-torch.library.register_autograd(f"{NAMESPACE}::swiglu", _swiglu_backward, setup_context=_save_swiglu, lib=OPERATORS)
+torch.library.register_autograd(f"{NAMESPACE}::linear", linear_backward, setup_context=save_linear, lib=OPERATORS)
+torch.library.register_autograd(f"{NAMESPACE}::swiglu", swiglu_backward, setup_context=save_swiglu, lib=OPERATORS)
 
 
 # Autocast -------------------------------------------------------------------------------------
 
 
-def _linear_autocast(*given: Any, **named: Any) -> torch.Tensor:
-    call = Call(*given, **named)
-    device = call.x.device.type
-    dtype = torch.get_autocast_dtype(device)
+def autocast_call(call: Call) -> Call:
+    """A layer with its tensors in the types to which autocast casts them."""
+    dtype = torch.get_autocast_dtype(call.x.device.type)
     bias = None if call.bias is None else call.bias.to(dtype)
     residual = None if call.residual is None else call.residual.to(call.out_dtype or dtype)
-    with torch.autocast(device, enabled=False):
-        return linear_op(*call._replace(x=call.x.to(dtype), w=call.w.to(dtype), bias=bias, residual=residual))
+    return call._replace(x=call.x.to(dtype), w=call.w.to(dtype), bias=bias, residual=residual)
+
+
+def _linear_autocast(*given: Any, **named: Any) -> torch.Tensor:
+    call = autocast_call(Call(*given, **named))
+    with torch.autocast(call.x.device.type, enabled=False):
+        return linear_op(*call)
 
 
 def _swiglu_autocast(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,11 +27,12 @@ from hopper_gemm.serve.checks import (
     check_supported,
     refuse_foreign,
 )
+from hopper_gemm.serve.eager import recordable, recording
 from hopper_gemm.serve.fallback import POLICY, checked, is_plain, launch_torch, torch_is_faster, torch_mm
 from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
 from hopper_gemm.serve.known import KNOWN
 from hopper_gemm.serve.operands import copied, extent, has_rows, reaches, reads_along_k
-from hopper_gemm.serve.ops import OPERATORS, mm, mm_out
+from hopper_gemm.serve.ops import OPERATORS, backward, mm, mm_out, save
 
 
 def matmul(
@@ -67,8 +69,8 @@ def matmul(
             on m, other rows, or the kernel that runs; tuned and picked configs are those that hold to it
             (docs/batch-invariance). By default as :func:`hopper_gemm.batch_invariant` says for this thread.
 
-    Where gradients are recorded or a model is traced, the call is ``torch.ops.hopper_gemm.mm``
-    (:mod:`hopper_gemm.serve.ops`): gradients are products of the same kernel, and torch.compile makes no break.
+    Gradients are products of the same kernel. Where a model is traced, the call is ``torch.ops.hopper_gemm.mm``
+    (:mod:`hopper_gemm.serve.ops`), at which torch.compile makes no break.
 
     Returns:
         ``out``, written on torch's current stream.
@@ -102,6 +104,10 @@ def matmul(
             POLICY.fallback = before
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
+            if out is None and config is None:
+                left, right = autocast(a, b) if torch.float32 in (a.dtype, b.dtype) and cast(a, b) else (a, b)
+                if recordable(left, right):
+                    return _recorded(left, right, out_dtype, batch_invariant)
             return _operator(a, b, out, out_dtype, config, batch_invariant)
         if KNOWN.launch is not None and config is None:
             product = _repeated(KNOWN.launch, a, b, out, out_dtype, batch_invariant)
@@ -392,14 +398,28 @@ def loading_allowed() -> Iterator[None]:
         driver.cuThreadExchangeStreamCaptureMode(before)
 
 
-# The operators on a GPU -----------------------------------------------------------------------
+def autocast(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Operands in the type to which autocast casts them."""
+    dtype = torch.get_autocast_dtype(operands[0].device.type)
+    return tuple(one.to(dtype) for one in operands)
 
 
-def _mm(
+# Gradients of eager calls, and the operators on a GPU -----------------------------------------
+
+
+def product(
     a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
 ) -> torch.Tensor:
+    """:func:`matmul` with the arguments of ``torch.ops.hopper_gemm.mm``."""
+    return matmul(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant)
+
+
+_recorded = recording("hopper_gemm_mm", product, save, partial(backward, product=product))
+
+
+def _mm(*given: Any, **named: Any) -> torch.Tensor:
     with torch.no_grad():  # autograd has been here
-        return matmul(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant)
+        return product(*given, **named)
 
 
 def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, batch_invariant: bool | None = None) -> None:

@@ -16,6 +16,7 @@ and has the same bits in every run with the same m. Within ``torch.autocast`` fp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,9 +70,8 @@ for _name, _on_cpu, _fake in (("mm", _mm_cpu, _mm_fake), ("mm_out", _mm_out_cpu,
 # Its gradients --------------------------------------------------------------------------------
 
 
-def _save(
-    ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, torch.dtype | None, bool | None], output: torch.Tensor
-) -> None:
+def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep what the gradients of a product need, of the arguments of ``mm``."""
     a, b, _, batch_invariant = inputs
     wants_a, wants_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
@@ -79,14 +79,17 @@ def _save(
     ctx.batch_invariant = MODE.batch_invariant if batch_invariant is None else batch_invariant
 
 
-def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+def backward(
+    ctx: Any, gradient: torch.Tensor, product: Callable[..., torch.Tensor] = mm
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    """The gradients of a product by two products, each called as ``mm`` is."""
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else mm(gradient, b.t(), None, rule)
-    return of_a, None if a is None else mm(a.t(), gradient, None, rule), None, None
+    of_a = None if b is None else product(gradient, b.t(), None, rule)
+    return of_a, None if a is None else product(a.t(), gradient, None, rule), None, None
 
 
-torch.library.register_autograd(f"{NAMESPACE}::mm", _backward, setup_context=_save, lib=OPERATORS)
+torch.library.register_autograd(f"{NAMESPACE}::mm", backward, setup_context=save, lib=OPERATORS)
 
 
 # Autocast -------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ def test_variants_of_an_algorithm_are_right_too():
     assert right > 0.8 * len(variants)
 
 
+@pytest.mark.alone  # it compares times
 @pytest.mark.parametrize("context", ["isolated", "chained"])
 @pytest.mark.parametrize("problem", [GemmProblem(1024, 1024, 1024), GemmProblem(2048, 2048, 2048)], ids=str)
 def test_the_best_of_cublaslt_is_not_behind_torch_and_its_kernel_has_a_name(kernel_store, problem, context):

@@ -76,6 +76,7 @@ def test_a_spacer_writes_a_and_leaves_it_as_it_was(bench, spacer, layouts):
     assert (operands.a == 2).all(), "it rewrites what is there now, not what was there first"
 
 
+@pytest.mark.alone  # it compares times
 @pytest.mark.parametrize(("problem", "config"), BESIDE_RMSNORM, ids=str)
 def test_an_rmsnorm_between_launches_agrees_on_which_side_is_faster(bench, kernel_store, problem, config):
     """Where either says that the sides differ by more than a hundredth, or a quarter of a microsecond."""
@@ -102,6 +103,7 @@ def test_steady_state_has_power_and_energy_in_either_context(bench, context):
     assert abs(figures["baseline_us"] / figures["time_us"] / figures["speedup"] - 1) < 0.01
 
 
+@pytest.mark.alone  # it compares times
 @pytest.mark.parametrize("context", ["isolated", "chained"])
 def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp_path, context):
     """What the check of the best configs does: in pairs on this board, where the board's own share cancels."""
@@ -116,6 +118,7 @@ def test_a_kernel_is_as_fast_as_its_own_recorded_binary(bench, kernel_store, tmp
     assert abs(figures["speedup"] - 1) < 0.005
 
 
+@pytest.mark.alone  # it compares times
 def test_a_race_measures_every_config_and_drops_none_that_leads(bench):
     """A config is dropped at the first look or timed with all pairs; the fastest of all has all pairs."""
     protocol, leader, found = Burst(rest=0.010, pairs=6), None, []

@@ -15,6 +15,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 import pandas as pd
 
+from hopper_gemm.lab.pages.wording import cube
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.measure.verdict import Component, class_of, paired_verdict, student
 from hopper_gemm.tune.statistics import CONFIDENCE, Ratio
@@ -187,3 +188,16 @@ def guard() -> str:
             counts = (str(said.count(word)) for word in ("held", "unsure", "fallen"))
             lines.append((name, told, str(len(found)), boards, *counts))
     return markdown(("pairs of", "sides", "measured", "boards", "held", "unsure", "fallen"), lines)
+
+
+def planted() -> str:
+    """What the guard said of kernels that were changed on purpose: verdict and speed over the recorded binary."""
+    plants = json.loads((results_root() / "measurements/planted.json").read_text())
+    problems = sorted(
+        {one["problem"] for plant in plants for one in plant["checked"]}, key=lambda name: (len(name), name)
+    )
+    lines = []
+    for plant in plants:
+        said = {one["problem"]: f"{one['status']}, {one['ratio']:.4f}x" for one in plant["checked"]}
+        lines.append((plant["plant"], *(said.get(name, "") for name in problems), str(plant["exit"])))
+    return markdown(("planted", *map(cube, problems), "exit code"), lines)

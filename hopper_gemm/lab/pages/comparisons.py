@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import ceil
-from textwrap import fill
 from typing import Any
 
+from hopper_gemm.lab.pages.prices import out_of_reach
 from hopper_gemm.lab.pages.sources import recorded
+from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import filled_up
@@ -21,9 +22,6 @@ from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
 from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of, short_label
 
 Record = Mapping[str, Any]
-
-WIDTH = 120
-"""Columns of a page's text."""
 
 LISTS = (
     *("suite-two-boards", "suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
@@ -118,17 +116,21 @@ def headline() -> str:
         f"later version of the kernel ran {len(now)} of the {len(then)} on two boards: {later:.3f}x over `torch.mm`, "
         f"and on these the first line has {first:.3f}x."
     )
-    return f"{markdown(('problems', 'context', *names), lines)}\n\n{fill(today, WIDTH)}"
+    return f"{markdown(('problems', 'context', *names), lines)}\n\n{wrapped(today)}"
 
 
-def result() -> str:
-    """The result in a sentence: geometric means over the suite."""
+def result(suite: str = "suite.md") -> str:
+    """The result in a sentence: geometric means over the suite.
+
+    Args:
+        suite: address of the page that tells of it.
+    """
     found = suite_cells().values()
     mm = geometric_mean(of["cublas"]["speedup"] for of in found)
     faster = geometric_mean(min(one["speedup"] for one in of.values()) for of in found)
-    return (
+    return wrapped(
         f"Over {len(found)} problems of many kinds, tuned, an NVIDIA H200 runs it at **{mm:.3f}x** the speed of "
-        f"`torch.mm`, and at {faster:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means](suite.md))."
+        f"`torch.mm`, and at {faster:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means]({suite}))."
     )
 
 
@@ -146,11 +148,14 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
     multiples = [row.figures["speedup"] for row in drawn if filled_up(row.point.problem) == row.point.problem]
     picked = [row for row in recorded("short-again").stage("compare") if row.ok and row.figures["how"] == "model"]
     short = link("24 short problems", "short-and-random-problems")
+    random = link(f"{len(drawn)} random problems", "short-and-random-problems")
     untuned = link("untuned", "problems-that-nobody-tuned")
+    off, padded = out_of_reach(), link("padded at each call", "rows-that-tma-cannot-reach")
+    more = len(off.keys() - {str(row.point.problem) for row in drawn})
     lists = [
         (f"{short}, 2 to 12 us of `torch.mm`", "isolated", speedups("short").values(), "short"),
-        (link("20 random problems", "short-and-random-problems"), "isolated", speedups("drawn").values(), "drawn"),
-        (f"the {len(multiples)} of them with n and k multiples of 8", "isolated", multiples, "drawn"),
+        (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
+        (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), ""),
         (
             f"the 24 of the suite, {untuned}: what a model picks",
             "chained",
@@ -164,7 +169,7 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
             "short-again",
         ),
     ]
-    return [(what, context, figure(found), version_of(name)) for what, context, found, name in lists]
+    return [(*line[:2], figure(line[2]), version_of(line[3]) if line[3] else "not noted") for line in lists]
 
 
 def others() -> str:
@@ -206,12 +211,11 @@ def standing() -> str:
         [one for one, told in standings().items() if told == word] for word in ("ahead", "behind", "open")
     )
     gone, version = no_longer_served(), version_of("suite").split(",")[0]
-    return fill(
+    return wrapped(
         f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
         f"on {', '.join(behind) or 'none'}. On the other {len(even)} it cannot be told from the faster of the two: "
         f"{', '.join(even)}. The kernel was {version}; on {len(gone)} "
-        f"problems `matmul` runs another config today, which a later search found: {', '.join(gone)}.",
-        WIDTH,
+        f"problems `matmul` runs another config today, which a later search found: {', '.join(gone)}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Batch invariance on its page: what was compared, and what it costs."""
+"""What was compared for batch invariance; what it, rows out of TMA's reach and what follows a product cost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.lab.verify.rows import read_rows
 from hopper_gemm.lab.verify.tally import counted, torch_lines
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.pivot import markdown
@@ -84,6 +86,82 @@ def costs(path: Path | None = None) -> str:
     own = {name: [row for row in rows if row["list"] == name] for name in LISTS}
     told = [f"{about}:\n\n{_table(own[name], arms)}" for name, (about, arms) in LISTS.items() if own[name]]
     return "\n\n".join(told) or "Not measured on a GPU yet: `python -m benchmarks.invariant` measures it."
+
+
+def measured_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of a table that a benchmark wrote, of each problem, finish and board the newest."""
+    found = path or results_root() / f"measurements/{name}.jsonl"
+    rows = (json.loads(line) for line in found.read_text().splitlines())
+    return list({(str(row["problem"]), row.get("finish"), row.get("board")): row for row in rows}.values())
+
+
+def over(row: Mapping[str, Any], other: str) -> float:
+    """How many times as fast as another arm ours was: the median of the rounds."""
+    return median(map(truediv, row["us"][other], row["us"]["ours"]))
+
+
+def with_boards(columns: Sequence[str], lines: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table, with a column for the board where the rows have several; a line for each row, then more of all."""
+    boards = [row.get("board", "not noted")[:12] for row in rows]
+    if len(set(boards)) == 1:
+        return markdown(columns, lines)
+    named = zip(lines, [*boards, *[""] * (len(lines) - len(boards))], strict=True)
+    return markdown([*columns, "board"], [[*line, board] for line, board in named])
+
+
+def out_of_reach(path: Path | None = None) -> dict[str, float]:
+    """Problems with rows that TMA cannot reach, and their speedup over torch.mm, of several boards the mean."""
+    found: dict[str, list[float]] = {}
+    for row in measured_rows("ragged", path):
+        found.setdefault(str(GemmProblem(**row["problem"])), []).append(over(row, "torch.mm"))
+    return {problem: geometric_mean(ratios) for problem, ratios in found.items()}
+
+
+def ragged(path: Path | None = None) -> str:
+    """These problems one by one: times, padding included and alone, and speedup over torch.mm."""
+    rows = measured_rows("ragged", path)
+    lines = []
+    for row in rows:
+        times = (f"{median(row['us'][arm]):.1f}" for arm in ("torch.mm", "ours", "padding"))
+        problem, off = str(GemmProblem(**row["problem"])), ", ".join(row["out_of_reach"].upper())
+        host = f"{row['host_us']['ours']:.1f} us ({row['host_us']['torch.mm']:.1f})"
+        lines.append([problem, off, *times, f"{over(row, 'torch.mm'):.3f}x", host])
+    lines.append(["geometric mean", "", "", "", "", f"{geometric_mean([*out_of_reach(path).values()]):.3f}x", ""])
+    times_of = ("torch.mm, us", "ours, us", "padding alone, us")
+    return with_boards(("problem", "out of reach", *times_of, "over torch.mm", "host (torch.mm)"), lines, rows)
+
+
+LAYERS = {"bias+gelu": "`linear` with bias and gelu", "silu*up": "`swiglu`"}
+"""Finishes that were timed, as the page calls them."""
+
+BESIDE = {
+    "eager": "over torch, operator by operator",
+    "compiled": "over torch.compile",
+    "torch.mm": "over torch.mm alone",
+    "plain product": "over our product alone",
+}
+"""Arms beside which a layer was timed, with the name of their column."""
+
+SLOWER = 0.98
+"""Speed of a layer, over that of its product alone, below which the page says what the rest of it costs."""
+
+
+def layers(path: Path | None = None) -> str:
+    """Layers in one launch over the same in several, and over a product alone, with a sentence on where what follows
+    the product costs."""
+    rows = measured_rows("linear", path)
+    arms = [name for name in BESIDE if any(name in row["us"] for row in rows)]
+    lines, slower = [], dict[str, list[str]]()
+    for row in rows:
+        layer, place, alone = LAYERS[row["finish"]], "x".join(map(str, row["problem"])), over(row, "plain product")
+        ratios = [f"{over(row, name):.3f}x" if name in row["us"] else "" for name in arms]
+        lines.append([layer, place, f"{median(row['us']['ours']):.1f}", *ratios])
+        if alone < SLOWER:
+            slower.setdefault(layer, []).append(f"{1 / alone:.2f} times at {place}")
+    ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
+    told = "".join(f" {layer} takes longer than its product alone: {', '.join(of)}." for layer, of in slower.items())
+    table = with_boards(("layer", "m x n x k", "us", *(BESIDE[name] for name in arms)), lines, rows)
+    return f"{table}\n\n{wrapped(f'Isolated, medians of the rounds, on an {ran}.{told}')}"
 
 
 def _table(rows: Sequence[dict[str, Any]], arms: Mapping[str, tuple[str, str, str]]) -> str:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import pandas as pd
+
+WIDTH = 120
+"""Columns of a page's text."""
+
+
+def wrapped(text: str) -> str:
+    """A paragraph in the lines of a page."""
+    return fill(text, WIDTH)
 
 
 def percent(ratio: float, digits: int = 1) -> str:

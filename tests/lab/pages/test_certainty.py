@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import astuple
 
@@ -118,3 +119,15 @@ def test_published_intervals_are_right_on_boards_left_out():
         found = coverage(measured, left_out)
         assert len(found) == len(COMPONENTS)
         assert found["mean"].min() >= least
+
+
+def test_the_guard_s_answers_to_planted_changes_stand_in_the_order_of_the_sizes(tmp_path, monkeypatch):
+    """A problem that was not checked leaves its cell empty."""
+    checked = [{"problem": f"{n}x{n}x{n}", "status": "fallen", "ratio": 0.5} for n in (512, 64)]
+    plants = [{"plant": "a", "exit": 1, "checked": checked}, {"plant": "b", "exit": 0, "checked": checked[:1]}]
+    (tmp_path / "measurements").mkdir()
+    (tmp_path / "measurements/planted.json").write_text(json.dumps(plants))
+    monkeypatch.setattr(certainty, "results_root", lambda: tmp_path)
+    head, _, *lines = certainty.planted().splitlines()
+    assert head == "| planted | 64^3 | 512^3 | exit code |"
+    assert lines == ["| a | fallen, 0.5000x | fallen, 0.5000x | 1 |", "| b |  | fallen, 0.5000x | 0 |"]

@@ -1,17 +1,20 @@
-"""The figures on batch invariance are those of the rows, and where there are none the page says so."""
+"""Prices are those of the rows, of each board the newest, and where there are none the page says so."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
-from hopper_gemm.lab.pages.prices import NOT_YET, bits, costs, torch_changes
+from hopper_gemm.lab.pages.prices import NOT_YET, bits, costs, layers, out_of_reach, ragged, torch_changes
 from hopper_gemm.lab.verify.batches import InvarianceJob, TorchCount, comparisons
 from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.rows import Rows
 from hopper_gemm.lab.verify.tally import torch_table
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.tune.study.shapes import read_shapes
+from tests.conftest import ROOT
 
 ABOUT = {"context": "isolated", "kernel": "0123456789", "gpu": "NVIDIA H200", "board": "GPU-1"}
 
@@ -58,3 +61,47 @@ def test_bits_count_the_newest_sources_alone(tmp_path):
         torch_table([TorchCount("", 8, 8, "bf16", "kk", 64, 3)], board="a", gpu="H", torch="2")
     )
     assert "| its own | 1 | 1 | 64 | 3 |" in torch_changes(tmp_path)
+
+
+def layer(ours, plain, finish="bias+gelu", **more):
+    us = {"ours": ours, "plain product": plain, "torch.mm": plain, "eager": [2 * one for one in plain]}
+    return json.dumps({"problem": [64, 8, 8], "finish": finish, "gpu": "H", "torch": "2", "us": us, **more})
+
+
+def test_a_layer_is_shown_by_its_newest_row_of_each_board_and_the_page_says_where_it_costs(tmp_path):
+    """Slower than its product alone by more than the threshold; a row of old may not name its board."""
+    path, same = tmp_path / "linear.jsonl", [100.0, 100.0, 100.0]
+    path.write_text(layer([400.0, 400.0, 400.0], same) + "\n" + layer([101.0, 125.0, 101.0], same) + "\n")
+    told = layers(path)
+    assert "| `linear` with bias and gelu | 64x8x8 | 101.0 | 1.980x | 0.990x | 0.990x |" in told
+    assert "| board |" not in told
+    assert "takes longer" not in told
+    path.write_text(path.read_text() + layer([125.0] * 3, same, board="GPU-2") + "\n")
+    lines = [line for line in layers(path).splitlines() if "64x8x8 |" in line]
+    assert [line.split(" | ")[-2:] for line in lines] == [["0.990x", "not noted |"], ["0.800x", "GPU-2 |"]]
+    assert layers(path).endswith("takes longer than its product alone:\n1.25 times at 64x8x8.")
+
+
+def test_padded_problems_have_their_mean_over_boards_and_problems(tmp_path):
+    path = tmp_path / "ragged.jsonl"
+    sizes = {"m": 64, "n": 7, "k": 7, "dtype": "bf16", "layouts": "kk", "batch_invariant": False}
+    us = {"torch.mm": [4.0, 4.0, 9.0], "ours": [2.0, 2.0, 2.0], "padding": [1.0, 1.0, 1.0]}
+    of = {"out_of_reach": "abc", "host_us": {"torch.mm": 9.0, "ours": 12.25}}
+    rows = [
+        {**of, "problem": sizes, "us": us, "board": "GPU-1"},
+        {**of, "problem": sizes, "us": us | {"ours": [0.5, 0.5, 0.5]}, "board": "GPU-2"},
+        {**of, "problem": sizes | {"n": 8}, "us": us | {"ours": [4.0, 4.0, 4.0]}, "board": "GPU-1"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert out_of_reach(path) == {"64x7x7": 4.0, "64x8x7": 1.0}
+    table = ragged(path)
+    assert "| 64x7x7 | A, B, C | 4.0 | 2.0 | 1.0 | 2.000x | 12.2 us (9.0) | GPU-1 |" in table
+    assert "| geometric mean |  |  |  |  | 2.000x |  |  |" in table
+
+
+def test_the_random_problems_that_are_no_multiples_of_8_were_all_measured_padded():
+    """The headline and the suite's page call them the other ones."""
+    drawn = read_shapes(ROOT / "sweeps/shapes/drawn.toml").of_regime("burst")
+    off = {str(problem) for problem in drawn if filled_up(problem) != problem}
+    assert off
+    assert off <= out_of_reach().keys()

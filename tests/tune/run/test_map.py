@@ -56,6 +56,14 @@ def test_every_problem_gets_the_eight_best_picks_and_24_kernels_drawn_from_the_m
         assert library.point.config == picks["pick 1"]
 
 
+def test_without_drawn_kernels_only_picks_are_measured_in_the_same_order():
+    alone = MapSpec("list", "why", PROBLEMS, drawn=0)
+    assert alone.order == SPEC.order
+    assert alone.digest != SPEC.digest
+    picks = {point: how for point, how in SPEC.points(PROBLEMS[2]).items() if how != "drawn"}
+    assert alone.points(PROBLEMS[2]).keys() == picks.keys()
+
+
 def test_what_is_drawn_depends_on_the_seed_and_the_problem_alone():
     points = SPEC.points(PROBLEMS[2])
     assert MapSpec("other", "", PROBLEMS[2:]).points(PROBLEMS[2]) == points

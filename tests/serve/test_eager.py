@@ -1,0 +1,147 @@
+"""Eager calls with gradients run the kernel without an operator, with the operators' gradients; what looks at operators
+still sees them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import hopper_gemm
+from hopper_gemm.serve.linear_ops import linear_op, swiglu_op
+from hopper_gemm.serve.ops import mm
+from tests.serve import test_linear, test_matmul
+
+M, N, K = 24, 40, 16
+
+
+def tensors():
+    """x (2, m, k), a (m, k), w (n, k), bias (n,) and residual (2, m, n), each with a gradient."""
+    shapes = (2, M, K), (M, K), (N, K), (N,), (2, M, N)
+    return [torch.randn(*shape).to(torch.bfloat16).requires_grad_() for shape in shapes]
+
+
+CALLS = {
+    "matmul": (
+        lambda x, a, w, bias, residual: hopper_gemm.matmul(a, w.t()),
+        lambda x, a, w, bias, residual: mm(a, w.t()),
+    ),
+    "layer": (
+        lambda x, a, w, bias, residual: hopper_gemm.linear(x, w, bias, "gelu", residual, 0.5),
+        lambda x, a, w, bias, residual: linear_op(x, w, bias, "gelu", residual, 0.5),
+    ),
+    "gated": (
+        lambda x, a, w, bias, residual: hopper_gemm.swiglu(x, w),
+        lambda x, a, w, bias, residual: swiglu_op(x, w),
+    ),
+}
+"""Calls, and the operators that do the same."""
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Launches of products and of layers."""
+    products = test_matmul.Launches(monkeypatch)
+    layers = test_linear.Launches(monkeypatch)
+    monkeypatch.setattr(test_linear.room, "matmul", test_matmul.room.matmul)
+    layers.products = products
+    return layers
+
+
+def gradients(out, given):
+    weight = torch.arange(out.numel()).reshape(out.shape).to(out.dtype) / out.numel()
+    return torch.autograd.grad(out, given, weight, allow_unused=True)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_eager_call_has_the_gradients_of_its_operator(launches, name):
+    ours, operator = CALLS[name]
+    given = tensors()
+    out, expected = ours(*given), operator(*given)
+    assert (
+        type(out.grad_fn).__name__
+        == f"hopper_gemm_{ {'matmul': 'mm', 'layer': 'linear', 'gated': 'swiglu'}[name] }Backward"
+    )
+    assert torch.allclose(out.float(), expected.float(), rtol=2e-2, atol=2e-2)
+    for found, right in zip(gradients(out, given), gradients(expected, given), strict=True):
+        assert (found is None) == (right is None)
+        if found is not None:
+            assert found.dtype == right.dtype
+            assert float((found.float() - right.float()).norm()) <= 2e-2 * float(right.float().norm())
+
+
+@pytest.mark.parametrize("name", ["matmul", "plain layer"])
+def test_a_gradient_has_a_gradient(launches, name):
+    """torch differentiates a product twice, gelu and silu once."""
+    ours, _ = {**CALLS, "plain layer": (lambda x, a, w, bias, residual: hopper_gemm.linear(x, w, bias), None)}[name]
+    given = tensors()
+    (first,) = torch.autograd.grad(ours(*given).float().square().sum(), given[2], create_graph=True)
+    first.float().square().sum().backward()
+    assert bool(given[2].grad.abs().sum() > 0)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_result_may_be_changed_in_place(launches, name):
+    """As ``torch.relu_`` does to a layer's output, whatever its leading axes."""
+    ours, _ = CALLS[name]
+    given = tensors()
+    expected = gradients(torch.relu(ours(*given)), given)
+    found = gradients(ours(*given).relu_(), given)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_looks_at_operators_sees_them(launches, name):
+    """Selective checkpointing and flop counters are dispatch modes."""
+    ours, _ = CALLS[name]
+    seen = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    given = tensors()
+    with Watching():
+        ours(*given)
+    assert {mm, linear_op, swiglu_op} & set(seen)
+    seen.clear()
+    ours(*given)
+    assert not seen
+
+
+def test_only_what_a_gradient_needs_is_kept(launches):
+    _, a, w, _, _ = tensors()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.shape) or one, lambda one: one):
+        hopper_gemm.matmul(a, w.detach().t())
+    assert kept == [(K, N)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_autocast_casts_to_its_type_and_gradients_come_back_in_that_of_the_leaves(launches, name):
+    ours, _ = CALLS[name]
+    given = [one.detach().float().requires_grad_() for one in tensors()]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = ours(*given)
+    assert out.dtype == torch.bfloat16
+    found = [one for one in gradients(out, given) if one is not None]
+    assert found
+    assert all(one.dtype == torch.float32 for one in found)
+
+
+def test_a_checkpointed_layer_multiplies_again_and_has_the_same_gradients(launches):
+    given = tensors()
+    x, _, w, bias, _ = given
+    expected = gradients(hopper_gemm.linear(x, w, bias, "silu"), given)
+    again = checkpoint(lambda x: hopper_gemm.linear(x, w, bias, "silu"), x, use_reentrant=False)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(gradients(again, given), expected, strict=True))
+
+
+def test_gradients_keep_to_the_rule_of_their_product(launches):
+    _, a, w, _, _ = tensors()
+    with hopper_gemm.batch_invariant():
+        out = hopper_gemm.matmul(a, w.t())
+    gradients(out, [a, w])
+    assert [problem.batch_invariant for _, problem in launches.products.loaded] == [True] * 3
