@@ -336,6 +336,21 @@ def menu_curve() -> str:
     return table(("kernels", *groups.values()), rows)
 
 
+def model_worth() -> str:
+    """Share of the best measured speed that the model's first choice has, by torch.mm's time; the worst in brackets."""
+    frame = pd.read_csv(ROOT / "results/measurements/model.csv").set_index(["from_us", "to_us", "problems"])
+    rows = []
+    for least, most in dict.fromkeys((least, most) for least, most, _ in frame.index):
+        ends = ([f"from {least:g} us"] if least else []) + ([f"under {most:g} us"] if most < float("inf") else [])
+        found = [frame.loc[key] if (key := (least, most, name)) in frame.index else None for name in UNSEEN]
+        shares = ("" if one is None else f"{one['mean']:.3f} ({one['worst']:.2f}), {one['count']:.0f}" for one in found)
+        rows.append((", ".join(ends) or "any time", *shares))
+    return table(("torch.mm takes", *(f"{name}: share, worst, problems" for name in UNSEEN)), rows)
+
+
+UNSEEN = ("left out", "held out")
+"""Groups of problems that the model's constants were fitted without; see benchmarks/picks/fit.py."""
+
 SERIAL = "--set tile=128x128 --set stages=1 --set stagger=0 --set consumers=1 --set stores=direct --set peek=false"
 """The kernel of the first chapter."""
 
@@ -401,6 +416,7 @@ def against_own() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "menu": menu_curve,
+    "model": model_worth,
     **{name: partial(ran, command, KEPT.get(name, ())) for name, command in RUNS.items()},
     **{f"chapter-{one}-diff": partial(chapters.diff, one) for one in range(1, 9)},
     **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},

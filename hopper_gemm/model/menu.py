@@ -33,8 +33,8 @@ It was fastest on all ten problems of the isolated suite from 166 us on, by 0.1 
 on shorter problems it cost 0.6 to 2 %."""
 
 ABREAST = 4
-"""Swizzle where the tiles of a split-K part follow one another: sixteen neighbours share a GPC, and a patch of 4 x 4
-reads the fewest panels. At 1024x1024x16384 it was 1 % faster than a swizzle of eight (docs/neighbours.md)."""
+"""Swizzle of single CTAs: sixteen that follow one another share a GPC, and a patch of 4 x 4 tiles reads the fewest
+panels (docs/neighbours.md). So do the tiles of a split-K part that follow one another."""
 
 MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
@@ -47,7 +47,8 @@ def binaries() -> tuple[Kernel, ...]:
     """The kernels as they are compiled, each legal by itself; a kernel serves every element type and layout whose rules
     it meets. They were chosen from recorded rows by benchmarks/menu.py."""
     listed = json.loads(Path(__file__).with_name("menu.json").read_text(encoding="utf-8"))
-    return tuple(resolve(GemmConfig.of(values)) for values in listed)
+    plain = Kernel()  # the file leaves no choice open: a test resolves it
+    return tuple(plain.but(**values) for values in listed)
 
 
 def suited(dtype: str, layouts: str) -> list[Kernel]:
@@ -84,11 +85,12 @@ def menu(invariant: bool = False) -> tuple[Kernel, ...]:
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
-    """A binary's ways to launch: along either axis, each with the swizzle that reads least in theory."""
+    """A binary's ways to launch, along either axis: single CTAs :data:`ABREAST`, clusters with the swizzle that reads
+    least in theory."""
+    square = kernel.cluster_size == 1 or kernel.part_order == "part"
     ways = (kernel.but(raster=raster) for raster in RASTERS)
-    by_part = kernel.part_order == "part"
     return tuple(
-        way.but(swizzle=min(SWIZZLE_MAX, max(1, round(ABREAST if by_part else best_swizzle(way))))) for way in ways
+        way.but(swizzle=ABREAST if square else min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))) for way in ways
     )
 
 
@@ -131,8 +133,8 @@ def choices(
     for (dynamic, paced), least in groups.items():
         if least <= shortest or not found:
             kind = dynamic, paced
-            offered = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(chip, invariant)[kind]
-            found = _best(offered, problem, count, chip, found, finish)
+            bounds = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(*kind, chip, invariant)
+            found = _best(bounds, problem, count, chip, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
 
@@ -145,10 +147,9 @@ Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
 
 
 @cache
-def _bounds(chip: hopper.Chip, invariant: bool) -> dict[tuple[bool, bool], Bounds]:
-    """Those of the menu: with or without the dynamic scheduler, and with or without pace."""
-    kinds = ((False, False), (True, False), (True, True), (False, True))
-    return {kind: list(_with_bounds(menu(invariant), *kind, chip)) for kind in kinds}
+def _bounds(dynamic: bool, paced: bool, chip: hopper.Chip, invariant: bool) -> Bounds:
+    """Those of the menu's kernels of one kind."""
+    return _with_bounds(menu(invariant), dynamic, paced, chip)
 
 
 def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: hopper.Chip) -> Bounds:

@@ -1,59 +1,30 @@
 """Predicted launch time of a config: an analytic model, good enough to say what to try first.
 
-An SM works through its waves of tiles, and through a tile stage by stage. The slowest of three sets the time of a
+An SM works through its waves of tiles, and through a tile stage by stage. The slowest of four sets the time of a
 stage, smoothed where two come close:
 
 * **math**: the tensor cores' clocks, or those of shared memory where a narrow wgmma takes longer to read its operands
   than to multiply them;
-* **load**: the bytes that the SM takes from the L2 (multicast counted once, panels that others of its GPC read at the
-  same time counted less), narrow swizzles at a lower rate, and its share of what all busy SMs read from DRAM, which
-  raster, swizzle and cluster decide;
+* **load**: the bytes that the SM takes, multicast counted once, narrow swizzles at a lower rate; and its share of what
+  all busy SMs read from DRAM, which raster, swizzle and cluster decide;
+* **l2**: the bytes that the L2 passes on to the busy SMs, where what neighbours read at the same time counts once;
 * **ring**: a slot is free again after its load, which takes a latency as well, and its math; that time is shared by the
   stage in the tensor cores and the ``stages - 1 - stagger`` loads in flight.
 
 To the stages come the epilogue, unless pingpong overlaps it, the reduction of split-K parts, and the cost of a launch;
-and no launch takes less than to read and write every matrix once. If a launch is not persistent, as many CTAs as fit
-share an SM. The clock follows the load of the tensor cores and of the L2: beyond a certain load the power cap lowers
-it, in a burst as well.
+and no launch takes less than to read and write every matrix once, longer where C leaves in chunks whose rows are an odd
+number of 16-byte pieces. If a launch is not persistent, as many CTAs as fit share an SM. The clock follows the load of
+the tensor cores and of the L2: beyond a certain load the power cap lowers it, in a burst as well.
 
 Neighbours (docs/neighbours.md): sixteen single CTAs that follow one another in the walk share a GPC, and so does every
-eighth cluster. A panel that several of them read is counted once, to the degree ``shared``: sixteen tiles in a square
-read four panels of A and four of B, in a row one and sixteen. Rows off the L2's lines cost the same, shared or not.
+eighth cluster. A panel that several of them read is passed on once: sixteen tiles in a square read four panels of A and
+four of B, in a row one and sixteen. Rows off the L2's lines cost the same, shared or not.
 
-The constants were fitted by random descent to all recorded bursts of ``results`` (9,250 isolated, 16,770 chained;
-without copied operands, rotate_k, interleave_k, spills and loads by threads): to the logarithm of the time, to the loss
-of the first choice, and to the number of unmeasured configs of tune's space that are predicted faster than the best
-known. Isolated, recent and fast rows weigh most. Errors of the logarithm, %, root mean square:
+The constants were fitted to recorded bursts of ``results`` on problems that are not held out: to the logarithm of the
+time, and to its order within a problem (benchmarks/picks/fit.py). Isolated and fast rows weigh most. What the first
+choice loses on problems left out and held out: docs/menu.md.
 
-| bursts | constants before | now |
-| --- | --- | --- |
-| isolated, within 15 % of the best of their problem | 13.2 | 5.6 |
-| isolated, all | 20.4 | 17.6 |
-| chained, within 15 % | 6.2 | 4.4 |
-| chained, all | 12.5 | 11.6 |
-
-On all rows recorded since, searches with this model included, they are 5.7, 17.2, 4.7 and 11.9 %; on the ten isolated
-searches of ``suite-isolated-again``, run after the fit on other boards, 5.8 % near the best.
-
-Loss of the model's first choice among the measured isolated configs of a problem, and rank of the best known config in
-tune's space, counted in binaries:
-
-| problems | | before | now |
-| --- | --- | --- | --- |
-| suite, 24 | first choice, median and worst | 2.4, 16.4 % | 2.8, 12.9 % |
-| suite, 21 whose best is in the space | rank, median and mean | 12, 63 | 12, 39 |
-| short, 24 | first choice, median and worst | 5.3, 63.7 % | 3.2, 67.0 % |
-| short, 24 | rank, median and mean | 16, 72 | 6, 29 |
-
-Of the best known configs of 46 problems, random ones included, tune keeps all (before: 45). Held out: constants fitted
-without a third of the problems are off by 6.7 % near the isolated best of that third (before: 12.9 %), and their first
-choice loses 4.5 % on average (5.8 %). The first constants (:data:`BEFORE`), from 1,200 chained bursts of mostly square
-problems, were off by 5.2 % near the best of the suite's first searches, none of which was in the fit.
-
-Known errors: launches of 3 us differ by more than predicted (256^3); a chunk whose rows are an odd number of 16-byte
-pieces is stored more slowly if there is one round; a single consumer is slower than predicted where k is deep. For
-untuned problems it picks from the menu: of five such picks measured in the suite four are at most 7.8 % behind, and
-64x128 at 1024^3 9 to 33 %.
+Known errors: launches of 3 us differ by more than predicted (256^3).
 
 An fp32 output counts in the least memory traffic; its epilogue is modelled as that of a 16-bit output, register for
 register. At 16384^3, where a launch takes 11 ms, CTAs without ``pace`` drift apart and read panels two and a half
@@ -65,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, prod
+from math import ceil, inf, prod, sqrt
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -94,20 +65,21 @@ class ModelConstants:
     """The constants of the model, clocks unless the name says otherwise.
 
     Args:
-        l2_bytes: bytes that an SM takes from the L2 each clock while all SMs load.
+        l2_bytes: bytes that an SM takes each clock.
+        l2_share: bytes that the L2 passes on each clock for an SM, while all SMs load.
         off_lines, off_sectors: extra share of a load whose rows start at odd multiples of 32 bytes, so that three of
             four touch another line of the L2, and of 16, so that nearly all touch another sector as well.
-        shared: share of a load that is left if all CTAs of a GPC, in clusters of one, read the same panel.
-            Clusters save half as much.
         beyond: cost of a byte outside the matrices, relative to a byte inside.
         half, quarter: rate of loads whose rows span 64 and 32 bytes, relative to 128.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
+        odd_rows: extra share of C's bytes where a chunk's rows are an odd number of 16-byte pieces.
         straight: extra DRAM traffic without a serpentine walk.
         latency: from a free slot to its load's first byte, the load itself excluded.
         stage: for the barriers and addresses of a stage, in the producer.
         write_share: share of the writes to the ring that delays wgmma's reads.
-        drain: idle tensor cores between two stages of a single consumer that keeps no wgmma group in flight.
+        drain: idle tensor cores between two stages of a consumer that multiplies alone and keeps no wgmma group in
+            flight.
         epilogue: for each accumulator register: convert, stage, store.
         tail: for each byte of the last tile, until it has left the SM.
         direct: the epilogue's clocks with stores from registers, relative to stores through shared memory.
@@ -132,41 +104,42 @@ class ModelConstants:
         slope_hz: drop of the clock for a load of 1 beyond the knee.
     """
 
-    l2_bytes: float = 72.4
-    off_lines: float = 0.32
-    off_sectors: float = 1.22
-    shared: float = 0.469
-    beyond: float = 2.96
-    half: float = 0.577
-    quarter: float = 0.26
-    dram_share: float = 0.278
-    dram_rate: float = 0.932
+    l2_bytes: float = 136.0
+    l2_share: float = 42.7
+    off_lines: float = 0.309
+    off_sectors: float = 0.835
+    beyond: float = 1.55
+    half: float = 0.627
+    quarter: float = 0.262
+    dram_share: float = 0.0924
+    dram_rate: float = 1.05
+    odd_rows: float = 0.664
     straight: float = 0.134
-    latency: float = 453.0
-    stage: float = 61.0
-    write_share: float = 0.199
-    drain: float = 96.2
-    epilogue: float = 10.3
-    tail: float = 0.0408
-    direct: float = 9.05
+    latency: float = 336.0
+    stage: float = 81.3
+    write_share: float = 0.286
+    drain: float = 71.3
+    epilogue: float = 13.7
+    tail: float = 0.0541
+    direct: float = 10.0
     thread_loads: float = 0.583
-    sharpness: float = 6.36
-    launch: float = 4000.0
-    cluster: float = 742.0
-    counted: float = 503.0
-    balance: float = 0.0125
-    alone: float = 0.514
-    paired: float = 0.256
-    meet: float = 2190.0
-    apart: float = 3210.0
+    sharpness: float = 2.7
+    launch: float = 2780.0
+    cluster: float = 741.0
+    counted: float = 783.0
+    balance: float = 0.0161
+    alone: float = 0.473
+    paired: float = 0.311
+    meet: float = 3390.0
+    apart: float = 4300.0
     piece: float = 6290.0
-    chunk: float = 85.8
-    lone: float = 124.0
-    turn: float = 229.0
-    fast_hz: float = 1.86e9
-    knee: float = 0.522
-    heat: float = 0.299
-    slope_hz: float = 0.547e9
+    chunk: float = 83.1
+    lone: float = 267.0
+    turn: float = 139.0
+    fast_hz: float = 1.96e9
+    knee: float = 0.703
+    heat: float = 0.099
+    slope_hz: float = 1.05e9
     drift: float = 0.07
 
 
@@ -175,10 +148,10 @@ FITTED = ModelConstants()
 
 BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "tail", "heat"), 0.0),
+    **dict.fromkeys(("beyond", "tail", "heat", "odd_rows"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
     l2_bytes=71.6,
-    shared=1.0,
+    l2_share=inf,
     half=0.752,
     quarter=0.342,
     dram_share=0.809,
@@ -214,7 +187,7 @@ class Prediction:
 
     Args:
         seconds: of one launch.
-        math, load, ring: of one stage, each if it were the only limit; the load's own clocks are part of the ring's.
+        math, load, l2, ring: of one stage, each if it were the only limit; the ring's include the load's own.
         epilogue: of one tile, not overlapped.
         waves: rounds of the fullest SM.
         clock_hz: SM clock.
@@ -223,6 +196,7 @@ class Prediction:
     seconds: float
     math: float
     load: float
+    l2: float
     ring: float
     epilogue: float
     waves: int
@@ -230,8 +204,8 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """The limit of a stage: ``math``, ``load`` or ``ring``."""
-        return max(("math", "load", "ring"), key=lambda name: getattr(self, name))
+        """The limit of a stage: ``math``, ``load``, ``l2`` or ``ring``."""
+        return max(("math", "load", "l2", "ring"), key=lambda name: getattr(self, name))
 
 
 def predict(
@@ -265,12 +239,15 @@ def predict(
 
     product, math = _math(kernel, constants)
     taken = l2_bytes_per_stage(kernel, problem)
-    load = _load(kernel, problem, taken, sides, resident, constants)
+    asked, passed = _asked(kernel, problem, taken, sides, constants)
+    rate = _load_rate(kernel, constants)
+    load = asked / constants.l2_bytes / rate + constants.stage + _from_dram(kernel, problem, resident, constants)
+    l2 = passed / constants.l2_share / rate * min(1.0, resident * size / chip.sms)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
     ring = (math + constants.latency + load) / (ahead + 1)
     ctas = min(ctas, ceil(clusters / fits))
-    math, load = math * ctas, load * ctas
-    each = _norm((math, load, ring), constants.sharpness)
+    math, load, l2 = math * ctas, load * ctas, l2 * ctas
+    each = _norm((math, load, l2, ring), constants.sharpness)
 
     epilogue = _epilogue(kernel, constants) + _finish_clocks(finish) * kernel.accumulators * kernel.readers
     rounds = ceil(clusters / resident)
@@ -292,11 +269,12 @@ def predict(
     stages = clusters * size * steps / (chip.sms * total)
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-    least = problem.bytes / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock
+    moved = problem.bytes + _odd_rows(kernel, constants) * problem.out_bytes * problem.m * problem.n
+    least = moved / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock
     seconds = _norm((total / clock, least), constants.sharpness)
     if seconds > DRIFTING and not kernel.pace:
         seconds *= 1 + constants.drift
-    return Prediction(seconds, math, load, ring, epilogue, rounds, clock)
+    return Prediction(seconds, math, load, l2, ring, epilogue, rounds, clock)
 
 
 def _finish_clocks(finish: Finish | None) -> float:
@@ -310,8 +288,9 @@ def lower_bound(
     kernel: Kernel, chip: hopper.Chip = hopper.SXM, constants: ModelConstants = FITTED
 ) -> Callable[[GemmProblem], float]:
     """Return a function of the problem that is never above the seconds of :func:`predict`, for any raster and swizzle,
-    and takes a fifth of its time. A load counts as if all CTAs of a GPC shared it and nothing were read from DRAM. The
-    clock is that of the fewest clocks, without the heat of the loads: the time rises with the clocks of a launch.
+    and takes a fifth of its time. A load counts as if neighbours stood in squares, which share most, and nothing were
+    read from DRAM. The clock is that of the fewest clocks, without the heat of the loads: the time rises with the
+    clocks of a launch.
 
     Args:
         kernel: without stream-K.
@@ -319,14 +298,18 @@ def lower_bound(
         constants: constants.
     """
     product, math = _math(kernel, constants)
-    product *= kernel.cluster_size / chip.sms
-    fits = clusters_at_once(kernel.cluster_size, chip)
+    size = kernel.cluster_size
+    product *= size / chip.sms
+    fits = clusters_at_once(size, chip)
     most_ctas, parts = _ctas_per_sm(kernel), kernel.work_items
     rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-    row = ELEMENT_BYTES * kernel.tile_k * (1.0 - _spared(kernel, constants)) / _load_rate(kernel, constants)
+    row = ELEMENT_BYTES * kernel.tile_k / _load_rate(kernel, constants)
     row_a, row_b = row / kernel.cluster_n, row / kernel.cluster_m
+    passed = 2 / sqrt(max(1, NEIGHBOURS // size)) * size / chip.sms / constants.l2_share
+    all_busy = chip.sms / size
     depth, hidden = max(1, kernel.stages - kernel.stagger), kernel.schedule == "pingpong"
     epilogue, entry, early = _epilogue(kernel, constants), _entry(kernel, constants), _loads_early(kernel)
+    odd_rows = _odd_rows(kernel, constants)
     dynamic, step = kernel.scheduler == "dynamic", kernel.tile_k * kernel.split_k
     tile_m, tile_n, swapped = kernel.tile_m, kernel.tile_n, kernel.swap_ab
     stage, latency, memory = constants.stage, constants.latency, constants.dram_rate * hopper.HBM_BYTES_PER_SECOND
@@ -335,10 +318,14 @@ def lower_bound(
         down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
         clusters = -(-down // rows) * -(-across // columns) * parts
         ctas = min(most_ctas, -(-clusters // fits))
-        load = row_a * min(tile_m, down) + row_b * min(tile_n, across) + stage
+        resident = min(fits * most_ctas, clusters)
+        of_a, of_b = row_a * min(tile_m, down), row_b * min(tile_n, across)
+        load = (of_a + of_b) / constants.l2_bytes + stage
+        l2 = passed * sqrt(of_a * of_b) * min(resident, all_busy)
         steps = -(-problem.k // step)
-        work = _norm((math * ctas, load * ctas, (math + latency + load) / depth), constants.sharpness) * steps
-        rounds = -(-clusters // min(fits * most_ctas, clusters))
+        limits = math * ctas, load * ctas, l2 * ctas, (math + latency + load) / depth
+        work = _norm(limits, constants.sharpness) * steps
+        rounds = -(-clusters // resident)
         if hidden:
             total = rounds * (max(work, (work + epilogue) / 2) + constants.turn) + epilogue
         else:
@@ -348,7 +335,8 @@ def lower_bound(
         total += entry + load
         busy = min(1.0, clusters * steps * product / total)
         clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-        least = problem.bytes / memory + constants.launch / constants.fast_hz
+        moved = problem.bytes + odd_rows * problem.out_bytes * problem.m * problem.n
+        least = moved / memory + constants.launch / constants.fast_hz
         return _norm((total / clock, least), constants.sharpness)
 
     return seconds
@@ -359,7 +347,7 @@ def _math(kernel: Kernel, constants: ModelConstants) -> tuple[float, float]:
     product = 2 * kernel.tile_m * kernel.tile_n * kernel.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
     filled = constants.write_share * kernel.stage_bytes / SMEM_BYTES_PER_CLOCK
     math = max(product, product * _reads_per_math(kernel.share_n) + filled)
-    if not kernel.stagger and kernel.consumers == 1:
+    if not kernel.stagger and kernel.readers == 1:
         math += constants.drain
     return product, math
 
@@ -374,6 +362,11 @@ def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
     if kernel.split_k > 1:
         return epilogue + constants.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
     return epilogue
+
+
+def _odd_rows(kernel: Kernel, constants: ModelConstants) -> float:
+    """Extra share of C's bytes that it takes to write them in chunks like the kernel's."""
+    return 0.0 if kernel.chunk_swizzled or kernel.stores == "direct" else constants.odd_rows
 
 
 def _entry(kernel: Kernel, constants: ModelConstants) -> float:
@@ -391,14 +384,9 @@ def _loads_early(kernel: Kernel) -> bool:
 
 
 def _load_rate(kernel: Kernel, constants: ModelConstants) -> float:
-    """Bytes a clock that an SM takes from the L2."""
-    rate = constants.l2_bytes * {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
+    """Rate of loads, relative to TMA's with rows that span 128 bytes."""
+    rate = {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
     return rate * (constants.thread_loads if kernel.loads != "tma" else 1.0)
-
-
-def _spared(kernel: Kernel, constants: ModelConstants) -> float:
-    """Share of a load that is spared if all CTAs of a GPC read the same panel."""
-    return 1.0 - constants.shared if kernel.cluster_size == 1 else (1.0 - constants.shared) / 2
 
 
 def _norm(limits: tuple[float, ...], sharpness: float) -> float:
@@ -425,36 +413,37 @@ def _gather(kernel: Kernel) -> float:
     return tile * (1 + kernel.split_k * ceil(kernel.chunks / kernel.split_k) / kernel.chunks)
 
 
-def _load(
+def _asked(
     kernel: Kernel,
     problem: GemmProblem,
     taken: tuple[float, float],
     sides: tuple[int, int],
-    resident: int,
     constants: ModelConstants,
-) -> float:
-    """Clocks in which an SM loads one stage while all SMs load.
+) -> tuple[float, float]:
+    """Bytes that an SM asks for in a stage, those off lines of the L2 and outside the matrices by what they cost; and
+    those that are left of them if what neighbours ask for too counts once.
 
     Args:
         kernel, problem, constants: as for :func:`predict`.
         taken: bytes of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
-        resident: clusters that run at once.
     """
     of_a, of_b = taken
-    rate = _load_rate(kernel, constants)
-    patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / kernel.work_items)
-    read = ELEMENT_BYTES * kernel.tile_k * kernel.split_k * sum(patch)
-    read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
     lines, sectors = _astray(problem)
     whole = ELEMENT_BYTES * kernel.tile_k * (kernel.tile_m / kernel.cluster_n + kernel.tile_n / kernel.cluster_m)
     asked = (of_a + of_b) * (1.0 + lines * constants.off_lines + sectors * constants.off_sectors - constants.beyond)
     asked += constants.beyond * whole
-    spared = _spared(kernel, constants)
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
     again_a, again_b = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
-    asked -= spared * (of_a * again_a + of_b * again_b)
-    return asked / rate + constants.stage + constants.dram_share * read * DRAM_CLOCKS_PER_BYTE
+    return asked, asked - of_a * again_a - of_b * again_b
+
+
+def _from_dram(kernel: Kernel, problem: GemmProblem, resident: int, constants: ModelConstants) -> float:
+    """Clocks that what all busy SMs read from DRAM adds to the load of a stage."""
+    patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / kernel.work_items)
+    read = ELEMENT_BYTES * kernel.tile_k * kernel.split_k * sum(patch)
+    read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
+    return constants.dram_share * read * DRAM_CLOCKS_PER_BYTE
 
 
 @cache

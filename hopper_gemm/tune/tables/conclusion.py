@@ -26,7 +26,7 @@ class Contender:
         waves, wave_efficiency: how the output falls on the SMs.
         intensity: FLOP for each byte that enters shared memory.
         ahead_kib: bytes that can be in flight, KiB.
-        limit: what the model expects to set the pace of a stage: math, load or ring.
+        limit: what the model expects to set the pace of a stage: math, load, l2 or ring.
         predicted_us: the model's time.
     """
 

@@ -42,7 +42,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper
         * smem_read_bytes_per_flop: what wgmma reads back;
         * limit_us: the shortest time the chip allows;
         * predicted_us: what the analytic model expects of a config that can run;
-        * paced_by: what it thinks sets the pace of a stage: math, load or ring.
+        * paced_by: what it thinks sets the pace of a stage: math, load, l2 or ring.
     """
     kernel = resolve(config)
     found = reasons(config, problem)

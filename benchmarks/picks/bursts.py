@@ -1,0 +1,89 @@
+"""Recorded bursts by problem and kernel, for what is fitted to them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.reader import read_study, recorded_folders
+from hopper_gemm.tune.study.row import Row
+
+LEAST = 8
+"""Kernels of a problem at least."""
+
+HASTY = 4.0
+"""Microseconds of torch.mm below which rows of a single pair are left out. Of the 18 recorded searches' rows there with
+several pairs two began with a pair that was off by a fourth, one with a pair off by 6 %."""
+
+STEADY = 0.1
+"""Rows count whose torch.mm took its median time of their problem, within this share: on some problems it has two."""
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """Bursts of one problem.
+
+    Args:
+        problem: what was multiplied.
+        kernels: that were measured, each once; none of the design study's.
+        seconds: of a launch of each: torch.mm's time over the median of its speedups.
+        share: speed of each, as a share of the fastest one's.
+        torch_us: torch.mm's time, median over all rows, microseconds.
+    """
+
+    problem: GemmProblem
+    kernels: tuple[Kernel, ...]
+    seconds: np.ndarray
+    share: np.ndarray
+    torch_us: float
+
+    def of(self, rows: np.ndarray) -> Bursts:
+        """Some of the kernels; shares stay those of the fastest of all."""
+        kernels = tuple(self.kernels[index] for index in rows)
+        return Bursts(self.problem, kernels, self.seconds[rows], self.share[rows], self.torch_us)
+
+
+@cache
+def bursts_of(context: str, folders: Sequence[Path] | None = None) -> tuple[Bursts, ...]:
+    """The recorded bursts of a context over torch.mm on random normal data, of sweeps, finals and maps, problem by
+    problem: those of at least :data:`LEAST` kernels that TMA reaches; isolated without PDL, which is not picked there.
+
+    Args:
+        context: isolated or chained.
+        folders: results folders, by default all recorded ones.
+    """
+    found: dict[GemmProblem, dict[Kernel, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for folder in recorded_folders() if folders is None else folders:
+        for row in read_study(folder).stage("sweep", "final", "map"):
+            if row.ok and _usual(row, context):
+                found[row.point.problem][row.point.config].append(row)
+    return tuple(_bursts(problem, kernels) for problem, kernels in found.items() if len(kernels) >= LEAST)
+
+
+def _usual(row: Row, context: str) -> bool:
+    point = row.point
+    if (point.regime, point.context, point.data, point.against) != ("burst", context, "normal", "cublas"):
+        return False
+    if point.is_baseline or type(point.config) is not Kernel or point.problem.out_of_reach:
+        return False
+    hasty = float(row.figures["baseline_us"]) < HASTY and int(row.figures["pairs"]) == 1
+    return not hasty and not (context == "isolated" and point.config.pdl)
+
+
+def _bursts(problem: GemmProblem, rows: dict[Kernel, list[Row]]) -> Bursts:
+    torch_us = median(row.figures["baseline_us"] for of in rows.values() for row in of)
+    able = {
+        kernel: speeds
+        for kernel, of in rows.items()
+        if (speeds := [one.figures["speedup"] for one in of if abs(one.figures["baseline_us"] / torch_us - 1) < STEADY])
+    }
+    speeds = np.array([median(of) for of in able.values()])
+    return Bursts(problem, tuple(able), torch_us * 1e-6 / speeds, speeds / speeds.max(), torch_us)

@@ -1,0 +1,249 @@
+"""Fit the constants of :mod:`hopper_gemm.model.predict` to recorded bursts, and judge them on problems left out.
+
+    python -m benchmarks.picks.fit constants     fit: results/measurements/constants.json, half an hour of two cores
+    python -m benchmarks.picks.fit judge         results/measurements/model.csv, from that file
+
+Nothing is fitted to what sweeps/shapes/held_out.toml names. The constants are fitted to all other problems, and without
+each fifth of them, dealt by a seed: what they lose on problems that they have not seen is the model's worth. The
+fitted constants stand in the model (a test compares them).
+
+Minimised, from round numbers on, by the method of Levenberg and Marquardt: squares of the logarithm of predicted over
+measured time. Every problem weighs the same; of its kernels those near its fastest weigh most; what differs from kernel
+to kernel of one problem counts :data:`ORDER` times more, since the pick depends on it alone; chained bursts weigh less.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks.picks.bursts import Bursts, bursts_of
+from hopper_gemm.model.predict import ModelConstants, predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.files import suite_file
+from hopper_gemm.tune.study.shapes import STRATA, read_held_out
+
+START = {
+    "l2_bytes": 100.0,
+    "l2_share": 50.0,
+    "off_lines": 0.1,
+    "off_sectors": 1.0,
+    "beyond": 2.0,
+    "half": 0.6,
+    "quarter": 0.3,
+    "dram_share": 0.2,
+    "dram_rate": 0.95,
+    "odd_rows": 0.5,
+    "latency": 400.0,
+    "stage": 50.0,
+    "write_share": 0.2,
+    "drain": 80.0,
+    "epilogue": 8.0,
+    "tail": 0.05,
+    "direct": 10.0,
+    "sharpness": 4.0,
+    "launch": 4000.0,
+    "cluster": 800.0,
+    "counted": 1000.0,
+    "balance": 0.01,
+    "alone": 0.4,
+    "paired": 0.25,
+    "meet": 2000.0,
+    "apart": 3000.0,
+    "chunk": 100.0,
+    "lone": 100.0,
+    "turn": 200.0,
+    "fast_hz": 1.85e9,
+    "knee": 0.5,
+    "heat": 0.2,
+    "slope_hz": 0.5e9,
+}
+"""Where the fit begins. Other constants stay as they are: few rows depend on them."""
+
+NEAR, ALL, FAR, ORDER = 0.05, 0.25, 0.5, 2.0
+"""Loss at which a row weighs 1/e; weight of all rows of a problem alike; error of the logarithm beyond which these pull
+no more; weight of the order within a problem."""
+
+CHAINED, EVERY, TETHER = 0.25, 3, 3e-5
+"""Weight of chained bursts, of which every third is taken; and the pull back to the start, for each squared logarithm
+of a constant over its first value: constants on which little depends stay there."""
+
+STEPS, STOP, NUDGE, STRIDE = 12, 1e-4, 1e-3, 0.5
+"""Most steps; gain of a step, relative, at which the fit ends; change of a constant's logarithm for a derivative; the
+longest step."""
+
+SEED, DIGITS, PARTS = 27, 3, 5
+MEASURED = suite_file().parents[2] / "results/measurements"
+
+CLOSE = 0.85
+"""Kernels are near the fastest of their problem from this share of its speed on."""
+
+Constants = dict[str, float]
+
+
+class Fit:
+    """Least squares over the constants' logarithms.
+
+    Args:
+        out: problems to leave out, beside those held out.
+    """
+
+    def __init__(self, out: Iterable[GemmProblem] = ()) -> None:
+        apart = set(out)
+        self.bursts: list[Bursts] = []
+        near, alike = [], []
+        for context, weight in (("isolated", 1.0), ("chained", CHAINED)):
+            some = [one for one in not_held_out(context) if one.problem not in apart]
+            for one in some:
+                kept = one if context == "isolated" else one.of(np.arange(0, len(one.kernels), EVERY))
+                close, each = np.exp((kept.share - 1) / NEAR), weight / len(some)
+                self.bursts.append(kept)
+                near.append(close * each / close.sum())
+                alike.append(np.full(len(close), ALL * each / len(close)))
+        self.near, self.alike = np.concatenate(near), np.concatenate(alike)
+        self.of = np.repeat(np.arange(len(near)), [len(one) for one in near])
+        self.share = self.near / np.bincount(self.of, self.near)[self.of]
+        self.start = np.log(list(START.values()))
+
+    def errors(self, at: np.ndarray) -> np.ndarray:
+        """Logarithms of predicted over measured time, row by row."""
+        return errors(ModelConstants(**dict(zip(START, np.exp(at).tolist(), strict=True))), self.bursts)
+
+    def ordered(self, off: np.ndarray) -> np.ndarray:
+        """What is left of errors, or of their derivatives, beside the mean of each problem."""
+        means = np.stack([np.bincount(self.of, self.share * each) for each in np.atleast_2d(off.T)], -1)
+        return off - means[self.of].reshape(off.shape)
+
+    def cost(self, off: np.ndarray, at: np.ndarray) -> float:
+        """What is minimised, of the errors at a point."""
+        squares = self.near * (off**2 + ORDER * self.ordered(off) ** 2) + self.alike * np.minimum(abs(off), FAR) ** 2
+        return float(squares.sum() + TETHER * ((at - self.start) ** 2).sum())
+
+    def system(self, off: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Matrix and gradient of the squares at a point."""
+        slopes = np.stack([(self.errors(at + NUDGE * axis) - off) / NUDGE for axis in np.eye(len(at))], 1)
+        weights, apart = self.near + self.alike * (abs(off) < FAR), self.ordered(slopes)
+        matrix = slopes.T @ (weights[:, None] * slopes) + ORDER * apart.T @ (self.near[:, None] * apart)
+        gradient = slopes.T @ (weights * off) + ORDER * apart.T @ (self.near * self.ordered(off))
+        return matrix + TETHER * np.eye(len(at)), gradient + TETHER * (at - self.start)
+
+    def constants(self) -> dict[str, float]:
+        """The constants at the minimum, rounded."""
+        at, damping = self.start, 0.01
+        off = self.errors(at)
+        value = self.cost(off, at)
+        for _ in range(STEPS):
+            matrix, gradient = self.system(off, at)
+            before = value
+            while value == before and damping < 1e3:
+                step = np.linalg.solve(matrix + damping * np.diag(np.diag(matrix)), -gradient)
+                tried = at + np.clip(step, -STRIDE, STRIDE)
+                then = self.errors(tried)
+                if (cost := self.cost(then, tried)) < value:
+                    at, off, value, damping = tried, then, cost, max(1e-4, damping / 3)
+                else:
+                    damping *= 4
+            if before - value < STOP * value:
+                break
+        return {name: float(f"{one:.{DIGITS}g}") for name, one in zip(START, np.exp(at).tolist(), strict=True)}
+
+
+def errors(constants: ModelConstants, bursts: Iterable[Bursts]) -> np.ndarray:
+    """Logarithms of predicted over measured time, row by row."""
+    found = [
+        predict(kernel, one.problem, constants=constants).seconds / seconds
+        for one in bursts
+        for kernel, seconds in zip(one.kernels, one.seconds, strict=True)
+    ]
+    return np.log(found)
+
+
+def not_held_out(context: str = "isolated") -> list[Bursts]:
+    """The bursts of problems that may be fitted to, in an order that does not depend on the folders'."""
+    held = read_held_out()
+    return sorted((one for one in bursts_of(context) if not held.has(one.problem)), key=lambda one: str(one.problem))
+
+
+def parts() -> list[list[Bursts]]:
+    """The isolated problems that are not held out, dealt into :data:`PARTS` parts by a seed."""
+    problems = not_held_out()
+    order = random.Random(SEED).sample(problems, len(problems))
+    return [order[part::PARTS] for part in range(PARTS)]
+
+
+def fit(out: Sequence[GemmProblem]) -> Constants:
+    """The constants fitted without some problems."""
+    return Fit(out).constants()
+
+
+def fitted() -> list[Constants]:
+    """Constants fitted to all problems, then without each part of them."""
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(fit, [[], *([one.problem for one in part] for part in parts())]))
+
+
+def first_choice(constants: ModelConstants, one: Bursts) -> dict[str, float]:
+    """Share of the fastest measured kernel's speed that the model's first choice has, and its mean squared errors."""
+    off = errors(constants, [one])
+    near, every = np.mean(off[one.share > CLOSE] ** 2), np.mean(np.minimum(abs(off), FAR) ** 2)
+    share = float(one.share[np.argmin(off + np.log(one.seconds))])
+    return {"torch_us": one.torch_us, "share": share, "near": float(near), "all": float(every)}
+
+
+def judged(sets: Sequence[Constants]) -> list[dict[str, Any]]:
+    """Rows of results/measurements/model.csv: the share of the first choice, and how far predictions are off, by group
+    of problems and stratum of torch.mm's time. ``left out``: each part by the constants fitted without it.
+
+    Args:
+        sets: as :func:`fitted` has them.
+    """
+    whole, *rest = (ModelConstants(**one) for one in sets)
+    held = read_held_out()
+    groups = {
+        "fitted to": [(whole, not_held_out())],
+        "left out": list(zip(rest, parts(), strict=True)),
+        "held out": [(whole, [one for one in bursts_of("isolated") if held.has(one.problem)])],
+    }
+    return [
+        {"problems": name, **row}
+        for name, group in groups.items()
+        for row in by_stratum([first_choice(constants, one) for constants, some in group for one in some])
+    ]
+
+
+def by_stratum(each: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
+    """Figures of all problems, and of those of each stratum."""
+    rows, ends = [], (0.0, *STRATA)
+    for least, most in ((0.0, STRATA[-1]), *zip(ends, STRATA, strict=False)):
+        some = [one for one in each if least <= one["torch_us"] * 1e-6 < most]
+        if some:
+            share = np.array([one["share"] for one in some])
+            figures = {"mean": np.exp(np.log(share).mean()), "median": np.median(share), "worst": share.min()}
+            figures |= {f"{kind}_error": np.mean([one[kind] for one in some]) ** 0.5 for kind in ("near", "all")}
+            about = {"from_us": f"{least * 1e6:g}", "to_us": f"{most * 1e6:g}", "count": len(some)}
+            rows.append({**about, **{name: f"{figure:.4f}" for name, figure in figures.items()}})
+    return rows
+
+
+def text_of(rows: Sequence[dict[str, Any]]) -> str:
+    """The file of judged rows."""
+    return "\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows), ""])
+
+
+def main(what: Literal["constants", "judge"]) -> None:
+    """Fit, or judge what was fitted."""
+    path = MEASURED / "constants.json"
+    if what == "constants":
+        path.write_text(json.dumps(fitted(), indent=1) + "\n")
+    else:
+        (MEASURED / "model.csv").write_text(text_of(judged(json.loads(path.read_text()))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""The model's constants are fitted to recorded bursts, never to what is held out, and judged on what is left out."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.picks import fit
+from benchmarks.picks.bursts import Bursts, bursts_of
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import menu
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.predict import FITTED, predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.shapes import read_held_out
+
+HELD_OUT = GemmProblem(777, 4608, 3584)
+PROBLEMS = [
+    *(GemmProblem(m, n, k) for m in (64, 300, 2000, 6000) for n, k in ((256, 4000), (896, 512), (5000, 1024))),
+    HELD_OUT,
+]
+
+
+def measured(problem, constants=FITTED):
+    """Bursts of twelve kernels that take what the model says with these constants."""
+    rng = random.Random(str(problem))
+    kernels = tuple(rng.sample([one for one in menu() if is_legal(one, problem)], 12))
+    seconds = np.array([predict(one, problem, constants=constants).seconds for one in kernels])
+    return Bursts(problem, kernels, seconds, seconds.min() / seconds, float(seconds.min() * 1e6))
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Isolated bursts of a GPU whose L2 is slower and whose launches take longer than the model says."""
+    truth = replace(FITTED, l2_share=0.7 * FITTED.l2_share, launch=1.4 * FITTED.launch)
+    found = {"isolated": tuple(measured(problem, truth) for problem in PROBLEMS), "chained": ()}
+    monkeypatch.setattr(fit, "bursts_of", found.__getitem__)
+    return truth
+
+
+def test_the_fit_finds_the_constants_behind_the_times(recorded, monkeypatch):
+    named = ("l2_share", "launch")
+    monkeypatch.setattr(fit, "START", {name: getattr(FITTED, name) for name in named})
+    found = fit.fit([])
+    assert found == {name: pytest.approx(getattr(recorded, name), rel=0.02) for name in named}
+
+
+def test_held_out_problems_and_those_left_out_are_not_fitted_to(recorded):
+    free = {problem for problem in PROBLEMS if not read_held_out().has(problem)}
+    assert HELD_OUT not in free
+    assert {one.problem for one in fit.Fit().bursts} == free
+    assert {one.problem for one in fit.Fit(PROBLEMS[:3]).bursts} == free - set(PROBLEMS[:3])
+    dealt = [one.problem for part in fit.parts() for one in part]
+    assert len(dealt) == len(free)
+    assert set(dealt) == free
+
+
+def test_a_choice_is_judged_by_the_speed_of_what_it_takes():
+    one = measured(PROBLEMS[0])
+    expected, slower = one.seconds, one.seconds * np.where(one.share == 1, 1.25, 1.0)
+    as_said = fit.first_choice(FITTED, one)
+    assert (as_said["share"], as_said["near"]) == (1.0, pytest.approx(0.0, abs=1e-20))
+    fooled = replace(one, seconds=slower, share=slower.min() / slower)
+    assert fit.first_choice(FITTED, fooled)["share"] == pytest.approx(slower.min() / (1.25 * expected.min()))
+
+
+def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):
+    """A speedup over it says nothing of the kernel then."""
+    one = measured(PROBLEMS[4])
+    us = [100.0] * 11 + [140.0]
+    rows = [
+        Row(Point(one.problem, kernel), "ok", "", {"speedup": 1.0, "baseline_us": each, "pairs": 5}, (), "map")
+        for kernel, each in zip(one.kernels, us, strict=True)
+    ]
+
+    class Study:
+        def stage(self, *names):
+            return [row for row in rows if row.stage in names]
+
+    monkeypatch.setattr("benchmarks.picks.bursts.read_study", lambda folder: Study())
+    (found,) = bursts_of("isolated", ("anywhere",))
+    assert found.kernels == one.kernels[:11]
+    assert found.torch_us == 100.0
+
+
+def test_the_models_constants_are_those_that_were_fitted():
+    fitted = json.loads((fit.MEASURED / "constants.json").read_text())
+    assert len(fitted) == 1 + fit.PARTS
+    assert {name: getattr(FITTED, name) for name in fitted[0]} == fitted[0]
+    assert fitted[0].keys() == fit.START.keys()
+    assert all(math.isfinite(value) and value > 0 for value in fitted[0].values())
+
+
+@pytest.mark.results
+@pytest.mark.timeout(300)
+def test_the_models_worth_is_what_the_rows_give():
+    fitted = json.loads((fit.MEASURED / "constants.json").read_text())
+    assert (fit.MEASURED / "model.csv").read_text() == fit.text_of(fit.judged(fitted))
