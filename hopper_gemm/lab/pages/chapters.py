@@ -83,6 +83,7 @@ class Chapter:
 
 FIRST = Window("whole", ("issues", 0), "the first tile of a CTA", "timeline-deep-k", 1024)
 SECOND = Window("whole", ("issues", 0), "the second tile of a persistent CTA", "timeline-deep-k", 2048)
+PAIRED, LARGER = (Window(name, study="timeline-ladder") for name in ("cluster 1x2", "256x192"))
 CHAPTERS = (
     Chapter("1-serial", ("serial",), (Window("one stage"),)),
     Chapter("2-stages", ("two stages", "multistage"), (Window("two stages"), Window("three stages"))),
@@ -91,7 +92,7 @@ CHAPTERS = (
     Chapter("5-consumers", ("two consumers", "stagger 1"), (Window("stagger 0"), Window("stagger 1"))),
     Chapter("6-persistent", ("persistent",), (FIRST, SECOND)),
     Chapter("7-store", ("TMA store",), (Window("stagger 1", ("math", 60), "the last four stages of a tile"),)),
-    Chapter("8-cluster", ("cluster 1x2", "serpentine", "peek", "256x192")),
+    Chapter("8-cluster", ("cluster 1x2", "serpentine", "peek", "256x192"), (PAIRED, LARGER)),
 )
 
 

@@ -19,12 +19,20 @@ from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
+from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of, short_label
 
 Record = Mapping[str, Any]
 
 LISTS = (
-    *("suite-two-boards", "suite", "suite-isolated-again", "suite-isolated-second", "suite-isolated-first"),
+    *(
+        "suite-latest",
+        "suite-two-boards",
+        "suite",
+        "suite-isolated-again",
+        "suite-isolated-second",
+        "suite-isolated-first",
+    ),
     *("short", "short-again", "drawn", "suite-steady"),
     *("suite-chained", "suite-chained-second", "suite-chained-first", "suite-third", "suite-second", "suite-first"),
     *("drawn-chained", "suite-auto", "suite-untuned"),
@@ -109,12 +117,12 @@ def headline() -> str:
     what = f"[8192^3 at the power cap](docs/steady.md) on three boards; {energy}"
     lines.append((what, "isolated", figures, "", version_of("steady-i", "alone-steady", "suite-steady")))
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
-    gone, now, then = no_longer_served(), speedups("suite-two-boards"), speedups("suite")
+    gone, now, then = no_longer_served(), speedups("suite-latest"), speedups("suite")
     later, first = (geometric_mean(each[problem] for problem in now) for each in (now, then))
+    day = recorded("suite-latest").provenance["created"][:10]
     today = (
-        f"On {len(gone)} of the {len(then)} problems `matmul` runs another config today, found by a later search. A "
-        f"later version of the kernel ran {len(now)} of the {len(then)} on two boards: {later:.3f}x over `torch.mm`, "
-        f"and on these the first line has {first:.3f}x."
+        f"On {len(gone)} of the {len(then)} `matmul` runs another config today. The kernel and the configs of {day} "
+        f"[ran {len(now)} of them](docs/suite.md#later-versions): {later:.3f}x, where the first line has {first:.3f}x."
     )
     return f"{markdown(('problems', 'context', *names), lines)}\n\n{wrapped(today)}"
 
@@ -150,6 +158,8 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
     short = link("24 short problems", "short-and-random-problems")
     random = link(f"{len(drawn)} random problems", "short-and-random-problems")
     untuned = link("untuned", "problems-that-nobody-tuned")
+    picks = [one.pick for one in mapped(recorded("map").stage("map"))]
+    menu = f"{suite.removesuffix('suite.md')}menu.md#what-a-pick-is-worth"
     off, padded = out_of_reach(), link("padded at each call", "rows-that-tma-cannot-reach")
     more = len(off.keys() - {str(row.point.problem) for row in drawn})
     lists = [
@@ -157,10 +167,10 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
         (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), ""),
         (
-            f"the 24 of the suite, {untuned}: what a model picks",
-            "chained",
-            speedups("suite-auto", "chained").values(),
-            "suite-auto",
+            f"{len(picks)} problems [drawn from a map]({menu}), untuned: what a model picks",
+            "isolated",
+            picks,
+            "map",
         ),
         (
             f"{len(picked)} of the short ones, {untuned}",
@@ -237,15 +247,18 @@ def left() -> str:
     return markdown(("problem", "over the faster", "us", "tensor cores", "memory", "left"), lines)
 
 
-def two_boards() -> str:
-    """A later kernel on two boards beside the suite, over the problems that both have."""
+def later_versions() -> str:
+    """Later kernels beside the suite, each over the problems that it ran."""
     lines = []
-    for against, what in (("cublas", "torch.mm"), ("cublaslt", "the best of cuBLASLt")):
-        now, then = speedups("suite-two-boards", against=against), speedups("suite", against=against)
-        figures = (f"{geometric_mean([each[one] for one in now]):.3f}x" for each in (now, then))
-        least = min(now, key=lambda problem: now[problem])
-        lines.append((what, str(len(now)), *figures, f"{now[least]:.3f}x on {least}"))
-    columns = ("over", "problems", "on two boards", "the table above", "least on two boards")
+    for name in ("suite-two-boards", "suite-latest"):
+        for against, what in (("cublas", "torch.mm"), ("cublaslt", "the best of cuBLASLt")):
+            now, then = speedups(name, against=against), speedups("suite", against=against)
+            figures = (f"{geometric_mean([each[one] for one in now]):.3f}x" for each in (now, then))
+            least = min(now, key=lambda problem: now[problem])
+            boards = str(len(recorded(name).provenance["boards"]))
+            told = f"{now[least]:.3f}x on {least}"
+            lines.append((kernel_of(name), boards, what, str(len(now)), *figures, told))
+    columns = ("kernel, measured", "boards", "over", "problems", "there", "the table above", "least there")
     return markdown(columns, lines)
 
 

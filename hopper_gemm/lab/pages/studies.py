@@ -12,7 +12,10 @@ from hopper_gemm.lab.pages.sources import pairs_by, recorded
 from hopper_gemm.lab.pages.wording import cube, percent, reach, spread
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.tables.pivot import interval, markdown
+from hopper_gemm.tune.study.shapes import STRATA
+from hopper_gemm.tune.tables.comparison import geometric_mean
+from hopper_gemm.tune.tables.mapped import by_stratum, mapped, stratum_name
+from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
 
 GROUP = ["problem", "regime"]
 LATE = 3000
@@ -163,6 +166,28 @@ def host_time() -> str:
     ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
     table = markdown(("call", "output", "gradient", *problems), [[*call, *times] for call, times in lines.items()])
     return f"{table}\n\nOn an {ran}."
+
+
+def map_table() -> str:
+    """The map by the time of torch.mm."""
+    study = recorded("map")
+    shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", "wins"])
+    return markdown_table(shown, "torch.mm takes")
+
+
+def picks_again() -> str:
+    """Picks of the model before and after it was fitted to the map, on the problems that both measured."""
+    before, after = ({one.problem: one for one in mapped(recorded(name).stage("map"))} for name in ("map", "map-picks"))
+    both = [(before[problem], one) for problem, one in after.items() if problem in before]
+    parts = {stratum_name(index): [pair for pair in both if pair[0].stratum == index] for index in range(len(STRATA))}
+    lines = []
+    for name, pairs in {**parts, "all": both}.items():
+        if pairs:
+            old, new = zip(*pairs, strict=True)
+            best = geometric_mean(max(first.best, then.best) for first, then in pairs)
+            means = (geometric_mean(one.pick for one in of) for of in (old, new))
+            lines.append((name, str(len(pairs)), *(f"{mean:.3f}x" for mean in (*means, best))))
+    return markdown(("torch.mm takes", "problems", "picks before", "picks now", "best measured"), lines)
 
 
 def rests() -> str:
