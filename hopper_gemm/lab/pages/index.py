@@ -13,8 +13,9 @@ from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, has_rows, read_study
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.tables.comparison import cells, means
-from hopper_gemm.tune.tables.pages.publish import COMPARISON, TABLE
+from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
+from hopper_gemm.tune.tables.mapped import mapped
+from hopper_gemm.tune.tables.pages.publish import COMPARISON, MAP, TABLE
 from hopper_gemm.tune.tables.pages.report import scope
 from hopper_gemm.tune.tables.pivot import escaped, interval, markdown, one_line
 
@@ -104,7 +105,7 @@ def _table(studies: Mapping[str, Study], notes: Mapping[str, Any]) -> str:
     columns, rows = ["study", "question", "best", "status", "regime", "context", "date"], []
     for name, study in studies.items():
         about, note = escaped(study.provenance), notes.get(_key(name), {})
-        pages = [page for page in (COMPARISON, TABLE) if (study.path / page).is_file()]
+        pages = [page for page in (COMPARISON, TABLE, MAP) if (study.path / page).is_file()]
         lacks = note.get("missing") or missing(study)
         status = f"unfinished: {lacks} missing" if lacks else "finished"
         remark = f"; {note['remark']}" if "remark" in note else ""
@@ -133,4 +134,5 @@ def _best(study: Study) -> str:
             config, point = best.point.config, best.point
             tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k}"
             return f"{interval(best.figures)}{where}, {point.problem} {point.regime}: {tile}"
-    return ""
+    picks = [one.pick for one in mapped(study.stage("map"))]
+    return f"{geometric_mean(picks):.3f}x cublas, {len(picks)} picks" if picks else ""
