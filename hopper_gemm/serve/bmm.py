@@ -16,7 +16,7 @@ from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.linear import falls_back
 from hopper_gemm.serve.linear_ops import folded
 from hopper_gemm.serve.matmul import matmul
-from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, mm
+from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, autocast_rule, mm
 
 OPERATORS.define("bmm(Tensor a, Tensor b, ScalarType? out_dtype=None, bool? batch_invariant=None) -> Tensor")
 
@@ -117,18 +117,9 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, to
     return of_a, bmm_op(a.mT, gradient, None, rule), None, None
 
 
-def _bmm_autocast(
-    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
-) -> torch.Tensor:
-    device = a.device.type
-    dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
-        return bmm_op(a.to(dtype), b.to(dtype), out_dtype, batch_invariant)
-
-
 OPERATORS.impl("bmm", _bmm, "CUDA")
 OPERATORS.impl("bmm", _bmm_cpu, "CPU")
 for _key in ("AutocastCUDA", "AutocastCPU"):
-    OPERATORS.impl("bmm", _bmm_autocast, _key)
+    OPERATORS.impl("bmm", autocast_rule(bmm_op), _key)
 torch.library.register_fake(f"{NAMESPACE}::bmm", _bmm_fake, lib=OPERATORS)
 torch.library.register_autograd(f"{NAMESPACE}::bmm", _backward, setup_context=_save, lib=OPERATORS)

@@ -40,9 +40,9 @@ from hopper_gemm.serve.linear_ops import (
     swiglu_backward,
     swiglu_op,
 )
-from hopper_gemm.serve.matmul import autocast, cast, loading_allowed, matmul, product, traced
+from hopper_gemm.serve.matmul import cast, loading_allowed, matmul, product, traced
 from hopper_gemm.serve.operands import as_matrix, has_rows, reaches
-from hopper_gemm.serve.ops import OPERATORS
+from hopper_gemm.serve.ops import OPERATORS, in_autocast
 
 GATED = Finish(activation="silu", gated=True)
 
@@ -180,7 +180,7 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | Non
         return _by_gated_operator(x, w_gate_up, batch_invariant)
     try:
         if torch.is_grad_enabled() and (x.requires_grad or w_gate_up.requires_grad):
-            left, right = autocast(x, w_gate_up) if cast(x, w_gate_up) else (x, w_gate_up)
+            left, right = in_autocast(x, w_gate_up) if cast(x, w_gate_up) else (x, w_gate_up)
             if recordable(left, right):
                 return _recorded_swiglu(left, right, batch_invariant)
             return _by_gated_operator(x, w_gate_up, batch_invariant)

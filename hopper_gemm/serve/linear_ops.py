@@ -18,7 +18,7 @@ from hopper_gemm.model.finish import ACTIVATIONS, Finish
 from hopper_gemm.serve.checks import check_memory, check_out, check_type
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.operands import as_matrix
-from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, mm
+from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, autocast_rule, mm
 
 Maybe = torch.Tensor | None
 
@@ -327,13 +327,6 @@ def _linear_autocast(*given: Any, **named: Any) -> torch.Tensor:
         return linear_op(*call)
 
 
-def _swiglu_autocast(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
-    device = x.device.type
-    dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
-        return swiglu_op(x.to(dtype), w_gate_up.to(dtype), batch_invariant)
-
-
 for _key in ("AutocastCUDA", "AutocastCPU"):
     OPERATORS.impl("linear", _linear_autocast, _key)
-    OPERATORS.impl("swiglu", _swiglu_autocast, _key)
+    OPERATORS.impl("swiglu", autocast_rule(swiglu_op), _key)

@@ -32,7 +32,7 @@ from hopper_gemm.serve.fallback import POLICY, checked, is_plain, launch_torch, 
 from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
 from hopper_gemm.serve.known import KNOWN
 from hopper_gemm.serve.operands import copied, extent, has_rows, reaches, reads_along_k
-from hopper_gemm.serve.ops import OPERATORS, backward, mm, mm_out, save
+from hopper_gemm.serve.ops import OPERATORS, backward, in_autocast, mm, mm_out, save
 
 
 def matmul(
@@ -105,7 +105,7 @@ def matmul(
     try:
         if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
             if out is None and config is None:
-                left, right = autocast(a, b) if torch.float32 in (a.dtype, b.dtype) and cast(a, b) else (a, b)
+                left, right = in_autocast(a, b) if torch.float32 in (a.dtype, b.dtype) and cast(a, b) else (a, b)
                 if recordable(left, right):
                     return _recorded(left, right, out_dtype, batch_invariant)
             return _operator(a, b, out, out_dtype, config, batch_invariant)
@@ -396,12 +396,6 @@ def loading_allowed() -> Iterator[None]:
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(before)
-
-
-def autocast(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Operands in the type to which autocast casts them."""
-    dtype = torch.get_autocast_dtype(operands[0].device.type)
-    return tuple(one.to(dtype) for one in operands)
 
 
 # Gradients of eager calls, and the operators on a GPU -----------------------------------------

@@ -95,14 +95,22 @@ torch.library.register_autograd(f"{NAMESPACE}::mm", backward, setup_context=save
 # Autocast -------------------------------------------------------------------------------------
 
 
-def _mm_autocast(
-    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
-) -> torch.Tensor:
-    device = a.device.type
-    dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
-        return mm(a.to(dtype), b.to(dtype), out_dtype, batch_invariant)
+def in_autocast(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Operands in the type to which autocast casts them."""
+    dtype = torch.get_autocast_dtype(operands[0].device.type)
+    return tuple(one.to(dtype) for one in operands)
+
+
+def autocast_rule(operator: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return an operator whose first two tensors autocast casts."""
+
+    def call(a: torch.Tensor, b: torch.Tensor, *rest: Any) -> torch.Tensor:
+        operands = in_autocast(a, b)
+        with torch.autocast(a.device.type, enabled=False):
+            return operator(*operands, *rest)
+
+    return call
 
 
 for _key in ("AutocastCUDA", "AutocastCPU"):
-    OPERATORS.impl("mm", _mm_autocast, _key)
+    OPERATORS.impl("mm", autocast_rule(mm), _key)
