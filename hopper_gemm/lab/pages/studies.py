@@ -161,7 +161,7 @@ def host_time() -> str:
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     lines: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
-        own = lines.setdefault((f"`{row['call']}`", row["output"], row["gradient"]), [])
+        own = lines.setdefault((row["call"], row["output"], row["gradient"]), [])
         own.append(f"{row['us']:.1f} us, {row['over torch']:.2f}x")
     ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
     table = markdown(("call", "output", "gradient", *problems), [[*call, *times] for call, times in lines.items()])
