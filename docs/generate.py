@@ -22,7 +22,7 @@ import pandas as pd
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.lab.pages import certainty, chapters, comparisons, depth, prices, rings, studies
-from hopper_gemm.lab.pages.claims import claims_list
+from hopper_gemm.lab.pages.claims import claims_list, measured
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
 from hopper_gemm.lab.simulation.page import DATA
@@ -434,6 +434,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-post": lambda: PIPELINING,
     "seed-both": both_tables,
     "claims": claims_list,
+    "claims-measured": measured,
     "joint-best": depth.joint_best_table,
     "by-stages": depth.by_stages_table,
     "stagger": depth.stagger_table,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hopper_gemm.lab.pages import depth, rings
+from hopper_gemm.lab.pages.comparisons import version_of
+from hopper_gemm.lab.pages.wording import wrapped
 
 CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("C", "256 x 4 is the best cell of the table", depth.best_cell),
@@ -15,21 +17,27 @@ CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
         depth.many_stages,
     ),
     ("C", "a late release keeps the tensor cores fed", depth.late_release),
+    ("C", "a slot that is released before its wgmma has ended may be overwritten", rings.too_soon),
+    ("A, C", "the producer's state starts in the other phase, else all wait for ever", rings.start),
     ("C", "a token pays where its probes succeed often enough", depth.token),
     ("C", "the 320 row is at 0.11 to 0.13", depth.row_320),
     ("C", "a stage of 320 x 16 exceeds the 227 KB of shared memory", depth.capacity),
+    ("C", "one consumer with many rows hits the limit of registers", depth.one_consumer),
     ("C", "a tile can be halved or quartered among consumers", depth.quarter),
+    ("A, B", "with one stage load and math take turns", rings.one_stage),
     ("B", "a ring of stages more than doubles the rate of the serial kernel", rings.over_serial),
     ("B", "with S stages up to S - 1 loads are in flight", rings.in_flight),
     ("B", "a warp of its own for the loads lets load and math go on independently", rings.own_warp),
+    ("B", "where each MMA is waited for, none is queued behind it", rings.one_group),
     ("B", "unrolling by the stages matters", rings.unroll),
-    ("B, D", "a wait may be relaxed", rings.relaxed),
+    ("B, D", "waits are relaxed", rings.relaxed),
     ("B, D", "one phase bit for each role is enough, flipped when its index wraps", rings.phase_bit),
-    ("B, D", "figures of fp16 hold for bf16", rings.types),
+    ("B, D", "the figures are of fp16", rings.types),
     ("D", "a swizzled order of tiles is faster", rings.swizzled),
     ("D", "the best width of a group depends on the problem and the L2", rings.best_widths),
     ("D", "8 panels instead of 10", rings.panel_example),
     ("D", "a compact patch of tiles keeps the working set of the L2 small", rings.working_set),
+    ("D", "a persistent kernel spares launches (CLC, the next page)", rings.persistent),
     ("D", "the abstraction costs no performance", rings.abstraction),
     ("A", "two stages are a good balance, three and more the most overlap", rings.stage_counts),
     ("A", "one elected thread saves synchronisation", rings.elected),
@@ -37,6 +45,16 @@ CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("A", "a barrier can take several TMA loads, or TMA bytes and cp.async arrivals (extra_tx_count)", rings.mixed),
 )
 """Source, claim, and the function that says what was found."""
+
+
+DEPTH = ("joint", "seed-table", "one-consumer", "consumers", "naive-320", "peek")
+RINGS = ("ladder", "ring", "tilus-grid", "raster", "walk", "fp16")
+"""Studies behind the verdicts, beside the time stamps."""
+
+
+def measured() -> str:
+    """With which kernel, and when, the rows behind the verdicts were measured."""
+    return wrapped(f"Kernel of these studies, and when they were recorded: {version_of(*DEPTH, *RINGS)}.")
 
 
 def claims_list() -> str:

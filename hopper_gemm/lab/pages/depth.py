@@ -100,10 +100,14 @@ def many_stages() -> str:
     ring = flat.set_index(RING).loc[place].set_index("stages")["tflops"]
     same = flat.assign(size=flat["stages"] * flat["k_depth"]).query("size >= 16")
     sized = same.set_index(["problem", "tile_m", "size", "k_depth"])["speedup"].unstack("k_depth")
+    beside_four = sized.div(sized[4], axis=0).median()
     return (
         f"the place is confirmed: {there} of {len(best)} problems are fastest at depth 4 with three to six stages. "
-        "The cause is not: in rings of one size depth 8, with half the barriers of depth 4, runs at "
-        f"{(sized[8] / sized[4]).median():.2f} of its speed, and more stages of one depth add no barrier to a tile. "
+        "The cause is not: more stages of one depth add no barrier to a tile, and in rings of one size depth 8, with "
+        f"half the barriers of depth 4, runs at {beside_four[8]:.2f} of its speed. Depths 2 and 1, with twice and four "
+        f"times the barriers, run at {beside_four[2]:.2f} and {beside_four[1]:.2f}; but rows of theirs are loaded in "
+        "parts shorter than 128 bytes, as are those of depth 3, which has fewer barriers than depth 2 and runs at "
+        f"{beside_four[3]:.2f}. "
         "The fullest ring loses over 5 % to the best number of stages in "
         f"{(shared > 0.05).sum()} of {len(shared)} rings with two or three consumers and in "
         f"{(single > 0.05).sum()} of {len(single)} with one: {place[1]}x128, depth "
@@ -195,7 +199,8 @@ def token() -> str:
     return (
         "no rule for these kernels, whose probe is a test_wait, which returns at once; C's token is a try_wait, which "
         f"may suspend. The mean gain over no probe is small: {every} over {len(gains)} kernels, {close} over the "
-        f"{near.sum()} within 10 % of cuBLAS, where {succeed} probes succeed (medians)"
+        f"{near.sum()} within 10 % of cuBLAS, where {succeed} probes succeed (medians): in a well-tuned ring C expects "
+        "it of both"
     )
 
 
@@ -245,6 +250,18 @@ def quarter() -> str:
     return (
         f"it can: four consumers beside two {spread(quarters)} over {len(quarters)} pairs of 256x128, two beside one "
         f"{spread(halves)} over {len(halves)} of 128x128"
+    )
+
+
+def one_consumer() -> str:
+    """What 256 rows do to the registers of one consumer."""
+    rows = ran("naive-320").query("tile == '256x128' and consumers == 1")
+    stack = rows["reason"].str.split(" B of stack").str[0].astype(int)
+    sums = 256 * 128 // hopper.WARPGROUP_THREADS
+    return (
+        f"confirmed: 256x128 needs {sums} registers of each thread for the sums alone, of "
+        f"{hopper.REGISTERS_PER_THREAD} that there are; it spills {stack.min()} to {stack.max()} B of stack and runs "
+        f"at {rows['speedup'].median():.2f}x at the median"
     )
 
 

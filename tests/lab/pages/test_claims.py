@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.pages import depth
+from hopper_gemm.lab.pages import depth, rings
 from hopper_gemm.lab.pages.claims import CLAIMS
 
 
@@ -19,6 +19,23 @@ def test_a_ring_is_compared_with_the_best_number_of_stages_of_its_own_depth():
     shares = depth.by_stages(0)
     assert shares.max(axis=1).tolist() == pytest.approx([1.0] * len(shares))
     assert (shares.notna().sum(axis=1) >= 3).all()
+
+
+@pytest.mark.results
+def test_the_time_stamps_say_when_a_load_and_a_group_are_both_under_way():
+    """Never with one stage; with four as long as any group is, since a load always is."""
+    one, four = rings.overlaps("one stage"), rings.overlaps("one consumer, stagger 0")
+    assert one["both"] == pytest.approx(0, abs=0.001)
+    assert 0.5 < four["both"] == pytest.approx(four["group"])
+
+
+@pytest.mark.results
+def test_the_library_gains_by_an_arrival_of_every_thread_more_than_the_noise():
+    """The verdict on an elected thread says so."""
+    floor = max(rings.recorded("ring").provenance["noise"].values())
+    gains = [one.gain for one in rings.rungs("ring")["library, all threads"].results]
+    assert len(gains) == len(rings.SIDES)
+    assert min(gains) > floor
 
 
 @pytest.mark.results
