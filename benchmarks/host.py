@@ -28,7 +28,7 @@ Call = tuple[str, str, str]
 ``computed``, by a backward pass behind it."""
 
 PEERS = {"linear": "torch.nn.functional.linear", "Linear": "torch.nn.Linear"}
-"""What a way is compared with, by a word of its name; else torch.mm."""
+"""Ways of torch with which others are compared, by a word in their names; all else is compared with torch.mm."""
 
 
 def calls(problem: GemmProblem) -> dict[Call, Callable[[], object]]:

@@ -116,12 +116,12 @@ class Fit:
         return errors(ModelConstants(**dict(zip(START, np.exp(at).tolist(), strict=True))), self.bursts)
 
     def ordered(self, off: np.ndarray) -> np.ndarray:
-        """What is left of errors, or of their derivatives, beside the mean of each problem."""
+        """Errors, or their derivatives, less the mean of their problem."""
         means = np.stack([np.bincount(self.of, self.share * each) for each in np.atleast_2d(off.T)], -1)
         return off - means[self.of].reshape(off.shape)
 
     def cost(self, off: np.ndarray, at: np.ndarray) -> float:
-        """What is minimised, of the errors at a point."""
+        """The cost that the fit minimises, for the errors at a point."""
         squares = self.near * (off**2 + ORDER * self.ordered(off) ** 2) + self.alike * np.minimum(abs(off), FAR) ** 2
         return float(squares.sum() + TETHER * ((at - self.start) ** 2).sum())
 

@@ -24,7 +24,7 @@ from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.tables.pivot import markdown
 
 SEEDS = range(50)
-"""Of the drawings that part the boards in halves."""
+"""Seeds by which the boards are drawn into halves."""
 
 SEVERAL = (9,)
 """Processes, board by board, of the narrower interval that the page shows."""
@@ -158,7 +158,7 @@ def launch(most_us: float) -> str:
 
 
 def controls() -> pd.DataFrame:
-    """By class of duration, the share of noise floors (torch.mm beside itself, bursts) whose interval holds 1."""
+    """The share, by class of duration, of noise floors (torch.mm beside itself, bursts) whose interval holds 1."""
     rows = [row.figures for row in floors()]
     held = pd.Series([one["speedup_low"] <= 1 <= one["speedup_high"] for one in rows])
     return held.groupby([class_of(one["baseline_us"]) for one in rows]).agg(["mean", "size"])
@@ -191,7 +191,7 @@ def guard() -> str:
 
 
 def planted() -> str:
-    """What the guard said of kernels that were changed on purpose: verdict and speed over the recorded binary."""
+    """Table of kernels that were made slower on purpose: the guard's verdict, and speed over the recorded binary."""
     plants = json.loads((results_root() / "measurements/planted.json").read_text())
     problems = sorted(
         {one["problem"] for plant in plants for one in plant["checked"]}, key=lambda name: (len(name), name)

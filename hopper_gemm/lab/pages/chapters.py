@@ -139,7 +139,7 @@ def _result(rung: str, regime: str) -> Result:
 
 
 def diff(number: int) -> str:
-    """What a chapter's last rung changes in the kernel, beside the last rung of the chapter before; a hunk that
+    """Diff of the kernel of a chapter's last rung, beside the last rung of the chapter before; a hunk that
     begins within a function names it."""
     own = head(CHAPTERS[number - 1].rungs[-1]) + formatted(source_of(kernel(CHAPTERS[number - 1].rungs[-1])))
     if number == 1:

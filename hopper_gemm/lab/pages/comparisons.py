@@ -68,7 +68,7 @@ def kernel_of(*names: str) -> str:
 
 
 def version_of(*names: str) -> str:
-    """Whether studies were measured with this version of the kernel or an earlier one, and the days."""
+    """Words for the kernel of studies, this version or an earlier one, and the days of measurement."""
     told = [recorded(name).provenance for name in names]
     versions = dict.fromkeys(
         "this version" if about["kernel"] == kernel_digest() else "an earlier version" for about in told

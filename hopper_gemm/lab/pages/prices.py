@@ -1,4 +1,4 @@
-"""What was compared for batch invariance; what it, rows out of TMA's reach and what follows a product cost."""
+"""Tables of batch invariance (bits and price), of rows out of TMA's reach, of layers, and of the examples."""
 
 from __future__ import annotations
 
