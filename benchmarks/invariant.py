@@ -7,8 +7,8 @@ Nothing else may run on the GPU. From the repository's root::
     python -m benchmarks.invariant --out invariance.jsonl
     CUBLAS_WORKSPACE_CONFIG=:16:8 python -m benchmarks.invariant --arms ours torch --out invariance.jsonl
 
-``--list rows`` takes problems of 256 to 8192 rows and adds the Triton kernel, ``--list deep`` those whose k is cut;
-``--compile-only`` needs no GPU.
+``--list rows`` takes problems of 256 to 8192 rows and adds the Triton kernel, ``--list deep`` those whose k is cut,
+``--list held-out`` some of the map's that nothing was fitted to; ``--compile-only`` needs no GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.ideas import in_turns, sizes
-from hopper_gemm.compiler.loader import load
+from hopper_gemm.compiler.padding import load_any
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.lab.verify.harness import compile_all
 from hopper_gemm.model.lookup import Table, find, tables
@@ -41,6 +42,7 @@ from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, make_workload
 from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.shapes import read_shapes
 
 ROWS = tuple(
@@ -65,8 +67,26 @@ DEEP = tuple(
 )
 """Few columns and a long k: two pairs of sides that are cut, and one that no longer is."""
 
+HELD_OUT = 24
+"""Number of problems of the map that are drawn among those held out."""
+
 ARMS = ("torch", "ours", "plain", "triton")
 """``ours`` is batch-invariant, ``plain`` is ours without that condition."""
+
+
+def held_out() -> list[GemmProblem]:
+    """Some problems of the map that nothing was fitted to, drawn by a seed."""
+    read = read_shapes(suite_file().with_name("map.toml"))
+    return random.Random(28).sample([one.problem() for one in read.problems if one.held_out], HELD_OUT)
+
+
+LISTS: dict[str, Callable[[], Sequence[GemmProblem]]] = {
+    "suite": lambda: read_shapes().of_regime("burst"),
+    "rows": lambda: ROWS,
+    "deep": lambda: DEEP,
+    "held-out": held_out,
+}
+"""Lists of problems by name."""
 
 
 def picks(problem: GemmProblem, among: Sequence[Table]) -> dict[str, Pick]:
@@ -87,7 +107,7 @@ def launches(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str]) 
     found: dict[str, Launch] = {"torch": cublas_launch, "triton": by_triton}
     for name, pick in picks(problem, among).items():
         if name in arms:
-            found[name] = kernel_launch(load(pick.config, problem))
+            found[name] = kernel_launch(load_any(pick.config, problem))
     return {name: found[name] for name in arms}
 
 
@@ -141,14 +161,14 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     """Compile, measure, print and append."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
-    parser.add_argument("--list", choices=("suite", "rows", "deep"), default="suite", help="problems to time")
+    parser.add_argument("--list", choices=tuple(LISTS), default="suite", help="problems to time")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=None)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after so long")
     parser.add_argument("--gpu", default="NVIDIA H200", help="with --compile-only: the kind of GPU")
     parser.add_argument("--compile-only", action="store_true")
     asked = parser.parse_args()
-    begun, problems = clock(), {"rows": ROWS, "deep": DEEP}.get(asked.list) or read_shapes().of_regime("burst")
+    begun, problems = clock(), LISTS[asked.list]()
     arms = asked.arms or (ARMS if asked.list == "rows" else ARMS[:3])
     name = asked.gpu if asked.compile_only else torch.cuda.get_device_name()
     among = tables(slug(name))

@@ -2,7 +2,8 @@
 
 Each plant is a copy of the package with one change, or of the tuned table with one parameter changed, beside binaries
 that were recorded before it. Run it from the repository's root on a Hopper GPU that nothing else uses:
-``python -m benchmarks.planted OUT.json``.
+``python -m benchmarks.planted OUT.json``. Plants named behind the file replace their rows in it:
+``python -m benchmarks.planted OUT.json "a stage less"``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,16 @@ PARAMETERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 """Changes of a config; a launch argument changes the launch of the recorded binary too."""
 
 
-def main(out: Path) -> None:
-    """Check every plant and write a list of ``{"plant": ..., "exit": ..., "checked": [...]}``."""
-    found: list[dict[str, Any]] = []
-    for plant in (*SOURCES, *PARAMETERS):
-        found.append({"plant": plant, **checked(plant)})
-        out.write_text(json.dumps(found, indent=1) + "\n")
-        for row in found[-1]["checked"]:
-            print(plant, row["problem"], row["status"], row["message"], sep=" | ", flush=True)
+def main(out: Path, named: Sequence[str] = ()) -> None:
+    """Check every plant, or those named, and write a list of ``{"plant": ..., "exit": ..., "checked": [...]}``."""
+    plants = (*SOURCES, *PARAMETERS)
+    found = {one["plant"]: one for one in json.loads(out.read_text())} if named and out.exists() else {}
+    for plant in named or plants:
+        found[plant] = {"plant": plant, **checked(plant)}
+        rows = [found[one] for one in plants if one in found]
+        out.write_text(json.dumps(rows, indent=1) + "\n")
+        for row in found[plant]["checked"]:
+            print(plant, row["problem"], row["status"], row["message"], row["warning"], sep=" | ", flush=True)
 
 
 def checked(plant: str) -> dict[str, Any]:
@@ -102,4 +105,4 @@ USUAL = ("burst", "isolated", "bf16")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

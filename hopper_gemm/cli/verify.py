@@ -163,9 +163,10 @@ def _verify_invariance(
     if as_json:
         about = {"equal": equal, "failed": len(wrong), "torch_outputs": len(told), "torch_changed": changed}
         print(json.dumps(about))
+    other = sum(one.row.status == "wrong_result" for one in wrong)
     say(
-        f"{equal:,} outputs have the bits of the reference, {len(wrong)} kernels have other bits somewhere; "
-        f"{changed} of {len(told)} outputs of torch.mm change"
+        f"{equal:,} outputs have the bits of the reference; {other} kernels have other bits somewhere, "
+        f"{len(wrong) - other} gave no product; {changed} of {len(told)} outputs of torch.mm change"
     )
     if wrong:
         raise typer.Exit(CHECK_FAILED)

@@ -190,14 +190,35 @@ def guard() -> str:
     return markdown(("pairs of", "sides", "measured", "boards", "held", "unsure", "fallen"), lines)
 
 
+def placement() -> str:
+    """Table of a problem's kernels on graphs that were captured anew, and on matrices that were allocated anew."""
+    found = json.loads((results_root() / "measurements/placement.json").read_text())
+    lines = [
+        (
+            name,
+            *(
+                f"{min(times):.1f} to {max(times):.1f}"
+                for times in (found["captures"][name], found["placements"][name])
+            ),
+        )
+        for name in found["captures"]
+    ]
+    many = (f"{len(found[kind]['torch.mm'])} {kind}, us" for kind in ("captures", "placements"))
+    return markdown(("kernel", *many), lines)
+
+
 def planted() -> str:
-    """Table of kernels that were made slower on purpose: the guard's verdict, and speed over the recorded binary."""
+    """Table of kernels that were made slower on purpose: the guard's verdict, speed over the recorded binary, and where
+    the guard warned that the speedup over cuBLAS is far from its record."""
     plants = json.loads((results_root() / "measurements/planted.json").read_text())
     problems = sorted(
         {one["problem"] for plant in plants for one in plant["checked"]}, key=lambda name: (len(name), name)
     )
     lines = []
     for plant in plants:
-        said = {one["problem"]: f"{one['status']}, {one['ratio']:.4f}x" for one in plant["checked"]}
+        said = {
+            one["problem"]: f"{one['status']}, {one['ratio']:.4f}x{', warned' if one.get('warning') else ''}"
+            for one in plant["checked"]
+        }
         lines.append((plant["plant"], *(said.get(name, "") for name in problems), str(plant["exit"])))
     return markdown(("planted", *map(cube, problems), "exit code"), lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from hopper_gemm.lab.pages.rings import traced
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.lab.pages.specialised import source_of
+from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
@@ -111,11 +112,7 @@ def kernel(rung: str) -> Kernel:
 def rates(number: int) -> str:
     """Table of a chapter's rungs beside the last one before: TFLOP/s at 8192^3 in both regimes, and what each takes of
     an SM."""
-    frame = rows_of(recorded("ladder"), "sweep").query("m == 8192 and regime == 'burst'")
-    taken = {
-        kernel_of({name: plain(row[name]) for name in all_values(kernel("serial"))}): row for _, row in frame.iterrows()
-    }
-    lines = {}
+    taken, lines = _bursts("ladder"), {}
     before = CHAPTERS[number - 2].rungs[-1:] if number > 1 else ()
     for rung in (*before, *CHAPTERS[number - 1].rungs):
         burst, steady = (_result(rung, regime) for regime in ("burst", "steady"))
@@ -131,6 +128,26 @@ def rates(number: int) -> str:
             "registers": f"{row['registers']:.0f}",
         }
     return markdown_table(pd.DataFrame(lines).T, "rung")
+
+
+def again() -> str:
+    """Sentence on the rungs of the chapters, built and timed once more with a later kernel."""
+    first, later = _bursts("ladder"), _bursts("ladder-burst")
+    rungs = [kernel(rung) for chapter in CHAPTERS for rung in chapter.rungs]
+    ratios = sorted(later[one]["speedup"] / first[one]["speedup"] for one in rungs)
+    about = recorded("ladder-burst").provenance
+    return wrapped(
+        f"The {len(rungs)} kernels of the chapters were built and timed once more in a burst, with the sources of "
+        f"{about['created'][:10]} on another H200 ([rows](../../results/archive/h200/2026-11-24-ladder-burst)): their "
+        f"speeds over `torch.mm` were {ratios[0]:.3f} to {ratios[-1]:.3f} times those of the tables."
+    )
+
+
+def _bursts(name: str) -> dict[Kernel, Mapping[str, Any]]:
+    """The rows of a ladder at 8192^3 in a burst, by kernel."""
+    frame = rows_of(recorded(name), "sweep").query("m == 8192 and regime == 'burst'")
+    names = all_values(kernel("serial"))
+    return {kernel_of({one: plain(row[one]) for one in names}): row for _, row in frame.iterrows()}
 
 
 def _result(rung: str, regime: str) -> Result:

@@ -25,17 +25,11 @@ from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem
 Record = Mapping[str, Any]
 
 LISTS = (
-    *(
-        "suite-latest",
-        "suite-two-boards",
-        "suite",
-        "suite-isolated-again",
-        "suite-isolated-second",
-        "suite-isolated-first",
-    ),
+    *("suite", "suite-latest", "suite-two-boards", "suite-isolated-third", "suite-isolated-again"),
+    *("suite-isolated-second", "suite-isolated-first"),
     *("short", "short-again", "drawn", "suite-steady"),
-    *("suite-chained", "suite-chained-second", "suite-chained-first", "suite-third", "suite-second", "suite-first"),
-    *("drawn-chained", "suite-auto", "suite-untuned"),
+    *("suite-chained", "suite-chained-third", "suite-chained-second", "suite-chained-first"),
+    *("suite-third", "suite-second", "suite-first", "drawn-chained", "suite-auto", "suite-untuned"),
 )
 """Recorded comparisons: isolated, then chained, the latest of each list first."""
 
@@ -81,7 +75,7 @@ def no_longer_served(name: str = "suite") -> list[str]:
     entries = recorded_entries()
     rows = [row for row in recorded(name).stage("compare") if row.point.against == "cublas"]
     served = ((row.point, pick(entries, row.point.problem, row.point.regime, row.point.context)) for row in rows)
-    return [str(point.problem) for point, now in served if now.config != point.config]
+    return list(dict.fromkeys(str(point.problem) for point, now in served if now.config != point.config))
 
 
 def widened(record: Record) -> Record:
@@ -100,7 +94,7 @@ def figure(speedups: Iterable[float], bold: str = "") -> str:
 
 
 def headline() -> str:
-    """Geometric means by list and context, and the best at the power cap; what the first line is worth today."""
+    """Geometric means by list and context, and the best at the power cap."""
     lines, what = [], "[{} problems](docs/suite.md): squares, layers of language models, odd shapes"
     for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
         found = over(name, context).values()
@@ -117,14 +111,7 @@ def headline() -> str:
     what = f"[8192^3 at the power cap](docs/steady.md) on three boards; {energy}"
     lines.append((what, "isolated", figures, "", version_of("steady-i", "alone-steady", "suite-steady")))
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
-    gone, now, then = no_longer_served(), speedups("suite-latest"), speedups("suite")
-    later, first = (geometric_mean(each[problem] for problem in now) for each in (now, then))
-    day = recorded("suite-latest").provenance["created"][:10]
-    today = (
-        f"On {len(gone)} of the {len(then)} `matmul` runs another config today. The kernel and the configs of {day} "
-        f"[ran {len(now)} of them](docs/suite.md#later-versions): {later:.3f}x, where the first line has {first:.3f}x."
-    )
-    return f"{markdown(('problems', 'context', *names), lines)}\n\n{wrapped(today)}"
+    return markdown(("problems", "context", *names), lines)
 
 
 def result(suite: str = "suite.md") -> str:
@@ -221,11 +208,12 @@ def standing() -> str:
         [one for one, told in standings().items() if told == word] for word in ("ahead", "behind", "open")
     )
     gone, version = no_longer_served(), version_of("suite").split(",")[0]
+    changed = f", but for {', '.join(gone)}, which runs another one since" if gone else ""
     return wrapped(
         f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
-        f"on {', '.join(behind) or 'none'}. On the other {len(even)} it cannot be told from the faster of the two: "
-        f"{', '.join(even)}. The kernel was {version}; on {len(gone)} "
-        f"problems `matmul` runs another config today, which a later search found: {', '.join(gone)}."
+        f"on {len(behind)}{': ' if behind else ''}{', '.join(behind)}. On the other {len(even)} it cannot be told from "
+        f"the faster of the two: {', '.join(even)}. The kernel was {version}, and the configs are those that `matmul` "
+        f"runs{changed}."
     )
 
 
@@ -245,21 +233,6 @@ def left() -> str:
         times = (f"{one:.1f}" for one in (us, math, memory, us - max(math, memory)))
         lines.append((problem, f"{least:.3f}x", *times))
     return markdown(("problem", "over the faster", "us", "tensor cores", "memory", "left"), lines)
-
-
-def later_versions() -> str:
-    """Later kernels beside the suite, each over the problems that it ran."""
-    lines = []
-    for name in ("suite-two-boards", "suite-latest"):
-        for against, what in (("cublas", "torch.mm"), ("cublaslt", "the best of cuBLASLt")):
-            now, then = speedups(name, against=against), speedups("suite", against=against)
-            figures = (f"{geometric_mean([each[one] for one in now]):.3f}x" for each in (now, then))
-            least = min(now, key=lambda problem: now[problem])
-            boards = str(len(recorded(name).provenance["boards"]))
-            told = f"{now[least]:.3f}x on {least}"
-            lines.append((kernel_of(name), boards, what, str(len(now)), *figures, told))
-    columns = ("kernel, measured", "boards", "over", "problems", "there", "the table above", "least there")
-    return markdown(columns, lines)
 
 
 def lists() -> str:

@@ -32,6 +32,11 @@ LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
         "On the [suite](suite.md); above 1 the batch-invariant kernels are faster",
         OVER_MM | FIXED | OVER_PLAIN,
     ),
+    "held-out": (
+        "On problems that nobody tuned, drawn from those of the [map](suite.md#problems-that-nobody-tuned) to which "
+        "nothing was fitted",
+        OVER_MM | OVER_PLAIN,
+    ),
     "deep": (
         "Few columns and a long k, where the cut matters; of the last four problems k is not cut",
         OVER_MM | OVER_PLAIN,
@@ -46,11 +51,12 @@ LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
 
 
 def bits(folder: Path | None = None) -> str:
-    """Kernels and outputs that were compared, by what was launched; and the digests of kernel and verifier."""
+    """Kernels and outputs that were compared with the newest kernel, by what was launched; and the digests of kernel
+    and verifiers."""
     rows = read_rows(folder or results_root() / "verification/batch-invariance")
     if not rows:
         return NOT_YET
-    now = [row for row in rows if row.sources == rows[-1].sources]
+    now = [row for row in rows if row.kernel == rows[-1].kernel]
     lines = []
     for kind in [*dict.fromkeys(row.kind for row in now), ""]:
         own = [row for row in now if kind in ("", row.kind)]
@@ -59,13 +65,13 @@ def bits(folder: Path | None = None) -> str:
         counts = len(own), counted(own), other, len(own) - status["ok"] - status["skipped"] - other
         boards = len({row.board for row in own if row.board})
         lines.append([kind or "all", *(f"{count:,}" for count in counts), str(boards)])
-    kernel, verifier = now[0].sources
+    verifiers = ", ".join(dict.fromkeys(f"`{row.verifier}`" for row in now))
     gpus = ", ".join(dict.fromkeys(row.gpu for row in now if row.gpu))
     head = ["launched", "jobs", "outputs with the reference's bits", "jobs with other bits", "failed else", "boards"]
     reasons = Counter(row.reason.split(":")[0] if row.status == "crash" else row.status for row in now)
     told = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if reason not in ("ok", "skipped"))
     about = f" Failed: {told}." if told else ""
-    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel `{kernel}`, verifier `{verifier}`.{about}"
+    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel `{now[0].kernel}`, verifier {verifiers}.{about}"
 
 
 def torch_changes(folder: Path | None = None) -> str:
@@ -84,7 +90,9 @@ def costs(path: Path | None = None) -> str:
     found = path or results_root() / "measurements/invariance.jsonl"
     rows = [json.loads(line) for line in found.read_text().splitlines()] if found.is_file() else []
     own = {name: [row for row in rows if row["list"] == name] for name in LISTS}
-    told = [f"{about}:\n\n{_table(own[name], arms)}" for name, (about, arms) in LISTS.items() if own[name]]
+    told = [
+        f"{wrapped(about + ':')}\n\n{_table(own[name], arms)}" for name, (about, arms) in LISTS.items() if own[name]
+    ]
     return "\n\n".join(told) or "Not measured on a GPU yet: `python -m benchmarks.invariant` measures it."
 
 
@@ -198,4 +206,4 @@ def _table(rows: Sequence[dict[str, Any]], arms: Mapping[str, tuple[str, str, st
 
 
 def _label(row: dict[str, Any]) -> str:
-    return "x".join(map(str, row["problem"][:3]))
+    return str(GemmProblem(*row["problem"]))

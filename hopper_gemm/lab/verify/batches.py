@@ -104,6 +104,11 @@ def drawn_sizes(pair: Pair) -> list[int]:
     return list(islice((m for m in sizes if not pair_reasons(kernel, replace(pair.problem, m=m))), DRAWS))
 
 
+def loaded_for(pair: Pair) -> GemmProblem:
+    """The largest problem on which a pair's kernel runs: not every kernel may run a whole batch."""
+    return replace(pair.problem, m=max(drawn_sizes(pair)))
+
+
 def comparisons(pair: Pair) -> int:
     """Outputs that are compared for a pair: each size once, two replays of a graph, two sizes three times on a stream
     each, and two launches with SMs held."""
@@ -401,7 +406,8 @@ def answering(store: Path) -> Handler:
         if what == MATMUL:
             run, sizes = _by_matmul(pair), _sizes_of_matmul(pair)
         else:
-            run, sizes = _by_kernel(load(pair.config, pair.problem, store), pair), drawn_sizes(pair)
+            sizes = drawn_sizes(pair)
+            run = _by_kernel(load(pair.config, loaded_for(pair), store), pair)
         batch = batch_of(pair)
         comparer = Comparer(run, pair, batch)
         found = [*comparer.sizes(sizes), *comparer.disturbed(sizes[-1], sizes[-2], pair.seed)]

@@ -67,10 +67,10 @@ class Component:
 
 
 COMPONENTS = (
-    Component(8.0, 0.0166, 0.0043, 2.66, 16, 12),
-    Component(20.0, 0.0285, 0.0122, 2.20, 17, 14),
-    Component(150.0, 0.0, 0.0138, 2.08, 57, 21),
-    Component(inf, 0.0028, 0.0030, 2.16, 42, 15),
+    Component(8.0, 0.0155, 0.0042, 2.8, 16, 15),
+    Component(20.0, 0.0276, 0.0121, 2.16, 17, 16),
+    Component(150.0, 0.0012, 0.0126, 2.07, 64, 24),
+    Component(inf, 0.003, 0.0035, 2.12, 44, 18),
 )
 """Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, bursts in
 both contexts. Below 20 us most of *between* is not the board but the gap between two launches of a graph: it is longer

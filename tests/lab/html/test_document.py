@@ -107,7 +107,7 @@ def test_no_text_of_a_study_becomes_an_element_or_a_script(tmp_path):
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", script) == []
 
 
-RECORDED = ("seed-table", "suite", "ladder", "suite/tune", "steady/steady-i", "neighbours/walk")
+RECORDED = ("seed-table", "suite", "ladder", "short/tune", "steady/steady-i", "neighbours/walk")
 
 
 @pytest.mark.results

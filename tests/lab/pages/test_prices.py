@@ -49,10 +49,10 @@ def test_prices_are_medians_of_the_rounds_with_their_mean_and_the_least(tmp_path
     assert "| 256x8x8 | 3.000x | 1.000x | 1.000x |" in by_rows
 
 
-def test_bits_count_the_newest_sources_alone(tmp_path):
+def test_bits_count_the_newest_kernel_alone(tmp_path):
     pair = Pair(GemmConfig(tile_m=64), GemmProblem(4096, 64, 64, batch_invariant=True), 1)
     rows = Rows(tmp_path)
-    rows.add(replace(InvarianceJob(pair, "kernel", "of the menu").row("ok", gpu="H", board="a"), verifier="old"))
+    rows.add(replace(InvarianceJob(pair, "kernel", "of the menu").row("ok", gpu="H", board="a"), kernel="old"))
     for seed, status in ((1, "ok"), (2, "ok"), (3, "wrong_result")):
         rows.add(InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu").row(status, gpu="H", board="a"))
     equal = 2 * comparisons(pair)

@@ -20,6 +20,7 @@ from hopper_gemm.lab.verify.batches import (
     comparisons,
     drawn_sizes,
     jobs,
+    loaded_for,
     reference_config,
     reference_pair,
 )
@@ -55,6 +56,7 @@ def test_every_job_can_run_each_of_its_eight_sizes_by_the_rule(few):
         assert len(sizes) == DRAWS
         if job.circumstance != MATMUL:
             assert all(is_legal(pair.config, replace(pair.problem, m=m)) for m in sizes)
+            assert is_legal(pair.config, loaded_for(pair))
         assert all(is_legal(other.config, other.problem) for other in job.also)
         assert Pair.of(job.row().subject).as_dict() == job.pair.as_dict()
 
