@@ -487,6 +487,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "ragged": prices.ragged,
     "layers": prices.layers,
     "examples": prices.examples,
+    "in-models": prices.in_models,
     "invariant-bits": prices.bits,
     "invariant-torch": prices.torch_changes,
     "invariant-costs": prices.costs,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
 
-from hopper_gemm.lab.pages.prices import out_of_reach
+from hopper_gemm.lab.pages.prices import invariant_ratios, invariant_rows, out_of_reach
 from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.model import hopper
@@ -102,6 +102,7 @@ def headline() -> str:
         faster = figure((min(one["speedup"] for one in of.values()) for of in found), bold)
         lines.append((what.format(len(found)), context, ours, faster, version_of(name)))
         what = "the same {}"
+    lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     lines += [(*line[:3], "", line[3]) for line in _others("docs/suite.md")[:-1]]
     (best,) = (row.figures for row in pooled(recorded("steady-i").stage("final")) if not row.point.is_baseline)
     again = max(row.figures["speedup"] for row in pooled(recorded("alone-steady").stage("final")))
@@ -112,6 +113,14 @@ def headline() -> str:
     lines.append((what, "isolated", figures, "", version_of("steady-i", "alone-steady", "suite-steady")))
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
     return markdown(("problems", "context", *names), lines)
+
+
+def _invariant() -> tuple[str, str, str]:
+    """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, kernel."""
+    rows = invariant_rows("suite")
+    now = all(row["kernel"] == kernel_digest() for row in rows)
+    ratios = invariant_ratios(rows, "", "torch", "ours")
+    return figure(ratios.values()), "", "this version" if now else "an earlier version"
 
 
 def result(suite: str = "suite.md") -> str:

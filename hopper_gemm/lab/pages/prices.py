@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
 from statistics import median
@@ -87,13 +87,28 @@ def torch_changes(folder: Path | None = None) -> str:
 def costs(path: Path | None = None) -> str:
     """Our batch-invariant kernels over torch.mm, Triton and ours without the condition: a table for each list of
     problems that was measured."""
-    found = path or results_root() / "measurements/invariance.jsonl"
-    rows = [json.loads(line) for line in found.read_text().splitlines()] if found.is_file() else []
-    own = {name: [row for row in rows if row["list"] == name] for name in LISTS}
+    own = {name: invariant_rows(name, path) for name in LISTS}
     told = [
         f"{wrapped(about + ':')}\n\n{_table(own[name], arms)}" for name, (about, arms) in LISTS.items() if own[name]
     ]
     return "\n\n".join(told) or "Not measured on a GPU yet: `python -m benchmarks.invariant` measures it."
+
+
+def invariant_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of ``benchmarks.invariant`` of one list."""
+    found = path or results_root() / "measurements/invariance.jsonl"
+    rows = map(json.loads, found.read_text().splitlines() if found.is_file() else ())
+    return [row for row in rows if row["list"] == name]
+
+
+def invariant_ratios(rows: Sequence[dict[str, Any]], workspace: str, other: str, own: str) -> dict[str, float]:
+    """How many times as fast as one arm another was, by problem; of several boards the mean."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["workspace"] == workspace and {other, own} <= set(row["us"]):
+            ratio = median(map(truediv, row["us"][other], row["us"][own]))
+            found.setdefault(str(GemmProblem(*row["problem"])), []).append(ratio)
+    return {problem: geometric_mean(ratios) for problem, ratios in found.items()}
 
 
 def measured_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
@@ -172,10 +187,39 @@ def layers(path: Path | None = None) -> str:
     return f"{table}\n\n{wrapped(f'Isolated, medians of the rounds, on an {ran}.{told}')}"
 
 
+def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
+    """Sentence on layers in one launch and on patched models, each as the least and the greatest of its speedups."""
+    by_finish: dict[str, list[dict[str, Any]]] = {}
+    for row in measured_rows("linear", layers):
+        by_finish.setdefault(row["finish"], []).append(row)
+    compiled = _range(over(row, "compiled") for row in by_finish["bias+gelu"])
+    gated = _range(over(row, "eager") for row in by_finish["silu*up"])
+    tables = _examples(examples)
+    layer = _range(row["graph speedup"] for row in tables["A layer of 4096 channels on cuda, over torch"]["rows"])
+    model = {row["phase"]: row["speedup"] for row in tables["Logits and time on cuda, CUDA graphs"]["rows"]}
+    phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
+    return wrapped(
+        f"In models, on NVIDIA H200s: a layer with bias and gelu in one launch runs at {compiled} the speed of "
+        f"`torch.compile`'s, a gated one at {gated} that of torch's operators, at three sizes each; in CUDA graphs a "
+        f"patched layer of Llama-3-8B at {layer} that of torch's, by the number of tokens, and a patched model of a "
+        f"public architecture at {phases}. [All of them](docs/using.md#a-model-in-one-line)."
+    )
+
+
+def _range(ratios: Iterable[float]) -> str:
+    found = sorted(ratios)
+    return f"{found[0]:.3f}x to {found[-1]:.3f}x"
+
+
+def _examples(path: Path | None = None) -> dict[str, dict[str, Any]]:
+    """The tables of the examples by title, the newest of each."""
+    found = path or results_root() / "measurements/examples.jsonl"
+    return {table["table"]: table for table in map(json.loads, found.read_text().splitlines())}
+
+
 def examples(path: Path | None = None) -> str:
     """The tables of the examples as they printed them on a GPU, the newest of each."""
-    found = path or results_root() / "measurements/examples.jsonl"
-    tables = {table["table"]: table for table in map(json.loads, found.read_text().splitlines())}
+    tables = _examples(path)
     return "\n\n".join(
         f"{title}, {table['device']} with torch {table['torch']}:\n\n{_printed(table['rows'])}"
         for title, table in tables.items()
@@ -189,21 +233,11 @@ def _printed(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _table(rows: Sequence[dict[str, Any]], arms: Mapping[str, tuple[str, str, str]]) -> str:
     """A line for each problem, then the geometric means and the least; a column for each (workspace, other, own)."""
-    ratios: list[dict[str, float]] = [{} for _ in arms]
-    problems = list(dict.fromkeys(_label(row) for row in rows))
-    for found, (workspace, other, own) in zip(ratios, arms.values(), strict=True):
-        for problem in problems:
-            of = [row["us"] for row in rows if _label(row) == problem and row["workspace"] == workspace]
-            each = [median(map(truediv, us[other], us[own])) for us in of if other in us and own in us]
-            if each:
-                found[problem] = geometric_mean(each)
+    ratios = [invariant_ratios(rows, *arm) for arm in arms.values()]
+    problems = dict.fromkeys(str(GemmProblem(*row["problem"])) for row in rows)
     lines = [[one, *(f"{found[one]:.3f}x" if one in found else "" for found in ratios)] for one in problems]
     for name, of_all in (("geometric mean", geometric_mean), ("least", min)):
         lines.append([name, *(f"{of_all(list(found.values())):.3f}x" if found else "" for found in ratios)])
     boards = ", ".join(f"{gpu} `{board[:12]}`" for gpu, board in dict.fromkeys((r["gpu"], r["board"]) for r in rows))
     kernels = ", ".join(dict.fromkeys(f"`{row['kernel'][:6]}`" for row in rows))
     return f"{markdown(['problem', *arms], lines)}\n\nIsolated, on {boards}; kernel {kernels}."
-
-
-def _label(row: dict[str, Any]) -> str:
-    return str(GemmProblem(*row["problem"]))

@@ -12,7 +12,7 @@ WIDTH = 120
 
 def wrapped(text: str) -> str:
     """A paragraph in the lines of a page."""
-    return fill(text, WIDTH)
+    return fill(text, WIDTH, break_on_hyphens=False)
 
 
 def percent(ratio: float, digits: int = 1) -> str:

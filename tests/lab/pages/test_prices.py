@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from hopper_gemm.lab.pages.prices import NOT_YET, bits, costs, examples, layers, out_of_reach, ragged, torch_changes
+from hopper_gemm.lab.pages.prices import (
+    NOT_YET,
+    bits,
+    costs,
+    examples,
+    in_models,
+    layers,
+    out_of_reach,
+    ragged,
+    torch_changes,
+)
 from hopper_gemm.lab.verify.batches import InvarianceJob, TorchCount, comparisons
 from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.rows import Rows
@@ -114,3 +124,26 @@ def test_an_example_is_shown_as_it_was_printed_last(tmp_path):
     path.write_text("".join(json.dumps(table) + "\n" for table in tables))
     table = "| tokens | speedup |\n| --- | --- |\n| 8 | 1.062 |"
     assert examples(path) == f"A layer, a GPU with torch 2.11:\n\n{table}"
+
+
+def test_models_are_told_from_the_least_to_the_greatest_speedup(tmp_path):
+    layers_of, examples_of = tmp_path / "linear.jsonl", tmp_path / "examples.jsonl"
+    rows = [
+        layer([100.0] * 3, [100.0] * 3, finish, board=board)
+        for finish, board in (("bias+gelu", "GPU-1"), ("bias+gelu", "GPU-2"), ("silu*up", "GPU-1"))
+    ]
+    compiled = [json.loads(row) for row in rows]
+    for row, us in zip(compiled, (110.0, 125.0, 100.0), strict=True):
+        row["us"]["compiled"] = [us] * 3
+    layers_of.write_text("".join(json.dumps(row) + "\n" for row in compiled))
+    about = {"device": "a GPU", "torch": "2.11"}
+    tables = {
+        "A layer of 4096 channels on cuda, over torch": [{"graph speedup": 1.25}, {"graph speedup": 0.75}],
+        "Logits and time on cuda, CUDA graphs": [{"phase": "prefill 8", "speedup": 0.5}],
+    }
+    lines = (json.dumps({**about, "table": title, "rows": told}) for title, told in tables.items())
+    examples_of.write_text("\n".join(lines) + "\n")
+    told = " ".join(in_models(layers_of, examples_of).split())
+    assert "1.100x to 1.250x the speed of `torch.compile`'s, a gated one at 2.000x to 2.000x" in told
+    assert "Llama-3-8B at 0.750x to 1.250x" in told
+    assert "public architecture at 0.500x (prefill 8)." in told
