@@ -38,6 +38,7 @@ CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("D", "8 panels instead of 10", rings.panel_example),
     ("D", "a compact patch of tiles keeps the working set of the L2 small", rings.working_set),
     ("D", "a persistent kernel spares launches (CLC, the next page)", rings.persistent),
+    ("D", "to go further a kernel must look beyond the single CTA", rings.beyond),
     ("D", "the abstraction costs no performance", rings.abstraction),
     ("A", "two stages are a good balance, three and more the most overlap", rings.stage_counts),
     ("A", "one elected thread saves synchronisation", rings.elected),

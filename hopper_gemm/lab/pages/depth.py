@@ -164,7 +164,7 @@ def late_release() -> str:
         f"{reach(square[1] / square[0])} at {len(square)} problems. It costs a load ahead: at the same number of "
         f"stages the medians of the problems are {medians('same stages')}, with a stage more "
         f"{medians('same look-ahead')}. Two or three consumers gain nothing: {percent(both.median())} at the median of "
-        f"{len(both)} pairs"
+        f"{len(both)} pairs of four stages and more"
     )
 
 
@@ -246,10 +246,14 @@ def quarter() -> str:
     """Cost of four consumers over two, and gain of two over one."""
     split = rows_of(recorded("consumers"), "sweep")
     follow = ("epi_n", "epi_buffers")
-    quarters, halves = (pairs_by(split, "consumers", few, many, follow)["ratio"] for few, many in ((2, 4), (1, 2)))
+    quarters, halves = (pairs_by(split, "consumers", few, many, follow) for few, many in ((2, 4), (1, 2)))
+    told = {
+        name: f"{spread(part['ratio'])} over {len(part)} pairs of {' and '.join(part['tile'].unique())}"
+        for name, part in (*quarters.groupby("split"), ("halves", halves))
+    }
     return (
-        f"it can: four consumers beside two {spread(quarters)} over {len(quarters)} pairs of 256x128, two beside one "
-        f"{spread(halves)} over {len(halves)} of 128x128"
+        f"it can: four consumers beside two {told['m']}, shared along m as in C, {told['n']}, shared along n; two "
+        f"beside one {told['halves']}, along m"
     )
 
 

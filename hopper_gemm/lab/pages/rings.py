@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hopper_gemm.lab.counters.table import panels, with_counters
@@ -72,8 +73,21 @@ def over_serial() -> str:
 
 
 def own_warp() -> str:
-    """Gain of a dedicated load warp, and of two consumers."""
-    return f"confirmed: `specialised` over `multistage` in bursts {worth('specialised', 'ladder')}"
+    """Gain of a dedicated load warp, at equal stages and beside two CTAs on an SM."""
+    speeds = {
+        name: {
+            one.group.m: one.speedup or np.nan for one in rungs("ladder")[name].results if one.group.regime == "burst"
+        }
+        for name in ("specialised", "two stages")
+    }
+    less = ", ".join(
+        f"{percent(speeds['specialised'][m] / two, 2)} at {m}^3" for m, two in speeds["two stages"].items()
+    )
+    return (
+        "confirmed at four stages, one CTA on an SM: `specialised` over `multistage` in bursts "
+        f"{worth('specialised', 'ladder')}. `two stages`, without such a warp but with two CTAs on an SM, is faster: "
+        f"`specialised` beside it {less}"
+    )
 
 
 def stage_counts() -> str:
@@ -92,7 +106,8 @@ def unroll() -> str:
     grid = pairs_by(ran("tilus-grid"), "unroll", False, True)["ratio"]
     return (
         f"on B's own kind of kernel, without a producer warp, a little: {worth('unrolled', 'ladder')}. Not with one: "
-        f"{percent(grid.median())} at the median of {len(grid)} pairs of D's grid"
+        f"{percent(grid.median())} at the median of {len(grid)} pairs of D's grid. B's index takes a remainder, "
+        "which unrolling spares; here it wraps by a comparison"
     )
 
 
@@ -141,7 +156,10 @@ def elected() -> str:
 
 def packed() -> str:
     """Cost of a ring position in one integer instead of two."""
-    return f"one integer gains nothing: {worth('packed state', 'ladder')}"
+    return (
+        f"one integer gains nothing in a ring of four stages: {worth('packed state', 'ladder')}. With one stage, where "
+        "A spares the division, it was not measured"
+    )
 
 
 def mixed() -> str:
@@ -220,7 +238,8 @@ def overlaps(name: str) -> dict[str, float]:
 
     Returns:
         ``clocks`` of a stage, ``wgmma`` clocks that its math takes by itself, ``group``: share of the time in which a
-        group is under way, ``both``: in which a load is as well, ``groups`` under way or queued, and ``loads``.
+        group is under way, ``both``: in which a load is as well, ``full``: in which a load of every stage is,
+        ``groups`` under way or queued, ``loads``, and of these ``beside`` a group on average and at the ``most``.
     """
     rung, found = traced()[name]
     config, fed = rung["config"], found[found["what"] == "math"]
@@ -229,6 +248,7 @@ def overlaps(name: str) -> dict[str, float]:
     mean = (inside["end"] - inside["start"]).groupby(found["what"]).sum() / (until - since)
     either = found[found["what"].isin(["load", "math"])].assign(what="either")
     group, load = (share(found, what, since, until) for what in ("math", "load"))
+    lasts, loads, groups = counted(found, since, until)
     return {
         "clocks": (until - since) / 32,
         "wgmma": config["tile_m"] * config["tile_n"] * config["k_depth"] / 128,
@@ -236,16 +256,32 @@ def overlaps(name: str) -> dict[str, float]:
         "both": max(0.0, group + load - share(either, "either", since, until)),
         "groups": mean["math"] + mean["queued"],
         "loads": mean["load"],
+        "full": float(lasts[loads == config["stages"]].sum()) / (until - since),
+        "beside": float((lasts * loads)[groups > 0].sum() / lasts[groups > 0].sum()),
+        "most": float(loads[groups > 0].max()),
     }
 
 
+def counted(found: pd.DataFrame, since: float, until: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A stretch of time cut where a load or a group begins or ends: how long each part lasts, its loads and groups."""
+    ours = {what: part[["start", "end"]].clip(since, until).to_numpy() for what, part in found.groupby("what")}
+    edges = np.unique(np.concatenate([ours["load"].ravel(), ours["math"].ravel(), [since, until]]))
+    middles = (edges[1:] + edges[:-1]) / 2
+    loads, groups = (((of[:, :1] < middles) & (middles < of[:, 1:])).sum(axis=0) for of in (ours["load"], ours["math"]))
+    return np.diff(edges), loads, groups
+
+
 def in_flight() -> str:
-    """Loads under way on average with two, three and four stages."""
+    """Loads under way beside a group with two, three and four stages, and how often all S are."""
     names = {"two": "two stages", "three": "three stages", "four": "one consumer, stagger 0"}
-    told = ", ".join(f"{overlaps(name)['loads']:.2f} with {count}" for count, name in names.items())
+    found = {count: overlaps(name) for count, name in names.items()}
+    assert all(one["most"] == number - 1 for number, one in enumerate(found.values(), 2))
+    told = ", ".join(f"{one['beside']:.2f} with {count}" for count, one in found.items())
+    full = ", ".join(f"{100 * one['full']:.1f} %" for one in found.values())
     return (
-        f"confirmed by the time stamps of one CTA at stagger 0: on average {told} stages; now and then S loads, since "
-        "a producer of its own fills a slot again before the next group begins"
+        "confirmed by the time stamps of one CTA at stagger 0: while a group is under way never more, on average "
+        f"{told} stages. Between two groups S loads are, in {full} of all time, since a producer of its own fills a "
+        "slot again before the next group begins"
     )
 
 
@@ -277,6 +313,15 @@ def persistent() -> str:
     )
 
 
+def beyond() -> str:
+    """Gain of clusters over single CTAs."""
+    single = ", ".join(f"{one.speedup:.3f}x at {one.group.m}^3" for one in rungs("ring")["own, single CTA"].results)
+    return (
+        f"clusters of two along n gain little, {worth('cluster 1x2', 'ladder')}, those along m lose, "
+        f"{worth('cluster 2x1', 'ladder')}. A single CTA runs at {single} beside cuBLAS"
+    )
+
+
 def start() -> str:
     """Evidence on the phases at the start."""
     return (
@@ -297,18 +342,24 @@ def too_soon() -> str:
 def best_widths() -> str:
     """The fastest width of a group at each cube, 256x128 in clusters of two; of single CTAs what it is worth over 8."""
     rows = ran("raster").query("raster == 'm' and serpentine == False and regime == 'burst'")
-    best = rows.loc[rows.groupby("m")["speedup"].idxmax()].sort_values("m")
-    deep = ran("walk").query("cluster == '1x1'")
-    rates = deep.pivot_table(index=["problem", "tile"], columns="swizzle", values="speedup", aggfunc="max")
+    best, even = [], []
+    for m, part in rows.sort_values("swizzle").groupby("m"):
+        top = part.loc[part["speedup"].idxmax()]
+        near = part[part["speedup_high"] >= top["speedup_low"]]["swizzle"].astype(str).tolist()
+        if len(near) == 1:
+            best.append(f"{near[0]} at {m}^3")
+        else:
+            even.append(f"at {m}^3 the intervals of {', '.join(near[:-1])} and {near[-1]} overlap")
+    alone = ran("walk").query("cluster == '1x1' and raster == 'm'")
+    rates = alone.pivot_table(index=["problem", "tile"], columns="swizzle", values="speedup")
     single, over = rates.idxmax(axis=1), rates.max(axis=1) / rates[8] - 1
     far = over[over > 0.01].sort_values()
-    worst, tiles = far.index[-1], sorted(set(far.index.get_level_values("tile")))
-    widths = ", ".join(f"{row['swizzle']} at {row['m']}^3" for row in best.to_dict("records"))
+    widths, tiles = (" and ".join(map(str, sorted(set(of)))) for of in (single[far.index], far.index.unique("tile")))
+    told = ", ".join(f"{percent(1 + gain)} at {cube(problem)}" for (problem, _), gain in far.items())
     return (
-        f"on the tile more than on the size. 256x128 in clusters of two is fastest with {widths}; of single CTAs, "
-        f"isolated, another width than 8 is worth more than 1 % in {len(far)} of {len(single)} pairs of problem and "
-        f"tile, all of tile {' and '.join(tiles)} with {single[far.index].min()} to {single[far.index].max()}, up to "
-        f"{percent(1 + far.iloc[-1])} at {cube(worst[0])}"
+        "on the tile, and of a small tile on the size too. 256x128 in clusters of two is fastest with "
+        f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 is worth more than 1 % "
+        f"in {len(far)} of {len(single)} pairs of problem and tile, tile {tiles} with {widths}: {told}"
     )
 
 

@@ -30,6 +30,17 @@ def test_the_time_stamps_say_when_a_load_and_a_group_are_both_under_way():
 
 
 @pytest.mark.results
+@pytest.mark.parametrize(("name", "stages"), [("one stage", 1), ("two stages", 2), ("three stages", 3)])
+def test_beside_a_group_a_load_of_every_stage_but_one_can_be_under_way(name, stages):
+    """The mean over time is that beside groups and that between them."""
+    found = rings.overlaps(name)
+    assert found["most"] == stages - 1 >= found["beside"]
+    rest = (found["loads"] - found["beside"] * found["group"]) / (1 - found["group"])
+    assert found["beside"] < rest <= stages
+    assert found["full"] <= 1 - found["group"]
+
+
+@pytest.mark.results
 def test_the_library_gains_by_an_arrival_of_every_thread_more_than_the_noise():
     """The verdict on an elected thread says so."""
     floor = max(rings.recorded("ring").provenance["noise"].values())
