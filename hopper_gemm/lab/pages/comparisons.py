@@ -184,20 +184,22 @@ def others() -> str:
 
 
 def suite() -> str:
-    """The suite between other kernels, problem by problem."""
-    found = suite_cells()
+    """The suite between other kernels, problem by problem, and what batch-invariant kernels reach."""
+    found, invariant = suite_cells(), invariant_ratios(invariant_rows("suite"), "", "torch", "ours")
     lines = [
         (
             problem,
             *(f"{of['cublas']['time_us']:.1f}", f"{of['cublas']['tflops']:.0f}"),
             *(interval(widened(of[name])) for name in ("cublas", "cublaslt")),
+            f"{invariant[problem]:.3f}x",
             f"`{short_label(config_of(of['cublas']))}`",
         )
         for problem, of in found.items()
     ]
     mean = (f"{geometric_mean(of[name]['speedup'] for of in found.values()):.3f}x" for name in ("cublas", "cublaslt"))
-    lines.append(("geometric mean", "", "", *mean, ""))
-    return markdown(("problem", "us", "TFLOP/s", "over torch.mm", "over the best of cuBLASLt", "config"), lines)
+    lines.append(("geometric mean", "", "", *mean, f"{geometric_mean(invariant.values()):.3f}x", ""))
+    names = "over torch.mm", "over the best of cuBLASLt", "batch-invariant, over torch.mm"
+    return markdown(("problem", "us", "TFLOP/s", *names, "config"), lines)
 
 
 def standings() -> dict[str, str]:
@@ -221,7 +223,7 @@ def standing() -> str:
     return wrapped(
         f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
         f"on {len(behind)}{': ' if behind else ''}{', '.join(behind)}. On the other {len(even)} it cannot be told from "
-        f"the faster of the two: {', '.join(even)}. The kernel was {version}, and the configs are those that `matmul` "
+        f"the faster of the two: {', '.join(even)}. Measured with {version}; the configs are those that `matmul` "
         f"runs{changed}."
     )
 
