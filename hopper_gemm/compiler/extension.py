@@ -54,22 +54,20 @@ def built_extension(source: Path) -> bytes | None:
     return compiled(COMPILERS, source, *flags, *libraries)
 
 
-def load_extension(source: Path) -> ModuleType | None:
-    """The module in a source's library; None where there is none, or where it cannot be loaded. Imports torch and
+def load_extension(library: Path) -> ModuleType | None:
+    """The module in a library; None where it cannot be loaded, as one made for another system. Imports torch and
     TVM-FFI, whose functions it calls."""
-    library = extension_of(source)
-    if library is None:
-        return None
     import torch  # noqa: F401
     import tvm_ffi  # noqa: F401
 
+    name = library.name.partition("-")[0]
+    spec = spec_from_file_location(name, library, loader=ExtensionFileLoader(name, str(library)))
+    assert spec is not None
+    assert spec.loader is not None
     try:
-        loader = ExtensionFileLoader(source.stem, str(library))
-        spec = spec_from_file_location(source.stem, library, loader=loader)
-        assert spec is not None
         module = module_from_spec(spec)
-        loader.exec_module(module)
-    except ImportError:  # such as one made for another system
+        spec.loader.exec_module(module)
+    except ImportError:
         return None
     return module
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.compiler.extension import load_extension
+from hopper_gemm.compiler.extension import extension_of, load_extension
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.shared import library_of
 from hopper_gemm.model.tuned import CHANGES
@@ -90,11 +90,16 @@ class KnownLaunches:
         if functions is not None:
             self._kept[id(kernel.launcher)] = kernel.launcher  # it is called by address
             if functions["record"](kernel.launcher, transposes, *kernel.order, setting, *given):
-                self.several, self.launch = torch.cuda.device_count() > 1, functions["launch"]
-                if self.native is None and (native := self._extension()) is not None:
-                    exchange = torch.Tensor.__dlpack_c_exchange_api__  # type: ignore[attr-defined]
-                    native.connect(self._settings, self.launch.__chandle__(), exchange)  # type: ignore[attr-defined]
-                    self.native = native
+                if self.launch is None:
+                    self._begin(functions["launch"])
+
+    def _begin(self, launch: Any) -> None:
+        """Let later calls look launches up, by the extension if there is one."""
+        self.several, self.launch, extension = torch.cuda.device_count() > 1, launch, self._extension()
+        if extension is not None:
+            exchange = torch.Tensor.__dlpack_c_exchange_api__  # type: ignore[attr-defined]
+            extension.connect(self._settings, launch.__chandle__(), exchange)
+            self.native = extension
 
     def forget(self) -> None:
         """Drop all launches: the tuned tables have changed."""
@@ -120,7 +125,8 @@ def library() -> Any:
 @cache
 def native() -> Any:
     """The extension; None where it was not built."""
-    return load_extension(EXTENSION)
+    library = extension_of(EXTENSION)
+    return None if library is None else load_extension(library)
 
 
 KNOWN = KnownLaunches()

@@ -5,7 +5,7 @@
  *     batch_invariant, out), swiglu(x, w, batch_invariant), layer(x, w, bias, batch_invariant): as hopper_gemm's
  *     functions of these names, layer as a patched nn.Linear; every argument by position. None where no launch is known.
  * start(mode, policy, product): the settings of the thread, and what multiplies in backward passes if no launch is known.
- * connect(settings, launch): numbers of settings, and the address of known.c's function.
+ * connect(settings, launch, exchange): numbers of settings, the handle of known.c's function, torch's DLPack interface.
  * implement(operator, function, backend): an operator, on a backend; the function runs what is not known. It lasts as
  *     long as the object that is returned.
  *
@@ -562,6 +562,7 @@ PyObject *connect(PyObject *, PyObject *arguments) {
   if (!api) return nullptr;
   brought.settings = Py_NewRef(settings);
   brought.launch = reinterpret_cast<TVMFFIObjectHandle>(launch);
+  TVMFFIObjectIncRef(brought.launch);
   brought.current_stream = api->current_work_stream;
   Py_RETURN_NONE;
 }
