@@ -387,7 +387,7 @@ Result handed_over(Result (*)(DispatchKeySet, Given...), const char *name, Dispa
                    const std::type_identity_t<Given> &...given) {
   if (keys.has_any(c10::autograd_dispatch_keyset)) {
     auto found = c10::Dispatcher::singleton().findSchemaOrThrow(("hopper_gemm::" + std::string(name)).c_str(), "");
-    auto others = keys - DispatchKeySet(DispatchKey::AutogradFunctionality) | DispatchKeySet(DispatchKey::AutogradOther);
+    auto others = (keys & c10::after_autograd_keyset) | DispatchKeySet(DispatchKey::AutogradOther);
     return found.typed<Result(Given...)>().redispatch(others, given...);
   }
   py::gil_scoped_acquire gil;

@@ -32,6 +32,7 @@ ORDER = (132, True, 8, False)
 
 @pytest.fixture
 def functions():
+    library()["forget"]()
     yield library()
     library()["forget"]()
 
@@ -269,7 +270,7 @@ def test_a_setting_has_another_number_after_the_tables_changed():
 
 
 @pytest.fixture(params=["library", "extension"])
-def layers(monkeypatch, request):
+def layers(monkeypatch, request, functions):
     """A GPU's kernels of layers, by their CPU references; the finishes that were loaded, and the kernels' calls."""
     loaded, calls = [], []
 

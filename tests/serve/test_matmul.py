@@ -131,6 +131,8 @@ class Launches:
     ) -> None:
         self.made, self.entered, self.loaded, self.read, self.scattered = [], [], [], [], []
         self.current, self.repeats = current, repeats
+        if extension is not None:  # it finds what it knew until something is recorded here
+            library()["forget"]()
         monkeypatch.setattr(room, "_known", {})
         monkeypatch.setattr(CHANGES, "watchers", [*CHANGES.watchers])
         monkeypatch.setattr(room, "KNOWN", KnownLaunches(library if repeats else lambda: None, lambda: extension))
