@@ -88,10 +88,10 @@ def kernel_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def extension(pytestconfig: pytest.Config) -> Any:
     """The extension of torch, compiled once for all workers and for later runs of the same source."""
     from hopper_gemm.compiler.extension import built_extension, extension_name, load_extension
-    from hopper_gemm.serve import known, matmul
+    from hopper_gemm.serve import EXTENSION, known, matmul
 
     folder = pytestconfig.cache.mkdir("extension")
-    library = folder / (extension_name(known.EXTENSION) or "none")
+    library = folder / (extension_name(EXTENSION) or "none")
     if known.library() is None:
         pytest.skip("no library of known launches")
     lock = FileLock(folder / "lock")
@@ -99,7 +99,7 @@ def extension(pytestconfig: pytest.Config) -> Any:
         time.sleep(0.2)
     try:
         if not library.is_file():
-            made = built_extension(known.EXTENSION)
+            made = built_extension(EXTENSION)
             if made is None:
                 pytest.skip("no compiler of C++ (c++, g++, clang++) with the headers of Python")
             for old in folder.glob("*.so"):

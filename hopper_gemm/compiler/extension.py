@@ -23,7 +23,11 @@ COMPILERS = ("c++", "g++", "clang++")
 def extension_name(source: Path) -> str | None:
     """Name of the file of a source's library for this Python and what is installed; None without torch or TVM-FFI."""
     try:
-        built_for = (_folder("torch") / "version.py").read_text(), version("apache-tvm-ffi"), sys.implementation.cache_tag
+        built_for = (
+            (_folder("torch") / "version.py").read_text(),
+            version("apache-tvm-ffi"),
+            sys.implementation.cache_tag,
+        )
     except (OSError, PackageNotFoundError):
         return None
     return library_name(source, "\n".join(built_for))

@@ -27,8 +27,9 @@ from hopper_gemm.compiler.extension import extension_of, load_extension
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.shared import library_of
 from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve import EXTENSION
 
-SOURCE, EXTENSION = (Path(__file__).with_name(name) for name in ("known.c", "native.cpp"))
+SOURCE = Path(__file__).with_name("known.c")
 
 _NUMBERS = itertools.count()
 """Of settings; none is given twice, since all records of a process are in one table."""
@@ -50,9 +51,7 @@ class KnownLaunches:
         extension: gives the extension.
     """
 
-    def __init__(
-        self, functions: Callable[[], Any] | None = None, extension: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, functions: Callable[[], Any] | None = None, extension: Callable[[], Any] | None = None) -> None:
         self.launch: Callable[..., int] | None = None
         self.several = False
         self.native: Any = None
@@ -89,15 +88,15 @@ class KnownLaunches:
         functions = self._functions()
         if functions is not None:
             self._kept[id(kernel.launcher)] = kernel.launcher  # it is called by address
-            if functions["record"](kernel.launcher, transposes, *kernel.order, setting, *given):
-                if self.launch is None:
-                    self._begin(functions["launch"])
+            recorded = functions["record"](kernel.launcher, transposes, *kernel.order, setting, *given)
+            if recorded and self.launch is None:
+                self._begin(functions["launch"])
 
     def _begin(self, launch: Any) -> None:
         """Let later calls look launches up, by the extension if there is one."""
         self.several, self.launch, extension = torch.cuda.device_count() > 1, launch, self._extension()
         if extension is not None:
-            exchange = torch.Tensor.__dlpack_c_exchange_api__  # type: ignore[attr-defined]
+            exchange = torch.Tensor.__dlpack_c_exchange_api__
             extension.connect(self._settings, launch.__chandle__(), exchange)
             self.native = extension
 

@@ -176,9 +176,12 @@ def _repeated(
     if out is None:
         m, n = a.shape[0], b.shape[1]
         out = a.new_empty(m, n) if out_dtype is None else a.new_empty((m, n), dtype=out_dtype)  # a tuple takes longer
-    elif type(out) not in PLAIN or out.is_neg() or (out.requires_grad and torch.is_grad_enabled()):
-        return None
-    elif out_dtype not in (None, out.dtype):
+    elif (
+        type(out) not in PLAIN
+        or out.is_neg()
+        or (out.requires_grad and torch.is_grad_enabled())
+        or out_dtype not in (None, out.dtype)
+    ):
         return None
     if KNOWN.several and a.get_device() != torch.cuda.current_device():
         return None

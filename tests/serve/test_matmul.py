@@ -210,7 +210,9 @@ def test_an_fp32_output_is_another_problem_and_is_remembered_beside_the_other(la
         assert hopper_gemm.matmul(a, b, out=out, out_dtype=torch.float32) is out
     name = room.DTYPES[dtype]
     dtypes = [problem.dtype for _, problem in launches.loaded]
-    again = [] if launches.repeats else [name, *[f"{name}_fp32"] * 2]  # to the library outputs are alike if their types are
+    again = (
+        [] if launches.repeats else [name, *[f"{name}_fp32"] * 2]
+    )  # to the library outputs are alike if their types are
     assert sorted(dtypes) == sorted([name, f"{name}_fp32", *again])
 
 

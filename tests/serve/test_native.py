@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import product as every
 
 import pytest
@@ -27,7 +26,8 @@ from tests.serve.launcher import launcher
 from tests.serve.test_known import shifted
 from tests.serve.test_linear import layer
 from tests.serve.test_matmul import Launches, Tagged, random
-from tests.serve.test_ops import pair, recorded
+from tests.serve.test_ops import recorded
+
 
 class Native:
     """Stands in for a GPU, whose launches the extension repeats.
