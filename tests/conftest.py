@@ -86,12 +86,12 @@ def kernel_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def extension(pytestconfig: pytest.Config) -> Any:
-    """The extension of torch, compiled once for all workers and for later runs of the same source."""
-    from hopper_gemm.compiler.extension import built_extension, extension_name, load_extension
+    """The extension of torch: the one that calls here use, or else compiled once for all workers and for later runs."""
+    from hopper_gemm.compiler.extension import built_extension, extension_name, extension_of, load_extension
     from hopper_gemm.serve import EXTENSION, known, matmul
 
     folder = pytestconfig.cache.mkdir("extension")
-    library = folder / (extension_name(EXTENSION) or "none")
+    library = extension_of(EXTENSION) or folder / (extension_name(EXTENSION) or "none")
     if known.library() is None:
         pytest.skip("no library of known launches")
     lock = FileLock(folder / "lock")
