@@ -92,7 +92,7 @@ def matmul(
         >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
-    if not is_dynamo_compiling() and (native := KNOWN.native) is not None and config is fallback is None:
+    if not is_dynamo_compiling() and config is None and fallback is None and (native := KNOWN.native) is not None:
         product = native.matmul(a, b, out, out_dtype, batch_invariant)
         if product is not None:
             return product

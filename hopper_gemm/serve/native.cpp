@@ -3,15 +3,17 @@
  *
  * matmul(a, b, out, out_dtype, batch_invariant), linear(x, w, bias, activation, residual, scale, out_dtype,
  *     batch_invariant, out), swiglu(x, w, batch_invariant), layer(x, w, bias, batch_invariant): as hopper_gemm's
- *     functions of these names, layer as a patched nn.Linear; every argument by position. None where no launch is known.
- * start(mode, policy, product): the settings of the thread, and what multiplies in backward passes if no launch is known.
- * connect(settings, launch, exchange): numbers of settings, the handle of known.c's function, torch's DLPack interface.
- * implement(operator, function, backend): an operator, on a backend; the function runs what is not known. It lasts as
+ *     functions of these names, layer as a patched nn.Linear, with all arguments by position. They return None where no
+ *     launch is known.
+ * start(mode, policy, product): the settings of threads, and what multiplies in a backward pass if no launch is known.
+ * connect(settings, launch, exchange): numbers of settings, the handle of known.c's function, torch's DLPack
+ *     interface.
+ * implement(operator, function, backend): an operator on a backend; the function runs what is not known. It lasts as
  *     long as the object that is returned.
  *
- * A tensor that is not plain (a subclass, fake, negated, batched by vmap), and a call that torch.func or a dispatch mode
- * watches while a gradient is recorded, are left to Python. So gradients here are those of eager code alone, and tracing
- * sees the operators of Python.
+ * A tensor that is not plain (a subclass, fake, negated, batched by vmap), and a call that torch.func or a dispatch
+ * mode watches while a gradient is recorded, are left to Python. So the gradients here are those of eager code alone,
+ * and tracing sees what it sees without the extension.
  */
 #include <tvm/ffi/c_api.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -56,9 +58,7 @@ struct Matrix {
   int32_t axes;
   int64_t shape[2], strides[2];
 
-  Matrix turned() const {
-    return {data, device, dtype, axes, {shape[1], shape[0]}, {strides[1], strides[0]}};
-  }
+  Matrix turned() const { return {data, device, dtype, axes, {shape[1], shape[0]}, {strides[1], strides[0]}}; }
 };
 
 /* What follows a product in its launch. */
@@ -67,8 +67,8 @@ struct Finish {
   TVMFFIAny scale{}; /* None */
 };
 
-/* A tensor of one axis or two as it lies; of more axes with the leading ones folded. None if that takes a copy, or if no
- * kernel has its type. */
+/* A tensor as a matrix with its leading axes folded, or as a vector. None if that takes a copy, or if no kernel has its
+ * type. */
 std::optional<Matrix> matrix_of(const Tensor &tensor, bool vector = false) {
   Matrix made{};
   switch (tensor.scalar_type()) {
@@ -101,7 +101,7 @@ struct StreamGuard {
 
   explicit StreamGuard(DLDevice on) : device(on) {
     if (device.device_type == kDLCPU) return;
-    brought.current_stream(device.device_type, device.device_id, &stream);
+    TORCH_CHECK(brought.current_stream(device.device_type, device.device_id, &stream) == 0, "no current stream");
     TVMFFIEnvSetStream(device.device_type, device.device_id, stream, &before);
   }
   ~StreamGuard() {
@@ -116,8 +116,9 @@ bool launched(int64_t setting, const Matrix &a, const Matrix &b, const Matrix &o
   int32_t count = 1;
   auto add = [&](const Matrix &one) {
     DLTensor *tensor = tensors + count - 1;
-    *tensor = {one.data, one.device, one.axes, one.dtype, const_cast<int64_t *>(one.shape),
-               const_cast<int64_t *>(one.strides), 0};
+    *tensor = {
+        one.data, one.device, one.axes, one.dtype, const_cast<int64_t *>(one.shape), const_cast<int64_t *>(one.strides),
+        0};
     arguments[count].type_index = kTVMFFIDLTensorPtr;
     arguments[count++].v_ptr = tensor;
   };
@@ -125,7 +126,7 @@ bool launched(int64_t setting, const Matrix &a, const Matrix &b, const Matrix &o
   arguments[0].v_int64 = setting;
   add(a), add(b), add(out);
   if (finish) {
-    for (auto &one : {finish->bias, finish->residual}) one ? add(*one) : void(count++);
+    for (auto *one : {&finish->bias, &finish->residual}) *one ? add(**one) : void(count++);
     arguments[count++] = finish->scale;
   }
   StreamGuard stream(a.device);
@@ -169,9 +170,9 @@ std::optional<Decided> decided(PyObject *activation, PyObject *rule, bool patche
 
 /* Whether a tensor's memory on a GPU or a CPU holds its values, and nothing else looks at what is done to it. */
 bool plain(const Tensor &tensor) {
-  constexpr auto keys = DispatchKeySet({DispatchKey::CUDA, DispatchKey::CPU, DispatchKey::AutogradCUDA,
-                                        DispatchKey::AutogradCPU, DispatchKey::ADInplaceOrView,
-                                        DispatchKey::AutocastCUDA, DispatchKey::AutocastCPU});
+  constexpr auto keys =
+      DispatchKeySet({DispatchKey::CUDA, DispatchKey::CPU, DispatchKey::AutogradCUDA, DispatchKey::AutogradCPU,
+                      DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA, DispatchKey::AutocastCPU});
   return tensor.defined() && !(tensor.key_set().raw_repr() & ~keys.raw_repr());
 }
 
@@ -228,8 +229,8 @@ Tensor product(const Tensor &a, bool turn_a, const Tensor &b, bool turn_b, at::I
     }
   }
   auto folded = [](const Tensor &one, bool turn) {
-    auto matrix = one.dim() == 2 ? one : one.reshape({c10::multiply_integers(one.sizes().slice(0, one.dim() - 1)),
-                                                      one.size(-1)});
+    auto matrix =
+        one.dim() == 2 ? one : one.reshape({c10::multiply_integers(one.sizes().slice(0, one.dim() - 1)), one.size(-1)});
     return turn ? matrix.t() : matrix;
   };
   auto left = folded(a, turn_a), right = folded(b, turn_b);
@@ -245,7 +246,8 @@ void save(AutogradContext *ctx, const Tensor &a, const Tensor &b, int64_t flags)
   ctx->saved_data["flags"] = flags;
 }
 
-/* What a backward pass begins with. */
+/* What a backward pass begins with: the gradient in the operands' type, to which that of an fp32 output is rounded, and
+ * the operands that were kept. */
 struct Backward {
   Tensor gradient, a, b;
   int64_t flags;
@@ -254,7 +256,7 @@ struct Backward {
     auto saved = ctx->get_saved_variables();
     a = saved[0], b = saved[1], gradient = gradients[0];
     auto &operand = a.defined() ? a : b;
-    if (operand.defined()) gradient = gradient.to(operand.scalar_type()); /* that of an fp32 output is rounded first */
+    if (operand.defined()) gradient = gradient.to(operand.scalar_type());
   }
 };
 
@@ -299,7 +301,8 @@ struct hopper_gemm_linear : torch::autograd::Function<hopper_gemm_linear> {
     if (flags & BIASED && ctx->needs_input_grad(2)) {
       std::vector<int64_t> leading(c.dim() - 1);
       std::iota(leading.begin(), leading.end(), 0);
-      of_bias = leading.empty() ? c : at::sum(c, leading); /* in fp32, rounded once */
+      /* summed in fp32 and rounded once; autograd casts the sum of an fp32 gradient */
+      of_bias = leading.empty() ? gradients[0] : at::sum(gradients[0], leading);
     }
     return {of_x, of_w, of_bias, Tensor(), Tensor()};
   }
@@ -360,9 +363,11 @@ Tensor linear(const Decided &how, Layer layer, bool record) {
   if (!left || !right || (bias && !finish.bias) || (residual && !finish.residual)) return {};
   auto out = output(into, sizes, x, out_dtype.value_or(x.scalar_type()));
   auto written = matrix_of(out);
+  if (!written) return {};
   bool product = layer.simple() && !bias; /* is matmul's launch */
-  if (!written || !launched(how.setting, *left, product ? right->turned() : *right, *written, product ? nullptr : &finish))
-    return {};
+  bool done = product ? launched(how.setting, *left, right->turned(), *written, nullptr)
+                      : launched(how.setting, *left, *right, *written, &finish);
+  if (!done) return {};
   return record ? hopper_gemm_linear::apply(x, w, bias, Made{out}, how.batch_invariant) : out;
 }
 
@@ -378,14 +383,20 @@ py::object as_python(const std::optional<ScalarType> &dtype) {
   return py::reinterpret_borrow<py::object>(found);
 }
 
-template <class T> py::object as_python(const T &given) { return py::cast(given); }
+template <class T>
+py::object as_python(const T &given) {
+  return py::cast(given);
+}
+
+/* Whether a kernel was called at a key of autograd. */
+bool above(DispatchKeySet keys) { return keys.has_any(c10::autograd_dispatch_keyset); }
 
 /* An operator as Python runs it: at a key of autograd by the kernel that torch.library.register_autograd left at every
  * such key without one of ours, AutogradOther among them; below by a function. */
 template <class Result, class... Given>
 Result handed_over(Result (*)(DispatchKeySet, Given...), const char *name, DispatchKeySet keys,
                    const std::type_identity_t<Given> &...given) {
-  if (keys.has_any(c10::autograd_dispatch_keyset)) {
+  if (above(keys)) {
     auto found = c10::Dispatcher::singleton().findSchemaOrThrow(("hopper_gemm::" + std::string(name)).c_str(), "");
     auto others = (keys & c10::after_autograd_keyset) | DispatchKeySet(DispatchKey::AutogradOther);
     return found.typed<Result(Given...)>().redispatch(others, given...);
@@ -394,9 +405,6 @@ Result handed_over(Result (*)(DispatchKeySet, Given...), const char *name, Dispa
   py::object result = py::handle(in_python.at(name))(as_python(given)...);
   if constexpr (!std::is_void_v<Result>) return result.template cast<Result>();
 }
-
-/* Whether a kernel was called at a key of autograd. */
-bool above(DispatchKeySet keys) { return keys.has_any(c10::autograd_dispatch_keyset); }
 
 /* What an operator decides: nothing at a key of autograd if something looks at operators. */
 template <class Activation>
@@ -450,7 +458,8 @@ PyObject *implement(PyObject *, PyObject *arguments) {
   PyObject *function;
   if (!PyArg_ParseTuple(arguments, "sOs", &name, &function, &backend)) return nullptr;
   auto key = c10::parseDispatchKey(backend), autograd = c10::parseDispatchKey("Autograd" + std::string(backend));
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "hopper_gemm", std::nullopt, __FILE__, __LINE__);
+  auto kind = torch::Library::IMPL;
+  auto library = std::make_unique<torch::Library>(kind, "hopper_gemm", std::nullopt, __FILE__, __LINE__);
   for (auto at : {key, autograd}) library->impl(name, torch::dispatch(at, kernels.at(name)()));
   in_python[name] = Py_NewRef(function);
   return PyCapsule_New(library.release(), nullptr, [](PyObject *capsule) {
@@ -494,7 +503,8 @@ bool read(PyObject *given, TVMFFIAny &number) {
 }
 
 /* What a call returns: what was given to be written, a new tensor, or None where Python must do it. */
-template <class Work> PyObject *answer(PyObject *into, const std::optional<Decided> &how, Work work) {
+template <class Work>
+PyObject *answer(PyObject *into, const std::optional<Decided> &how, Work work) {
   Tensor out;
   if (how) {
     py::gil_scoped_release no_gil;
@@ -506,7 +516,7 @@ template <class Work> PyObject *answer(PyObject *into, const std::optional<Decid
 
 using Arguments = PyObject *const *;
 
-PyObject *matmul(PyObject *, Arguments given, Py_ssize_t) {
+PyObject *call_matmul(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   Tensor a, b, into;
   std::optional<ScalarType> out_dtype;
@@ -516,7 +526,7 @@ PyObject *matmul(PyObject *, Arguments given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject *linear(PyObject *, Arguments given, Py_ssize_t) {
+PyObject *call_linear(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   Layer layer;
   bool able = read(given[0], layer.x) && read(given[1], layer.w) && read(given[2], layer.bias) &&
@@ -528,7 +538,7 @@ PyObject *linear(PyObject *, Arguments given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject *swiglu(PyObject *, Arguments given, Py_ssize_t) {
+PyObject *call_swiglu(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   static PyObject *name = PyUnicode_InternFromString("swiglu");
   Layer layer{.gated = true};
@@ -538,7 +548,7 @@ PyObject *swiglu(PyObject *, Arguments given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject *layer(PyObject *, Arguments given, Py_ssize_t) {
+PyObject *call_layer(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   Layer layer;
   bool able = read(given[0], layer.x) && read(given[1], layer.w) && read(given[2], layer.bias) &&
@@ -568,10 +578,10 @@ PyObject *connect(PyObject *, PyObject *arguments) {
 }
 
 PyMethodDef methods[] = {
-    {"matmul", reinterpret_cast<PyCFunction>(static_cast<PyObject *(*)(PyObject *, Arguments, Py_ssize_t)>(matmul)), METH_FASTCALL, nullptr},
-    {"linear", reinterpret_cast<PyCFunction>(static_cast<PyObject *(*)(PyObject *, Arguments, Py_ssize_t)>(linear)), METH_FASTCALL, nullptr},
-    {"swiglu", reinterpret_cast<PyCFunction>(swiglu), METH_FASTCALL, nullptr},
-    {"layer", reinterpret_cast<PyCFunction>(layer), METH_FASTCALL, nullptr},
+    {"matmul", reinterpret_cast<PyCFunction>(call_matmul), METH_FASTCALL, nullptr},
+    {"linear", reinterpret_cast<PyCFunction>(call_linear), METH_FASTCALL, nullptr},
+    {"swiglu", reinterpret_cast<PyCFunction>(call_swiglu), METH_FASTCALL, nullptr},
+    {"layer", reinterpret_cast<PyCFunction>(call_layer), METH_FASTCALL, nullptr},
     {"start", start, METH_VARARGS, nullptr},
     {"connect", connect, METH_VARARGS, nullptr},
     {"implement", implement, METH_VARARGS, nullptr},

@@ -8,10 +8,11 @@ On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.matmul`). On a CPU 
 rounded once, with which a model and its gradients can be tested where there is no GPU. Fake tensors, and so
 torch.compile and torch.export, see shapes and types; sizes may be symbolic.
 
-The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt, dB = At dC.
-They have the operands' type, accumulated in fp32; the gradient of an fp32 output is rounded to that type first. Those
-of a batch-invariant product follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch,
-and has the same bits in every run with the same m. Within ``torch.autocast`` fp32 operands are cast to its type.
+The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt; dB, which
+lies as B does, At dC or the transpose of dCt A. They have the operands' type, accumulated in fp32; the gradient of an
+fp32 output is rounded to that type first. Those of a batch-invariant product follow the same rule: dA's rows depend on
+no other row; dB adds up the rows of the batch, and has the same bits in every run with the same m. Within
+``torch.autocast`` fp32 operands are cast to its type.
 """
 
 from __future__ import annotations

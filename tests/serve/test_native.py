@@ -106,6 +106,10 @@ CALLS = {
         lambda x, w, bias: x[0].float() @ w.float().t(),
     ),
     "linear": (lambda x, w, bias: hopper_gemm.linear(x, w), lambda x, w, bias: x @ w.t()),
+    "fp32 with a bias": (
+        lambda x, w, bias: hopper_gemm.linear(x, w, bias, out_dtype=torch.float32),
+        lambda x, w, bias: torch.nn.functional.linear(x.float(), w.float(), bias.float()),
+    ),
     "bias": (hopper_gemm.linear, torch.nn.functional.linear),
     "patched": (lambda x, w, bias: patched(x, w), lambda x, w, bias: x @ w.t()),
     "patched with a bias": (patched, torch.nn.functional.linear),
@@ -310,6 +314,18 @@ def test_an_error_of_the_kernel_is_the_callers(native):
             hopper_gemm.matmul(A, B)
 
 
+def test_an_error_in_a_backward_pass_is_the_callers(native, monkeypatch):
+    def fails(*given, **named):
+        raise ValueError("no such kernel")
+
+    given = recorded(*tensors())
+    out = twice(hopper_gemm.linear, *given)
+    CHANGES.happened()
+    monkeypatch.setattr(matmul, "kernel_for", fails)
+    with pytest.raises(ValueError, match="no such kernel"):
+        out.sum().backward()
+
+
 # Gradients -----------------------------------------------------------------------------------
 
 
@@ -345,7 +361,7 @@ def test_gradients_are_torchs_and_none_is_made_that_nobody_wants(native, no_pyth
     assert ("hopper_gemm_mm" if "matmul" in name or name == "fp32" else "hopper_gemm_linear") in out.grad_fn.name()
     leaves = [given[at] for at in wanted]
     assert alike(gradients(out, leaves), gradients(right, leaves))
-    if name not in ("matmul by rows", "bias", "patched with a bias"):
+    if name != "matmul by rows" and "bias" not in name:
         assert len(native.products.made) - made == 1 + len({*wanted} - {2})
 
 
@@ -472,7 +488,7 @@ def test_autocast_casts_fp32_and_gradients_come_back_in_it(native, no_python, na
         twice(ours, *given)
         no_python()
         out, right = ours(*given), theirs(*given)
-    assert out.dtype == (torch.float32 if name == "fp32" else torch.bfloat16)
+    assert out.dtype == (torch.float32 if "fp32" in name else torch.bfloat16)
     found = gradients(out, given)
     assert {one.dtype for one in found if one is not None} == {torch.float32}
     assert alike(found, gradients(right, given))
