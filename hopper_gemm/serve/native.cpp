@@ -67,19 +67,29 @@ struct Finish {
   TVMFFIAny scale{}; /* None */
 };
 
+/* What is launched: out = a b, and what follows. */
+struct Launch {
+  Matrix a, b, out;
+  std::optional<Finish> finish;
+};
+
+/* An element type as DLPack names it; none if no kernel has it. */
+std::optional<DLDataType> dlpack_of(ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16: return DLDataType{kDLBfloat, 16, 1};
+    case at::kHalf: return DLDataType{kDLFloat, 16, 1};
+    case at::kFloat: return DLDataType{kDLFloat, 32, 1};
+    default: return std::nullopt;
+  }
+}
+
 /* A tensor as a matrix with its leading axes folded, or as a vector. None if that takes a copy, or if no kernel has its
  * type. */
 std::optional<Matrix> matrix_of(const Tensor &tensor, bool vector = false) {
-  Matrix made{};
-  switch (tensor.scalar_type()) {
-    case at::kBFloat16: made.dtype = {kDLBfloat, 16, 1}; break;
-    case at::kHalf: made.dtype = {kDLFloat, 16, 1}; break;
-    case at::kFloat: made.dtype = {kDLFloat, 32, 1}; break;
-    default: return std::nullopt;
-  }
-  made.device = tensor.is_cuda() ? DLDevice{kDLCUDA, tensor.get_device()} : DLDevice{kDLCPU, 0};
-  made.data = const_cast<void *>(tensor.const_data_ptr());
-  made.axes = vector ? 1 : 2;
+  auto dtype = dlpack_of(tensor.scalar_type());
+  if (!dtype) return std::nullopt;
+  auto device = tensor.is_cuda() ? DLDevice{kDLCUDA, tensor.get_device()} : DLDevice{kDLCPU, 0};
+  Matrix made{const_cast<void *>(tensor.const_data_ptr()), device, *dtype, vector ? 1 : 2, {}, {}};
   if (tensor.dim() == made.axes) {
     std::copy(tensor.sizes().begin(), tensor.sizes().end(), made.shape);
     std::copy(tensor.strides().begin(), tensor.strides().end(), made.strides);
@@ -110,31 +120,44 @@ struct StreamGuard {
 };
 
 /* Repeat a known launch; false if none is known, or if it fails, which Python's own try tells. */
-bool launched(int64_t setting, const Matrix &a, const Matrix &b, const Matrix &out, const Finish *finish) {
+bool launched(int64_t setting, const Launch &asked) {
   DLTensor tensors[5];
   TVMFFIAny arguments[7] = {}, result{};
   int32_t count = 1;
   auto add = [&](const Matrix &one) {
     DLTensor *tensor = tensors + count - 1;
-    *tensor = {
-        one.data, one.device, one.axes, one.dtype, const_cast<int64_t *>(one.shape), const_cast<int64_t *>(one.strides),
-        0};
+    auto shape = const_cast<int64_t *>(one.shape), strides = const_cast<int64_t *>(one.strides);
+    *tensor = {one.data, one.device, one.axes, one.dtype, shape, strides, 0};
     arguments[count].type_index = kTVMFFIDLTensorPtr;
     arguments[count++].v_ptr = tensor;
   };
   arguments[0].type_index = kTVMFFIInt;
   arguments[0].v_int64 = setting;
-  add(a), add(b), add(out);
-  if (finish) {
+  add(asked.a), add(asked.b), add(asked.out);
+  if (auto &finish = asked.finish) {
     for (auto *one : {&finish->bias, &finish->residual}) *one ? add(**one) : void(count++);
     arguments[count++] = finish->scale;
   }
-  StreamGuard stream(a.device);
+  StreamGuard stream(asked.a.device);
   if (TVMFFIFunctionCall(brought.launch, arguments, count, &result) == 0) return result.v_int64 != 0;
   TVMFFIObjectHandle error;
   TVMFFIErrorMoveFromRaised(&error);
   TVMFFIObjectDecRef(error);
   return false;
+}
+
+/* Whether a launch will be known once autocast has cast what it reads, which would be for nothing if not. */
+bool known_once_cast(int64_t setting, Launch asked, ScalarType dtype, ScalarType out) {
+  auto read = dlpack_of(dtype), written = dlpack_of(out);
+  if (!read || !written) return false;
+  asked.a.dtype = asked.b.dtype = *read;
+  auto m = asked.a.shape[0], n = asked.out.shape[1];
+  asked.out = {nullptr, asked.a.device, *written, 2, {m, n}, {n, 1}}; /* which only asks */
+  if (auto &finish = asked.finish) {
+    if (finish->bias) finish->bias->dtype = *read;
+    if (finish->residual) finish->residual->dtype = *written;
+  }
+  return launched(setting, asked);
 }
 
 // What Python decided -------------------------------------------------------------------------
@@ -225,7 +248,7 @@ Tensor product(const Tensor &a, bool turn_a, const Tensor &b, bool turn_b, at::I
       auto out = output({}, sizes, a, a.scalar_type());
       auto written = matrix_of(out);
       left = turn_a ? left->turned() : left, right = turn_b ? right->turned() : right;
-      if (written && launched(how->setting, *left, *right, *written, nullptr)) return out;
+      if (written && launched(how->setting, {*left, *right, *written, {}})) return out;
     }
   }
   auto folded = [](const Tensor &one, bool turn) {
@@ -319,13 +342,17 @@ Tensor matmul(const Decided &how, Tensor a, Tensor b, const Tensor &into, std::o
   if (into.defined() && out_dtype && *out_dtype != into.scalar_type()) return {};
   if (record && watched()) return {};
   c10::DeviceGuard device(a.device());
-  auto dtype = into.defined() ? std::nullopt : cast_to(a, b);
-  if (dtype) a = a.to(*dtype), b = b.to(*dtype);
   auto left = matrix_of(a), right = matrix_of(b);
   if (!left || !right) return {};
+  if (auto dtype = into.defined() ? std::nullopt : cast_to(a, b)) {
+    if (!known_once_cast(how.setting, {*left, *right, *right, {}}, *dtype, out_dtype.value_or(*dtype))) return {};
+    a = a.to(*dtype), b = b.to(*dtype);
+    left = matrix_of(a), right = matrix_of(b);
+    if (!left || !right) return {};
+  }
   auto out = output(into, {a.size(0), b.size(1)}, a, out_dtype.value_or(a.scalar_type()));
   auto written = matrix_of(out);
-  if (!written || !launched(how.setting, *left, *right, *written, nullptr)) return {};
+  if (!written || !launched(how.setting, {*left, *right, *written, {}})) return {};
   return record ? hopper_gemm_mm::apply(a, b, Made{out}, how.batch_invariant) : out;
 }
 
@@ -342,6 +369,17 @@ struct Layer {
   bool simple() const { return !activated && !gated && !residual && scale.type_index == kTVMFFINone; }
 };
 
+/* The launch of a layer, but its output; none where a tensor takes a copy. Of a product alone it is matmul's. */
+std::optional<Launch> launch_of(const Layer &layer) {
+  auto x = matrix_of(layer.x), w = matrix_of(layer.w);
+  if (!x || !w) return std::nullopt;
+  if (layer.simple() && !layer.bias) return Launch{*x, w->turned(), w->turned(), {}};
+  auto bias = layer.bias ? matrix_of(*layer.bias, true) : std::nullopt;
+  auto residual = layer.residual ? matrix_of(*layer.residual) : std::nullopt;
+  if ((layer.bias && !bias) || (layer.residual && !residual)) return std::nullopt;
+  return Launch{*x, *w, w->turned(), Finish{bias, residual, layer.scale}};
+}
+
 /* hopper_gemm.linear, or swiglu if it is gated, by a known launch; undefined where Python must do it. */
 Tensor linear(const Decided &how, Layer layer, bool record) {
   auto &[x, w, bias, residual, scale, out_dtype, into, activated, gated] = layer;
@@ -349,25 +387,26 @@ Tensor linear(const Decided &how, Layer layer, bool record) {
   record = record && (recorded(x) || recorded(w) || recorded(bias) || recorded(residual));
   if (record && (into.defined() || !layer.simple() || watched())) return {};
   if (into.defined() && (!plain(into) || recorded(into) || (out_dtype && *out_dtype != into.scalar_type()))) return {};
-  c10::DeviceGuard device(x.device());
-  if (auto dtype = into.defined() ? std::nullopt : cast_to(x, w)) {
-    x = x.to(*dtype), w = w.to(*dtype);
-    if (bias) bias = bias->to(*dtype);
-    if (residual) residual = residual->to(out_dtype.value_or(*dtype));
-  }
   auto sizes = x.sizes().vec();
   sizes.back() = gated ? w.size(0) / 2 : w.size(0);
   if ((into.defined() && into.sizes() != sizes) || (residual && residual->sizes() != sizes)) return {};
-  auto left = matrix_of(x), right = matrix_of(w);
-  Finish finish{bias ? matrix_of(*bias, true) : std::nullopt, residual ? matrix_of(*residual) : std::nullopt, scale};
-  if (!left || !right || (bias && !finish.bias) || (residual && !finish.residual)) return {};
+  c10::DeviceGuard device(x.device());
+  auto launch = launch_of(layer);
+  if (!launch) return {};
+  if (auto dtype = into.defined() ? std::nullopt : cast_to(x, w)) {
+    launch->out.shape[1] = sizes.back();
+    if (!known_once_cast(how.setting, *launch, *dtype, out_dtype.value_or(*dtype))) return {};
+    x = x.to(*dtype), w = w.to(*dtype);
+    if (bias) bias = bias->to(*dtype);
+    if (residual) residual = residual->to(out_dtype.value_or(*dtype));
+    launch = launch_of(layer);
+    if (!launch) return {};
+  }
   auto out = output(into, sizes, x, out_dtype.value_or(x.scalar_type()));
   auto written = matrix_of(out);
   if (!written) return {};
-  bool product = layer.simple() && !bias; /* is matmul's launch */
-  bool done = product ? launched(how.setting, *left, right->turned(), *written, nullptr)
-                      : launched(how.setting, *left, *right, *written, &finish);
-  if (!done) return {};
+  launch->out = *written;
+  if (!launched(how.setting, *launch)) return {};
   return record ? hopper_gemm_linear::apply(x, w, bias, Made{out}, how.batch_invariant) : out;
 }
 

@@ -496,6 +496,25 @@ def test_autocast_casts_fp32_and_gradients_come_back_in_it(native, no_python, na
         assert torch.equal(ours(*given), out)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_within_autocast_nothing_is_cast_for_a_launch_that_is_not_known(native, known):
+    x, w, bias = tensors(dtype=torch.float32)
+    calls = [
+        lambda: native.module.matmul(x[0], w.t(), None, None, None),
+        lambda: native.module.linear(x, w, bias, None, None, None, None, None, None),
+        lambda: native.module.layer(x, w, bias, None),
+    ]
+    rounded = [one.bfloat16() for one in (x if known else x[:, :8], w, bias)]
+    hopper_gemm.matmul(rounded[0][0], rounded[1].t())
+    hopper_gemm.linear(*rounded)
+    patched(*rounded)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for call in calls:
+            with Mode() as mode:
+                assert (call() is not None) is known
+            assert (torch.ops.aten._to_copy.default in mode.seen) is known
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpointed_layer_has_the_same_gradients(native, reentrant):
     given = recorded(*tensors())
