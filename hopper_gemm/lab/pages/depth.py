@@ -180,10 +180,10 @@ def late_release() -> str:
     return (
         "confirmed for one consumer where a stage more makes up for the load ahead that it costs: the medians of the "
         f"problems are {reach(medians('same look-ahead'))}. At the same number of stages they are "
-        f"{reach(medians('same stages'))}; where the loads left ahead last {LONG_ENOUGH} clocks or more, {told}; one of "
-        f"these rings, 128x128 with depth 4 and six stages, gains {reach(square[1] / square[0])} at {len(square)} "
-        f"problems. Two or three consumers gain nothing: {percent(both.median())} at the median of {len(both)} pairs of "
-        "four stages and more"
+        f"{reach(medians('same stages'))}; where the loads left ahead last {LONG_ENOUGH} clocks or more, {told}; one "
+        f"of these rings, 128x128 with depth 4 and six stages, gains {reach(square[1] / square[0])} at {len(square)} "
+        f"problems. Two or three consumers gain nothing: {percent(both.median())} at the median of {len(both)} pairs "
+        "of four stages and more"
     )
 
 
@@ -275,8 +275,8 @@ def quarter() -> str:
     )
     return (
         f"it can: four consumers beside two {told['m']}, shared along m as in C, {told['n']}, shared along n; two "
-        f"beside one, {' and '.join(halves['tile'].unique())} along m, {beside_one}, since a second consumer and a late "
-        "release fill the same gap"
+        f"beside one, {' and '.join(halves['tile'].unique())} along m, {beside_one}, since a second consumer and a "
+        "late release fill the same gap"
     )
 
 

@@ -212,8 +212,8 @@ def reuse() -> str:
     alone, grouped = ([AT_ONCE // count for count in example(width)] for width in (1, 4))
     return (
         f"not by D's own example. Of {AT_ONCE} tiles at once {alone[0]} share a row of A and {alone[1]} a column of B "
-        f"in single columns, {grouped[0]} and {grouped[1]} in groups of four: rows of A are shared too; their reuse grows "
-        "and that of B falls, and both together need fewer panels"
+        f"in single columns, {grouped[0]} and {grouped[1]} in groups of four: rows of A are shared too; their reuse "
+        "grows and that of B falls, and both together need fewer panels"
     )
 
 
@@ -388,7 +388,8 @@ def best_widths() -> str:
     return (
         "on the tile, and of a small tile on the size too. 256x128 in clusters of two is fastest with "
         f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 is worth more than 1 % "
-        f"in {len(far)} of {len(single)} pairs of problem and tile, tile {tiles} with {widths}: {told}. The L2 was the same in all"
+        f"in {len(far)} of {len(single)} pairs of problem and tile, tile {tiles} with {widths}: {told}. "
+        "The L2 was the same in all"
     )
 
 
