@@ -141,8 +141,8 @@ def test_a_consumer_that_hands_slots_back_too_soon_is_found_by_its_time_stamps(c
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_slot_handed_back_too_soon_is_overwritten_while_it_is_read(child, fault):
-    """The first bytes of a load take several hundred clocks to arrive. Of a group whose wgmma are 256 columns wide up to
-    1152 clocks are left when its slot is handed back, of one of 128 columns half of that."""
+    """The first bytes of a load take several hundred clocks to arrive. Of a group whose wgmma are 256 columns wide up
+    to 1152 clocks are left when its slot is handed back, of one of 128 columns half of that."""
     wrong = {str(config): seen(child, fault, config).wrong for other, config in FAULTY if other == fault}
     for config, reasons in wrong.items():
         print(f"{fault}, {config}: {reasons or 'right'}")
