@@ -11,8 +11,8 @@
 # %% [markdown]
 # # Ahead of cuBLAS? The suite, short problems, and problems that nobody chose
 #
-# 24 problems of the suite, beside `torch.mm` and beside the best of some thousand algorithms of cuBLASLt; 24 problems of
-# a few microseconds; 20 drawn by a seed. Isolated, another kernel runs between any two launches and its time is taken
+# 24 problems of the suite, beside `torch.mm` and the best of some thousand algorithms of cuBLASLt; 24 problems of a few
+# microseconds; 20 drawn by a seed. Isolated, another kernel runs between any two launches and its time is taken
 # off: what a model does, and the headline. Chained, launches of one kernel stand back to back. All in bursts, bf16, on
 # NVIDIA H200s, computed from `suite`, `suite-chained`, `short` and `drawn` of `results/h200/` and two archived
 # comparisons; no GPU is needed to run it again.

@@ -20,8 +20,8 @@ FIGURE = re.compile(
     rf"|(?:{_NUMBER}|\b(?:{WORDS}))(?:\s(?!(?:{LINKING})\b)[a-z-]+)?\s(?:{COUNTED})\b",
     re.IGNORECASE,
 )
-"""A ratio, by its x or its three decimals; a share, a rate, an energy, an amount, a time, clocks, or a count in digits or
-words."""
+"""A ratio, by its x or its three decimals; a share, a rate, an energy, an amount, a time, clocks, or a count in digits
+or words."""
 
 NOT_PROSE = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->|```.*?```|`[^`\n]*`", re.DOTALL)
 """Generated parts and code."""

@@ -243,10 +243,10 @@ def suite_answer() -> str:
     told = list(standings().values())
     picks = [one.pick for one in mapped(recorded("map").stage("map"))]
     return wrapped(
-        f"*Answer.* Tuned, the kernel is ahead of both by the whole interval on {told.count('ahead')} of the {len(told)} "
-        f"problems, and behind one of the two on {told.count('behind')}. Untuned, it is ahead of `torch.mm` in the mean "
-        f"of {len(picks)} problems [drawn from a map](menu.md#what-a-pick-is-worth), {geometric_mean(picks):.3f}x, and "
-        f"behind on some, {min(picks):.3f}x at the least."
+        f"*Answer.* Tuned, the kernel is ahead of both by the whole interval on {told.count('ahead')} of the "
+        f"{len(told)} problems, and behind one of the two on {told.count('behind')}. Untuned, it is ahead of "
+        f"`torch.mm` in the mean of {len(picks)} problems [drawn from a map](menu.md#what-a-pick-is-worth), "
+        f"{geometric_mean(picks):.3f}x, and behind on some, {min(picks):.3f}x at the least."
     )
 
 

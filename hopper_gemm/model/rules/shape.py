@@ -135,7 +135,11 @@ SHAPE_RULES = (
     ),
     Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
-    Rule("cluster", "up to eight CTAs, at most four along an axis; GPCs are unequal, so that larger clusters leave SMs without work", _cluster),
+    Rule(
+        "cluster",
+        "up to eight CTAs, at most four along an axis; GPCs are unequal, so that larger clusters leave SMs without work",
+        _cluster,
+    ),
     Rule(
         "multicast",
         "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes; alternating along both axes, a CTA "
