@@ -137,7 +137,7 @@ SHAPE_RULES = (
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
     Rule(
         "cluster",
-        "up to eight CTAs, at most four along an axis; GPCs are unequal, so that larger clusters leave SMs without work",
+        "up to eight CTAs, at most four along an axis: GPCs are unequal, and larger clusters leave SMs without work",
         _cluster,
     ),
     Rule(
