@@ -154,10 +154,10 @@ def _stream_k(kernel: LadderKernel) -> Iterator[str]:
 
 
 LADDER_RULES = (
-    Rule("persistent", "techniques that act between work items need CTAs with several items", _persistent),
-    Rule("multistage", "without a producer no role runs ahead of the consumers", _multistage),
-    Rule("interleave_k", "stages can be interleaved only where k is divided into parts", _interleave_k),
-    Rule("rotate_k", "only a producer that loads whole tiles can choose where in k it begins", _rotate_k),
+    Rule("persistent", "what passes from item to item wants more than one item", _persistent),
+    Rule("multistage", "without a producer nobody walks ahead of the consumers", _multistage),
+    Rule("interleave_k", "there are stages to deal out where k has parts", _interleave_k),
+    Rule("rotate_k", "the one who loads a tile decides where in k it begins", _rotate_k),
     Rule("prefetch", "operands can be asked into the L2 before the kernel is set up", _prefetch),
     Rule("skew", "a consumer behind the other holds stages that cannot be loaded meanwhile", _skew),
     Rule("unroll", "the addresses of many unrolled stages take more registers than there are", _unroll),
