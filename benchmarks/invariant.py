@@ -8,9 +8,9 @@ Nothing else may run on the GPU. From the repository's root::
     CUBLAS_WORKSPACE_CONFIG=:16:8 python -m benchmarks.invariant --arms ours torch --out invariance.jsonl
 
 ``--list rows`` takes problems of 256 to 8192 rows and adds the Triton kernel of the package batch_invariant_ops
-(https://github.com/thinking-machines-lab/batch_invariant_ops), which must be installed; ``--list rows-fp16`` the same
-in fp16 with the second matrix contiguous along n, for which that kernel has another tile; ``--list deep`` problems with
-a k that is cut, ``--list held-out`` some of the map's that nothing was fitted to; ``--compile-only`` needs no GPU.
+(github.com/thinking-machines-lab/batch_invariant_ops), which must be installed; ``--list rows-fp16`` the same in
+fp16 with the second matrix contiguous along n, for which that kernel has another tile; ``--list deep`` problems whose k
+is cut, ``--list held-out`` some of the map's that nothing was fitted to; ``--compile-only`` needs no GPU.
 """
 
 from __future__ import annotations

@@ -39,6 +39,10 @@ STEADY = (
 )
 """Studies at the power cap."""
 
+CURRENT = ("suite", "suite-chained", "short")
+"""Comparisons whose kernels still compile to the machine code that was measured: this version, though the sources may
+have changed since, such as those of what follows a product. ``tests/lab/pages/test_comparisons.py`` compiles them."""
+
 PEERS = {"cublas": "over `torch.mm`", "triton": "over Triton", "quack": "over quack"}
 """Baselines of the comparison with other projects' kernels, with the name of their column."""
 
@@ -73,10 +77,14 @@ def kernel_of(*names: str) -> str:
 def version_of(*names: str) -> str:
     """Words for the kernel of studies, this version or an earlier one, and the days of measurement."""
     told = [recorded(name).provenance for name in names]
-    versions = dict.fromkeys(
-        "this version" if about["kernel"] == kernel_digest() else "an earlier version" for about in told
-    )
+    versions = dict.fromkeys(version(about["kernel"]) for about in told)
     return ", ".join((*versions, *dict.fromkeys(about["created"][:10] for about in told)))
+
+
+def version(kernel: str) -> str:
+    """Words for the kernel of a digest of sources."""
+    current = {kernel_digest(), *(recorded(name).provenance["kernel"] for name in CURRENT)}
+    return "this version" if kernel in current else "an earlier version"
 
 
 def no_longer_served(name: str = "suite") -> list[str]:
@@ -124,9 +132,8 @@ def headline() -> str:
 def _invariant() -> tuple[str, str, str]:
     """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, kernel."""
     rows = invariant_rows("suite")
-    now = all(row["kernel"] == kernel_digest() for row in rows)
-    ratios = invariant_ratios(rows, "", "torch", "ours")
-    return figure(ratios.values()), "", "this version" if now else "an earlier version"
+    versions = ", ".join(dict.fromkeys(version(row["kernel"]) for row in rows))
+    return figure(invariant_ratios(rows, "", "torch", "ours").values()), "", versions
 
 
 def result(suite: str = "suite.md") -> str:
