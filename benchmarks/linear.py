@@ -5,12 +5,18 @@ arm is timed in bursts, isolated, in rotating order; the time of the kernel in b
 for each problem is appended to the file. Nothing else may run on the GPU. From the repository's root::
 
     python -m benchmarks.linear --out linear.jsonl --compile
+
+``--candidates 5`` also times the five best configs of the model and the best one with pingpong, ``--variants`` the
+default config with kernels one step away from the one that is (:mod:`benchmarks.finishes`); both add products with a
+bias alone. A table of all
+arms follows the last problem. An arm that is wrong is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +27,15 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from benchmarks import finishes
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.compiler.store import KernelId, default_store
+from hopper_gemm.lab.verify.harness import compile_all
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.serve.kernels import default_config, kernel_for
+from hopper_gemm.serve.kernels import chip_of, default_config, kernel_for
 from hopper_gemm.serve.linear_ops import Call, finished, halved
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import poison
@@ -36,7 +47,10 @@ from hopper_gemm.tune.parameters import kernel_digest
 
 PROBLEMS = [(8192, 14336, 4096), (2048, 14336, 4096), (128, 14336, 4096)]
 GATED_PROBLEMS = [(m, 2 * n, k) for m, n, k in PROBLEMS]
-BIAS_GELU, GATED = Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True)
+BIAS_GELU, GATED, BIAS = Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True), Finish(bias=True)
+
+OURS, PLAIN = "ours", "plain product"
+"""Names of two arms."""
 
 Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -52,22 +66,40 @@ def gated(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.
     return functional.silu(gate) * up
 
 
+def layer_of(finish: Finish) -> Layer:
+    """A finish as a model of torch writes it."""
+    return gated if finish.gated else linear_gelu if finish.activation else functional.linear
+
+
+def kernels(
+    problem: GemmProblem, finish: Finish, more: Mapping[str, GemmConfig | LoadedKernel]
+) -> dict[str, LoadedKernel]:
+    """Our kernels of a problem, the default config's first."""
+    index = torch.cuda.current_device()
+    found = {OURS: kernel_for(problem, index, None, finish)}
+    for name, one in more.items():
+        found[name] = kernel_for(problem, index, one, finish) if isinstance(one, GemmConfig) else one
+    return found
+
+
 def launches(
-    work: Workload, finish: Finish, bias: torch.Tensor | None, tuned: bool, more: Mapping[str, GemmConfig]
-) -> dict[str, Launch]:
-    """Every arm's launch on a set of matrices, ours first; the first result of each of ours is checked.
+    work: Workload,
+    finish: Finish,
+    bias: torch.Tensor | None,
+    tuned: bool,
+    more: Mapping[str, GemmConfig | LoadedKernel],
+) -> tuple[dict[str, Launch], dict[str, str]]:
+    """Every arm's launch on a set of matrices, ours first; and what is wrong with the first result of others.
 
     Raises:
-        RuntimeError: our result is wrong.
+        RuntimeError: our own result is wrong.
     """
     problem, index = work.problem, torch.cuda.current_device()
-    configs: dict[str, GemmConfig | None] = {"ours": None, **more}
     columns = problem.n // 2 if finish.gated else problem.n
     outputs = {id(one): torch.empty(problem.m, columns, device="cuda", dtype=one.a.dtype) for one in work.sets}
-    layer: Layer = gated if finish.gated else linear_gelu
+    layer = layer_of(finish)
 
-    def ours(config: GemmConfig | None) -> Launch:
-        kernel = kernel_for(problem, index, config, finish)
+    def ours(kernel: LoadedKernel) -> Launch:
         return lambda one: kernel(one.a, one.b, outputs[id(one)], None, bias, None, None)
 
     def by(call: Layer) -> Launch:
@@ -76,28 +108,29 @@ def launches(
 
         return launch
 
-    first, arms = work.sets[0], {name: ours(config) for name, config in configs.items()}
+    first = work.sets[0]
     exact = (
         halved(work.reference)
         if finish.gated
-        else finished(work.reference, Call(first.a, first.b, bias, finish.activation))
+        else finished(work.reference, Call(first.a, first.b, bias, finish.activation or None))
     )
-    for name, launch in arms.items():
+    arms, wrong = {}, {}
+    for name, launch in {name: ours(kernel) for name, kernel in kernels(problem, finish, more).items()}.items():
         poison(outputs[id(first)])
         launch(first)
         error = float((outputs[id(first)] - exact).norm() / exact.norm())
-        if not error < 3e-3:
-            raise RuntimeError(f"{name} of {problem} with {finish} must be right but is off by {error:.1e}")
-    arms |= {
-        "plain product": kernel_launch(kernel_for(problem, index)),
-        "torch.mm": cublas_launch,
-        "eager": by(layer),
-    }
+        if error < 3e-3:
+            arms[name] = launch
+        elif name == OURS:
+            raise RuntimeError(f"{problem} with {finish} must be right but is off by {error:.1e}")
+        else:
+            wrong[name] = f"off by {error:.1e}"
+    arms |= {PLAIN: kernel_launch(kernel_for(problem, index)), "torch.mm": cublas_launch, "eager": by(layer)}
     if tuned:
         compiled = torch.compile(layer, mode="max-autotune-no-cudagraphs", dynamic=False)
         compiled(first.a, first.b, bias)
         arms["compiled"] = by(compiled)
-    return arms
+    return arms, wrong
 
 
 def timed(
@@ -105,9 +138,10 @@ def timed(
     finish: Finish,
     rounds: int,
     tuned: bool,
-    more: Mapping[str, GemmConfig] = MappingProxyType({}),
+    more: Mapping[str, GemmConfig | LoadedKernel] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Microseconds of every arm, round by round, without the spacer's; ``more`` are further configs of ours."""
+    """Microseconds of every arm, round by round, without the spacer's; ``more`` are further configs and kernels of
+    ours."""
     device, protocol = describe_current(), Burst()
     timer, spacer, work = Timer(device), touch(device.sms), make_workload(problem, device.l2_bytes)
     for one in work.sets:
@@ -115,9 +149,10 @@ def timed(
     work.reference.mul_(problem.k**-0.5)
     bias = torch.randn(problem.n, device="cuda").to(work.sets[0].a.dtype) if finish.bias else None
     alone = Arm(spacer, work.sets, seconds_per_launch(spacer, work.sets))
+    ready, wrong = launches(work, finish, bias, tuned, more)
     arms = {
         name: Arm(launch, work.sets, seconds_per_launch(launch, work.sets) + alone.seconds, spacer)
-        for name, launch in launches(work, finish, bias, tuned, more).items()
+        for name, launch in ready.items()
     }
     us: dict[str, list[float]] = {name: [] for name in arms}
     with timer.telemetry(protocol) as telemetry:
@@ -129,7 +164,60 @@ def timed(
     config = default_config(problem, 0, finish)
     about: dict[str, Any] = {"problem": [problem.m, problem.n, problem.k], "finish": str(finish), "context": "isolated"}
     about |= {"kernel": kernel_digest(), "board": device.uuid, "gpu": device.name, "torch": torch.__version__}
-    return {**about, "config": config.as_dict(), "us": us}
+    configs = {name: one.as_dict() for name, one in more.items() if isinstance(one, GemmConfig)}
+    return {**about, "config": config.as_dict(), **({"configs": configs} if configs else {}), "wrong": wrong, "us": us}
+
+
+RANKED = 40
+"""Configs of the model among which the best one with pingpong is looked for."""
+
+
+def offered(problem: GemmProblem, finish: Finish, count: int) -> dict[str, GemmConfig]:
+    """The best configs of the model but the default one, and the best with pingpong, which hides a finish altogether;
+    by what tells them apart."""
+    default = default_config(problem, 0, finish)
+    found = [one for one in choices(problem, RANKED, chip=chip_of(), finish=finish) if one != default] if count else []
+    pingpong = [one for one in found[count:] if one.schedule == "pingpong"][:1]
+    return {str(one): one for one in [*found[:count], *pingpong]}
+
+
+def built(jobs: Sequence[tuple[GemmProblem, Finish]], count: int, folder: Path | None) -> list[dict[str, Any]]:
+    """Compile ahead, on all cores, what every job needs; the further arms of each.
+
+    Args:
+        jobs: problems and finishes.
+        count: configs of the model.
+        folder: of the variants; None for no variants.
+    """
+    more: list[dict[str, Any]] = [{**offered(*job, count)} for job in jobs]
+    wanted = [KernelId.of(default_config(problem, 0, finish), problem, finish=finish) for problem, finish in jobs]
+    wanted += [KernelId.of(default_config(problem), problem) for problem, _ in jobs]
+    for (problem, finish), configs in zip(jobs, more, strict=True):
+        wanted += [KernelId.of(config, problem, finish=finish) for config in configs.values()]
+    compile_all(wanted, default_store())
+    if folder is not None:
+        asked = [
+            [(name, default_config(problem, 0, finish), problem, finish) for name in finishes.VARIANTS]
+            for problem, finish in jobs
+        ]
+        found = finishes.compiled_all([one for of in asked for one in of], folder)
+        for job, of, configs in zip(jobs, asked, more, strict=True):
+            codes = {kernel_for(job[0], 0, None, job[1]).report.code}
+            for one in of:
+                if one in found and found[one][1].code not in codes:
+                    codes.add(found[one][1].code)
+                    configs[one[0]] = finishes.loaded(one, found[one])
+    return more
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A table of a row's arms, the fastest first: microseconds, and the speed relative to the plain product."""
+    us, plain = row["us"], row["us"][PLAIN]
+    lines = [f"{'x'.join(map(str, row['problem']))} {row['finish']}"]
+    for name in sorted(us, key=lambda name: median(us[name])):
+        over = median(a / b for a, b in zip(plain, us[name], strict=True))
+        lines.append(f"  {median(us[name]):9.2f} us  {over:.4f}  {name}")
+    return "\n".join([*lines, *(f"  not timed: {name}, {reason}" for name, reason in row["wrong"].items())])
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -137,22 +225,27 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--compile", action="store_true", help="also time torch.compile(mode='max-autotune')")
+    parser.add_argument("--candidates", type=int, default=0, help="time so many of the model's best configs as well")
+    parser.add_argument("--variants", action="store_true", help="time variants of the kernel as well")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further problem after so long")
     parser.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
     asked, begun = parser.parse_args(given), time.monotonic()
     jobs = [(GemmProblem(*one), BIAS_GELU) for one in PROBLEMS] + [(GemmProblem(*one), GATED) for one in GATED_PROBLEMS]
-    for problem, finish in jobs:
-        if time.monotonic() - begun > asked.seconds:
-            break
-        row = timed(problem, finish, asked.rounds, asked.compile)
-        torch.cuda.empty_cache()
-        with asked.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        ours = row["us"].pop("ours")
-        over = {name: median(b / a for a, b in zip(ours, own, strict=True)) for name, own in row["us"].items()}
-        print(
-            json.dumps({"problem": str(problem), "finish": str(finish), "us": median(ours), "over": over}), flush=True
-        )
+    if asked.variants or asked.candidates:
+        jobs += [(GemmProblem(*one), BIAS) for one in PROBLEMS[:2]]
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        more = built(jobs, asked.candidates, Path(scratch) if asked.variants else None)
+        for (problem, finish), arms in zip(jobs, more, strict=True):
+            if time.monotonic() - begun > asked.seconds:
+                break
+            row = timed(problem, finish, asked.rounds, asked.compile, arms)
+            torch.cuda.empty_cache()
+            with asked.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            rows.append(row)
+            print(f"{time.monotonic() - begun:.0f} s: {problem} {finish}", flush=True)
+    print("\n".join(map(told, rows)), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ holds four, (e, half) for e, half in 0, 1: row t // 32 * 16 + l // 4 + 8 * half,
 e + 2 * half. The next 8 columns follow in the next four registers.
 
 With ``swap_ab`` a tile's rows are columns of C and its columns rows of C.
+
+An activation takes as long as several stages, and the tensor cores need not wait for all of it: :class:`Order`.
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T
 
-from hopper_gemm.kernel.consumer import Mainloop
+from hopper_gemm.kernel.consumer import UNIFORM_WGMMA, Mainloop, Share, Turn
 from hopper_gemm.kernel.cta import CtaTask, Operands, Output
 from hopper_gemm.kernel.epilogue import Epilogue
-from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.kernel.gemm import FIRST_TURN, HopperGemm
+from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import Operand, OperandLoad
+from hopper_gemm.kernel.pipeline import RingState
 from hopper_gemm.model import hopper
-from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.model.finish import ACTIVATIONS, Finish, ordered_stages
 from hopper_gemm.model.kernel import Kernel
 
 COLUMNS = 2 * hopper.WARP_THREADS
@@ -35,12 +40,19 @@ COLUMNS = 2 * hopper.WARP_THREADS
 PIECE = 4
 """Groups of 8 columns that are finished at a time."""
 
+UPPER = -(1 << 16)
+"""Mask of the upper half of a word: as fp32, the bf16 in it."""
+
 
 def opaque(value: Int32) -> Int32:
     """The value, of which the compiler knows nothing more: what depends on it is computed where it is used. Else the
     addresses of all chunks are kept from one block of rows to the next, and spill."""
     moved = llvm.inline_asm(T.i32(), [value.ir_value()], "mov.b32 $0, $1;", "=r,r", has_side_effects=True)
     return Int32(moved)
+
+
+NAMES = {cutlass.BFloat16: "bf16", cutlass.Float16: "fp16", Float32: "fp32"}
+"""Names of the output's types, as activations know them."""
 
 
 class Functions:
@@ -133,8 +145,142 @@ class Addend:
         for i, word in enumerate(words):
             packed[i] = word
         values = cute.make_rmem_tensor(cute.size(elements), Float32)
-        values.store(elements.load().to(Float32))
+        if self.dtype is cutlass.BFloat16:  # an instruction each; the compiler takes two for the upper of a pair
+            halves = cute.recast_tensor(values, Int32)
+            for i, word in enumerate(words):
+                halves[2 * i], halves[2 * i + 1] = word << 16, word & UPPER
+        else:
+            values.store(elements.load().to(Float32))
         return values
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order in which two consumers that share tiles end each: one multiplies while the other finishes.
+
+    The second consumer holds back before a tile's last ``stages``, until the first has issued all of its own. Then
+    it has the tensor cores for itself while the first finishes, and the first those of the next tile's first stages,
+    as many as the ring holds, while the second finishes. Left alone both end a tile at once.
+
+    For each tile the second consumer gives the turn as it begins, and the first takes it as it ends: so it is never a
+    tile ahead, where it would give two turns for one. No wait of one for the other closes a circle: the first consumer
+    needs of the second, to load its last stage, the release of the stage that had its slot before; that is one of
+    those that the second has released before it holds back, if ``stages`` and the stagger together fit the ring.
+
+    Args:
+        consumer: 0 or 1.
+        stages: the last ones of a tile that the first consumer multiplies before the second.
+    """
+
+    consumer: Int32
+    stages: int
+
+    def _turn(self, taken: Boolean, given: Boolean) -> Turn:
+        return Turn(FIRST_TURN + self.consumer, FIRST_TURN + 1 - self.consumer, taken, given)
+
+    def begin(self) -> None:
+        """Before a tile's first stage."""
+        self._turn(Boolean(False), Boolean(self.consumer == 1)).give()
+
+    def before(self, k_tile: Int32, k_tiles: Int32) -> None:
+        """Before the wait for a stage."""
+        last = k_tiles - self.stages
+        due = k_tile == cutlass.select_(last > 0, last, Int32(0))
+        self._turn(Boolean((self.consumer == 1) & due), Boolean(False)).take()
+
+    def issued(self, k_tile: Int32, k_tiles: Int32) -> None:
+        """Once a stage's wgmma group is committed."""
+        ends = Boolean((self.consumer == 0) & (k_tile == k_tiles - 1))
+        turn = self._turn(ends, ends)
+        turn.take()
+        turn.give()
+
+
+@dataclass(frozen=True)
+class FinishedLoop(Mainloop):
+    """The MMA role of a kernel with a finish.
+
+    The first stage of a tile stands before the loop, where a constant tells its first wgmma to ignore what the
+    accumulators hold, not a predicate. The compiler then knows that they are free once the epilogue has read them.
+    With a predicate it kept all of them to the end of the epilogue, had a few registers left for it, and computed one
+    element after the other: gelu beside 176 accumulators took a lone warp 41 clocks an element instead of 18, by the
+    stalls in the machine code.
+
+    Args:
+        order: of two consumers that share tiles; None for others.
+    """
+
+    order: Order | None = None
+
+    @cute.jit
+    def multiply_tile(
+        self, state: RingState, k_tiles: Int32, turn: Turn | None, seen: Observer
+    ) -> tuple[RingState, Observer]:
+        """As :meth:`Mainloop.multiply_tile`."""
+        released = state.behind(self.stagger)
+        if cutlass.const_expr(self.order is not None):
+            self.order.begin()
+        if cutlass.const_expr(turn is not None):
+            turn.take()
+        state, passed = self._multiply(state, released, Boolean(False), Int32(0), k_tiles, False)
+        released = released.next()
+        for k_tile in cutlass.range(1, k_tiles, unroll=1):
+            state, passed = self._multiply(state, released, passed, k_tile, k_tiles, True)
+            released = released.next()
+        if cutlass.const_expr(turn is not None):
+            turn.give()
+        self.epilogue.open()
+        warpgroup.wait_group(0)
+        for i in cutlass.range_constexpr(self.stagger - self.held):
+            self.share.release(self.ring, released.index, k_tiles + i >= self.stagger)
+            released = released.next()
+        return state, seen
+
+    @cute.jit
+    def _multiply(
+        self,
+        state: RingState,
+        released: RingState,
+        passed: Boolean,
+        k_tile: Int32,
+        k_tiles: Int32,
+        more: cutlass.Constexpr[bool],
+    ) -> tuple[RingState, Boolean]:
+        """Multiply a stage, and release an older one.
+
+        Args:
+            state, released: places of the stage and of the older one.
+            passed: the answer of an earlier probe for the stage.
+            k_tile, k_tiles: number of the stage, and of all.
+            more: add to the accumulators; False in a tile's first stage.
+
+        Returns:
+            The place of the next stage, and the answer of a probe for it.
+        """
+        ring, share = self.ring, self.share
+        if cutlass.const_expr(self.order is not None):
+            self.order.before(k_tile, k_tiles)
+        ring.wait(state.index, state.parity, passed)
+        warpgroup.fence()
+        atom = cute.make_mma_atom(share.mma.op)
+        atom.set(warpgroup.Field.ACCUMULATE, more)
+        index, batch = state.index, max(1, UNIFORM_WGMMA // cute.size(share.a, mode=[1]))
+        for k_block in cutlass.range_constexpr(cute.size(share.a, mode=[2])):
+            if cutlass.const_expr(k_block > 0 and k_block % batch == 0):
+                index = cute.arch.make_warp_uniform(index)
+            at = (None, None, k_block, index)
+            cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
+            atom.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+        if cutlass.const_expr(self.order is not None):
+            self.order.issued(k_tile, k_tiles)
+        state = state.next()
+        if cutlass.const_expr(self.peek):
+            passed = ring.peek_full(state.index, state.parity)
+        warpgroup.wait_group(self.stagger)
+        if cutlass.const_expr(more or self.stagger == 0):
+            share.release(ring, released.index, self._due(k_tile, k_tiles))
+        return state, passed
 
 
 @dataclass(frozen=True)
@@ -181,7 +327,7 @@ class FinishedEpilogue(Epilogue):
         return cute.make_tensor(accumulators.iterator, layout)
 
     def _activated(self, values):
-        return ACTIVATIONS[self.finish.activation].value(values, Functions)
+        return ACTIVATIONS[self.finish.activation].value(values, Functions, NAMES[self.registers.element_type])
 
     def finished(self, values: cute.Tensor, row: Int32, column: Int32, at: int):
         """The values of a chunk before they are rounded; its place is counted in chunks. Piece by piece, so that few
@@ -362,6 +508,15 @@ class FinishedGemm(HopperGemm):
             side=consumer * self.config.share_n if self.config.split == "n" else 0,
             half=hopper.WGMMA_M * self.out_n // hopper.WARPGROUP_THREADS,
         )
+
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
+        if (
+            self.finish.scaled_alone
+        ):  # with more registers free the compiler begins with so many elements that it spills
+            return super()._mainloop(task, share, epilogue)
+        plain, stages = super()._mainloop(task, share, epilogue), ordered_stages(self.config)
+        order = Order(task.place.warpgroup - 1, stages) if stages else None
+        return FinishedLoop(**vars(plain), order=order)
 
     def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
         """The main loop for one output tile, the bias of its share being read meanwhile."""

@@ -26,9 +26,12 @@ EDGE = {
     "bias and activation, swapped": (GemmConfig(256, 208, swap_ab=True), Finish(bias=True, activation="gelu_tanh")),
     "residual": (GemmConfig(256, 176, epi_n=88), Finish(residual=True)),
     "residual, swapped": (GemmConfig(256, 192, swap_ab=True), Finish(residual=True)),
+    "residual, beside a bias": (GemmConfig(256, 176, epi_n=88), Finish(bias=True, residual=True)),
+    "residual, beside an activation": (GemmConfig(256, 192, epi_n=64), Finish(activation="gelu_tanh", residual=True)),
+    "scale and activation": (GemmConfig(128, 208, schedule="pingpong", epi_n=16), Finish(True, activation="silu")),
     "all": (GemmConfig(256, 168, epi_n=56), FINISHES[-1]),
     "all, swapped": (GemmConfig(256, 160, swap_ab=True), FINISHES[-1]),
-    "activation": (GemmConfig(256, 192, epi_n=64), Finish(activation="gelu")),
+    "activation": (GemmConfig(256, 200, epi_n=200), Finish(activation="gelu_tanh")),
     "gated": (GemmConfig(256, 208, epi_n=104, cluster_n=2), GATED),
 }
 """Configs at the edge of the registers, with what they finish."""
@@ -61,7 +64,9 @@ def test_a_finish_spills_nothing_and_stores_what_the_plain_kernel_stores(case, p
     kernel = resolve(case.config)
     stores = kernel.tma_stores(case.problem.out_bytes) // (2 if case.finish.gated else 1)
     assert kernel.work_items > 1 or built.report.tma_stores == stores
-    assert built.report.wgmma == kernel.wgmma_per_stage
+    apart = not case.finish.scaled_alone  # a tile's first stage stands before the loop
+    assert built.report.wgmma == kernel.wgmma_per_stage * (1 + apart)
+    assert built.report.wgmma_waits == kernel.wgmma_waits + 2 * apart, "more: the compiler serialised wgmma"
 
 
 @each("name", EDGE)

@@ -8,6 +8,8 @@ What can happen at any moment, each on its own:
     read       a warp passes ``full`` and commits a wgmma group that reads the slot from now on
     retire     the oldest group of a warp ends; possible from its commit on
     release    a warp passes wait_group, which asks for enough groups retired, and arrives on ``empty``
+    give, ask  a warp arrives on the named barrier of the other consumer's turn, or of its own
+    take       a warp passes the named barrier of its own turn, once every warp of both has arrived
 
 A warp is the smallest reader: nothing but the barriers binds the warps of a consumer to one another.
 """
@@ -21,6 +23,9 @@ from random import Random
 from hopper_gemm.lab.protocols import exploration
 from hopper_gemm.lab.protocols.exploration import Broken
 from hopper_gemm.lab.protocols.ring_protocol import OPERAND_BYTES, Barrier, Move, Protocol, RingStep
+
+TURNS = ("give", "ask", "take")
+"""Steps of a turn."""
 
 
 class RingMachine:
@@ -36,6 +41,8 @@ class RingMachine:
         self.full = [(Barrier(1, 1),) * len(ring.announced)] * ring.stages
         self.empty = [Barrier(arrivals, arrivals)] * ring.stages
         self.flying: tuple[tuple[int, int], ...] = ()
+        self.arrived: list[tuple[int, int]] = [(0, 0)] * 2
+        self.turns = [0, 0]
         self.trail: tuple[Move, ...] = ()
 
     def fork(self) -> RingMachine:
@@ -43,11 +50,13 @@ class RingMachine:
         other = copy(self)
         other.at, other.read, other.groups = self.at[:], self.read[:], self.groups[:]
         other.full, other.empty = self.full[:], self.empty[:]
+        other.arrived, other.turns = self.arrived[:], self.turns[:]
         return other
 
     def key(self) -> tuple:
         """All that the future depends on; machines with one key are equal."""
-        return (*self.at, *self.groups, *self.full, *self.empty, frozenset(self.flying))
+        turns = *self.arrived, *self.turns
+        return (*self.at, *self.groups, *self.full, *self.empty, *turns, frozenset(self.flying))
 
     def __hash__(self) -> int:
         return hash(self.key())
@@ -76,6 +85,8 @@ class RingMachine:
         return self.at[0] > min(fill + self.ring.late, self.ring.fills - 1)
 
     def _ready(self, role: int, step: RingStep) -> bool:
+        if step.kind in TURNS:
+            return step.kind != "take" or self.turns[step.whose] > step.turns
         if step.fill is None or step.kind == "release":
             return len(self.groups[role]) <= step.leave
         slot = step.fill % self.ring.stages
@@ -109,6 +120,9 @@ class RingMachine:
             raise
 
     def _step(self, role: int, step: RingStep) -> None:
+        if step.kind in TURNS:
+            self._turn(step)
+            return
         if step.fill is None:
             return
         round_, slot = divmod(step.fill, self.ring.stages)
@@ -118,6 +132,19 @@ class RingMachine:
             self._read(role, step.fill, slot, round_)
         else:
             self.empty[slot] = self.empty[slot].arrive(self.ring.lanes + self.ring.fault.strays, round_)
+
+    def _turn(self, step: RingStep) -> None:
+        """A named barrier begins anew once all have arrived; it does not know for which turn a warp does."""
+        at, most = step.whose, self.ring.warps
+        if step.kind == "take":
+            return
+        given, asked = self.arrived[at]
+        given, asked = (given + 1, asked) if step.kind == "give" else (given, asked + 1)
+        if given > most or asked > most:
+            raise Broken("turns", f"one for consumer {at} before it has taken the last")
+        ends = given == asked == most
+        self.arrived[at] = (0, 0) if ends else (given, asked)
+        self.turns[at] += ends
 
     def _load(self, fill: int, slot: int, round_: int) -> None:
         before = fill - self.ring.stages

@@ -60,12 +60,15 @@ class RingStep:
     """One line of a role's program.
 
     Args:
-        kind: ``load``, ``read`` or ``release``.
-        fill: the fill that it must be, in the slot of that fill; none for a wait_group that releases nothing.
+        kind: ``load``, ``read``, ``release``, ``give``, ``ask`` or ``take``.
+        fill: the fill that it must be, in the slot of that fill; none for a wait_group that releases nothing, and of a
+            turn.
         parity: phase parity to wait for, of a load or a read.
         turn: the fill that must have been read before, of a read.
         behind: the fill of the first round that must be full before, of a read.
         leave: groups that may still run, of a release.
+        whose: the consumer whose turn it is, of a turn.
+        turns: those that this consumer had before, of one that it takes.
     """
 
     kind: str
@@ -74,6 +77,8 @@ class RingStep:
     turn: int | None = None
     behind: int = 0
     leave: int = 0
+    whose: int = 0
+    turns: int = 0
 
 
 Move = tuple[str, int] | tuple[str, int, int]
@@ -93,6 +98,7 @@ class Fault:
         strays: arrivals of a warp beyond its lanes; negative for missing ones.
         short: the bytes of B are not announced.
         rash: a skewed consumer waits for a stage beyond its first tile.
+        unasked: of two consumers that end tiles in order, the first gives the turn without having taken it.
     """
 
     early: int = 0
@@ -103,6 +109,7 @@ class Fault:
     strays: int = 0
     short: bool = False
     rash: bool = False
+    unasked: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,7 @@ class Protocol:
         pingpong: the consumers take the tiles in turn instead of sharing each.
         one_full: one full barrier for A and B; else one each.
         skew: stages by which each consumer starts behind the one before it.
+        order: last stages of a tile that the first of two consumers issues before the second begins with them.
         held: last fills of a tile that its consumers give back only once they have stored it out of their slots.
         late: fills that the producer starts beyond one before it says that it is in, as with copies by threads: they
             wait for their own copies, and only the last ones have nothing more to start first.
@@ -139,6 +147,7 @@ class Protocol:
     pingpong: bool = False
     one_full: bool = True
     skew: int = 0
+    order: int = 0
     held: int = 0
     late: int = 0
     fault: Fault = Fault()
@@ -177,6 +186,14 @@ class Protocol:
         multiply = [tuple(self._multiply(consumer)) for consumer in range(self.consumers)]
         return (load, *(program for program in multiply for _ in range(self.warps)))
 
+    def _second(self, tile: int, k: int) -> Iterator[RingStep]:
+        """What the second of two consumers that end tiles in order does before it reads a stage; see
+        :class:`hopper_gemm.kernel.finished.Order`."""
+        if k == 0 and not self.fault.unasked:
+            yield RingStep("give", None, whose=0)
+        if k == max(0, self.k_tiles - self.order):
+            yield from (RingStep(kind, None, whose=1, turns=tile) for kind in ("ask", "take"))
+
     def _multiply(self, consumer: int) -> Iterator[RingStep]:
         """Step by step what :func:`hopper_gemm.kernel.consumer.multiply_tile` does, tile after tile."""
         lag = self.stagger - self.fault.early
@@ -188,7 +205,13 @@ class Protocol:
             turn = first - 1 if tile and self.pingpong and self.fault.ordered else None
             for k in range(self.k_tiles):
                 parity = place(self.stages, first + k)[1]
+                if self.order and consumer == 1:
+                    yield from self._second(tile, k)
                 yield RingStep("read", first + k, parity, turn, behind=0 if tile or k else behind)
+                if self.order and consumer == 0 and k == self.k_tiles - 1:
+                    if not self.fault.unasked:
+                        yield from (RingStep(kind, None, whose=0, turns=tile) for kind in ("ask", "take"))
+                    yield RingStep("give", None, whose=1)
                 fill = first + k - lag if lag <= k < self.k_tiles - self.held + lag else None
                 yield RingStep("release", fill, leave=self.stagger + self.fault.lax)
             yield RingStep("release", None)

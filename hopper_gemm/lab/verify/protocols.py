@@ -39,6 +39,7 @@ def models() -> Iterator[tuple[str, Model]]:
     for stages, stagger in ((2, 0), (2, 1), (3, 1), (3, 2)):
         yield "ring", Protocol(stages, stagger, 2, stages + 1, 2)
         yield "ring, pingpong", Protocol(stages, stagger, 3, stages, 2, pingpong=True)
+        yield "ring, in order", Protocol(stages, stagger, 2, stages, 2, order=stages - stagger)
         yield "ring, skew", Protocol(stages, stagger, 2, stages, 2, skew=stages - 1)
         yield "ring, C staged in it", Protocol(stages, stagger, 2, stages, 2, held=stages)
     for stages, fills, multicast in ((2, 5, "split"), (2, 6, "alternate"), (3, 5, "alternate")):

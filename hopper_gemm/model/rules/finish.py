@@ -11,10 +11,10 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.rule import Rule
 
-RESIDUAL_ALONE, RESIDUAL_BESIDE, ACTIVATED = 264, 224, 256
-"""Most accumulators and columns of a chunk together: of a finish with a residual alone; with a residual and a bias or
-an activation; with an activation and neither of these. Found by compiling the kernels of the menu and of the tuned
-table, like the limits of split-K; the other finishes never spilled."""
+RESIDUAL, SCALED, SWAPPED = 264, 256, 4
+"""Most accumulators and columns of a chunk together, of a finish with a residual, and of an activation after a scale
+alone; and what a residual adds with swapped operands, whose threads read it element by element. Found by compiling the
+kernels of the menu and of the tuned table, like the limits of split-K; the other finishes never spilled."""
 
 RESIDUAL_ACCUMULATORS = 200
 """Most accumulators of a finish with a residual."""
@@ -36,16 +36,11 @@ def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[
 
 
 def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
-    """The compiler starts all loads of a chunk's residual first, and mixes the arithmetic of a whole chunk where no
-    bias, which the lanes of a warp exchange, keeps it in order."""
-    if finish.residual:
-        most = RESIDUAL_BESIDE if finish.bias or finish.activation else RESIDUAL_ALONE
-    elif finish.activation and not finish.bias and not finish.gated:
-        most = ACTIVATED
-    else:
-        return
-    need = kernel.accumulators + kernel.chunk_n
-    if need > most or (finish.residual and kernel.accumulators > RESIDUAL_ACCUMULATORS):
+    """The compiler starts all loads of a chunk's residual first, and mixes the arithmetic of a whole chunk where
+    nothing that is read keeps it in order."""
+    need, residual = kernel.accumulators + kernel.chunk_n, finish.residual
+    most = RESIDUAL - SWAPPED * kernel.swap_ab if residual else SCALED if finish.scaled_alone else need
+    if need > most or (residual and kernel.accumulators > RESIDUAL_ACCUMULATORS):
         yield (
             f"the finish {finish} beside {kernel.accumulators} accumulators in chunks of {kernel.chunk_n} columns "
             "runs out of registers; lower epi_n or take a smaller tile"

@@ -244,6 +244,42 @@ def test_a_skewed_consumer_that_waits_for_a_stage_beyond_its_first_tile_may_wait
 
 
 @pytest.mark.parametrize("stages", SMALL)
+def test_no_order_of_events_breaks_a_ring_whose_consumers_end_tiles_in_order(stages):
+    """Also with tiles shorter than the stages that are kept in order, and than the ring."""
+    for stagger in staggers(stages):
+        for order, k_tiles in product(range(1, stages - stagger + 1), range(1, stages + 2)):
+            tiles = max(2, ceil((stages + 2) / k_tiles))
+            assert explore(Protocol(stages, stagger, tiles, k_tiles, 2, order=order)) > stages
+
+
+@each("stages", STAGES)
+def test_no_drawn_order_of_events_breaks_a_ring_whose_consumers_end_tiles_in_order(stages):
+    rng, orders = random.Random(stages), cycle(ORDERS)
+    for stagger in staggers(stages):
+        for order, shape in product({1, stages - stagger}, shapes(stages, stagger)):
+            ring = Protocol(stages, stagger, *shape, 2, warps=rng.randint(1, 2), order=order)
+            run(ring, next(orders), seed=rng.randrange(1000))
+
+
+@each("stages", STAGES)
+def test_more_stages_in_order_than_the_ring_has_beside_the_stagger_deadlock(stages):
+    for stagger in staggers(stages):
+        most = stages - stagger
+        assert failing(run, Protocol(stages, stagger, 1, 2 * stages + 1, 2, order=most + 1)) == "deadlock"
+        assert failing(run, Protocol(stages, stagger, 1, 2 * stages + 1, 2, order=most)) is None
+
+
+@pytest.mark.parametrize("stages", SMALL)
+def test_a_turn_that_is_given_unasked_is_found_where_two_may_be_given_for_one(stages):
+    """Where the ring holds all that the first consumer may do beyond the stage before which the second waits."""
+    for k_tiles, order in product(range(1, 4), range(1, stages + 1)):
+        ring = Protocol(stages, 0, 3, k_tiles, 2, order=order, fault=Fault(unasked=True))
+        second_waits = max(0, k_tiles - order)
+        twice = 2 * k_tiles <= second_waits + stages
+        assert failing(explore, ring) == ("turns" if twice else None)
+
+
+@pytest.mark.parametrize("stages", SMALL)
 def test_no_order_breaks_a_ring_in_whose_slots_the_tile_is_staged(stages):
     for stagger, held in product(staggers(stages), range(1, stages + 1)):
         for k_tiles in {held, stages, stages + 1}:

@@ -1,0 +1,145 @@
+"""Kernels with a finish, each one step away from the one that is; ``benchmarks.linear`` times what a step is worth."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from math import e as euler
+from math import log2
+from pathlib import Path
+
+from cutlass import Int32, cute
+
+from hopper_gemm.compiler import compile as compiling
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.loader import LoadedKernel, compile_into, launcher_of
+from hopper_gemm.compiler.store import KernelId, KernelStore
+from hopper_gemm.kernel.consumer import Mainloop, Share
+from hopper_gemm.kernel.cta import CtaTask
+from hopper_gemm.kernel.epilogue import Epilogue
+from hopper_gemm.kernel.finished import FinishedEpilogue, FinishedGemm, FinishedLoop, Functions
+from hopper_gemm.kernel.gemm import HopperGemm
+from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.model.kernel import Kernel, resolve
+from hopper_gemm.model.problem import GemmProblem
+
+Job = tuple[str, Kernel, GemmProblem, Finish]
+"""A variant of a kernel on a problem."""
+
+
+class Ordered(FinishedGemm):
+    """Consumers end tiles in order from another stage on."""
+
+    stages = 0
+
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
+        loop, config = super()._mainloop(task, share, epilogue), self.config
+        if not isinstance(loop, FinishedLoop):
+            return loop
+        if loop.order is None or not self.stages:
+            return replace(loop, order=None)
+        return replace(loop, order=replace(loop.order, stages=min(self.stages, config.stages - config.stagger)))
+
+
+class OrderedByOne(Ordered):
+    stages = 1
+
+
+class OrderedByTwo(Ordered):
+    stages = 2
+
+
+class OrderedByFour(Ordered):
+    stages = 4
+
+
+class Kept(FinishedGemm):
+    """Accumulators are kept through the epilogue: the loop of the plain kernel."""
+
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
+        return HopperGemm._mainloop(self, task, share, epilogue)
+
+
+class ExactEpilogue(FinishedEpilogue):
+    """Activations as exact as fp32 output asks."""
+
+    def _activated(self, values):
+        return ACTIVATIONS[self.finish.activation].value(values, Functions, "fp32")
+
+
+class Exact(FinishedGemm):
+    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> ExactEpilogue:
+        return ExactEpilogue(**vars(super()._epilogue(task, consumer, own)))
+
+
+class FormerEpilogue(FinishedEpilogue):
+    """Gelu by a polynomial in 1 / (1 + 0.34 * abs(z)), times exp(-z * z / 2)."""
+
+    def _activated(self, values):
+        if self.finish.activation != "gelu":
+            return super()._activated(values)
+        size = Functions.absolute(values)
+        t = Functions.reciprocal(size * 0.34 + 1.0)
+        tail = t * 0.04573285369037295 - 0.2047509697546278
+        for coefficient in (0.27203906899134056, -0.03848104266420396, 0.16068604796768157, 0.12862918475671636):
+            tail = tail * t + coefficient
+        tail = (tail * t + 0.13614475596860826) * t
+        return Functions.positive(values) - size * (tail * Functions.exp2(values * values * (-log2(euler) / 2)))
+
+
+class Former(Kept):
+    """Kept accumulators, and the former gelu."""
+
+    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> FormerEpilogue:
+        return FormerEpilogue(**vars(super()._epilogue(task, consumer, own)))
+
+
+VARIANTS = {
+    "not in order": Ordered,
+    "in order by 1": OrderedByOne,
+    "in order by 2": OrderedByTwo,
+    "in order by 4": OrderedByFour,
+    "exact as for fp32": Exact,
+    "not in order, kept": Kept,
+    "as it was": Former,
+}
+"""Variants by name: of the order in which consumers end tiles, of what is kept, of the polynomial."""
+
+
+def compiled(job: Job, folder: Path) -> tuple[Path, CubinReport]:
+    """Compile a variant in this process: its object file, and the compiler's report."""
+    name, kernel, problem, finish = job
+    compiling.FINISHED = f"{__name__}:{VARIANTS[name].__name__}"
+    store = KernelStore(folder / VARIANTS[name].__name__)
+    wanted = KernelId.of(kernel, problem, finish=finish)
+    report = compile_into(store, wanted)
+    return store.object_file(wanted), report
+
+
+def compiled_all(
+    jobs: Sequence[Job], folder: Path, processes: int | None = None
+) -> dict[Job, tuple[Path, CubinReport]]:
+    """Compile variants on all cores; those that spill or do not compile are left out, with a line."""
+    for kind in VARIANTS.values():
+        (folder / kind.__name__).mkdir(mode=0o700, exist_ok=True)
+    found = {}
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for job, coming in {job: pool.submit(compiled, job, folder) for job in dict.fromkeys(jobs)}.items():
+            try:
+                path, report = coming.result()
+            except Exception as error:
+                print(f"{job[0]} of {job[1]}: {type(error).__name__}", flush=True)
+                continue
+            if report.spills:
+                print(f"{job[0]} of {job[1]}: spills", flush=True)
+            else:
+                found[job] = path, report
+    return found
+
+
+def loaded(job: Job, built: tuple[Path, CubinReport]) -> LoadedKernel:
+    """A compiled variant, loaded for the current device."""
+    path, report = built
+    return LoadedKernel.of(resolve(job[1]), report, launcher_of(path))
