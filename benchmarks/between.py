@@ -3,6 +3,7 @@
     python -m benchmarks.between sweep > sweeps/archive/between.toml    # needs no GPU
     hopper-gemm sweep sweeps/archive/between.toml
     python -m benchmarks.between judge results/local/h200/between       # the best of the menu, and of the others
+    python -m benchmarks.between exchange 24 --rows results/local/h200/between    # a menu with 24 kernels exchanged
     python -m benchmarks.between gated --out gated.jsonl                # swiglu by the pick and by other kernels
 
 The problems are the products of a Llama-3-8B layer at 100, 257 and 777 rows. Of each the eight best picks are timed,
@@ -14,12 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import SXM
@@ -29,16 +35,28 @@ from hopper_gemm.model.menu import binaries, choices, launches
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import parts_meet
+from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import without_pdl
+from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.shapes import read_held_out, read_shapes
 
 SIDES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 PROBLEMS = [GemmProblem(m, n, k) for m in (100, 257, 777) for n, k in SIDES]
 GATED_ROWS = (1, 23, 100, 257, 777, 1500)
 GATED = Finish(activation="silu", gated=True)
 
+SEED, ROWS, LARGEST_N = 29, np.array([65, 1100]), 100_000
+"""Of the drawn numbers of rows: the seed, the least and the greatest; and the n up to which weights count."""
+
+OFFERED, MISSED = 5, 0.03
+"""Kernels outside the menu that each of these problems offers; and the loss of a problem that forbids an exchange."""
+
 PICKS, BEYOND, BEYOND_GATED = 8, 16, 6
 """Kernels of a problem: of the menu, and outside of it; and of a gated layer."""
+
+BROUGHT, CLOSE = 24, 0.1
+"""Kernels that an exchange would bring into the menu: timed too where the model expects them to be near the best."""
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 WIDTHS = range(8, 257, 8)
@@ -118,14 +136,28 @@ def beyond(problem: GemmProblem, count: int, finish: Finish | None = None) -> li
     return [kernel for _, kernel in sorted(best.values(), key=lambda one: one[0])[:count]]
 
 
-def sweep_text() -> str:
-    """The file of the sweep."""
+def asked(problem: GemmProblem, brought: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels that are timed on a problem: the picks, the best outside the menu, and those of some others that the
+    model expects to be :data:`CLOSE` to these."""
+    found = [*choices(problem, PICKS), *beyond(problem, BEYOND)]
+    least = min(predict(one, problem).seconds for one in found)
+    for kernel in brought:
+        able = [one for one in launches(kernel) if not pair_reasons(one, problem) and parts_meet(one, problem, SXM)]
+        seconds, _, best = min(
+            ((predict(one, problem).seconds, number, one) for number, one in enumerate(able)), default=(inf, 0, kernel)
+        )
+        if seconds < least * (1 + CLOSE):
+            found.append(best)
+    return list(dict.fromkeys(found))
+
+
+def sweep_text(brought: Sequence[Kernel]) -> str:
+    """The file of the sweep, with some kernels that are timed beside the others."""
     lines = [HEAD]
     for problem in PROBLEMS:
         lines += ["[[problems]]", *(f"{side} = {getattr(problem, side)}" for side in "mnk")]
-        kernels = [*choices(problem, PICKS), *beyond(problem, BEYOND)]
         lines.append("known = [")
-        for one in kernels:
+        for one in asked(problem, brought):
             values = {name: value for name, value in one.as_dict().items() if value != DEFAULTS[name]}
             told = ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
             lines.append(f"    {{ {told} }},")
@@ -149,6 +181,54 @@ def judged(folder: Path) -> list[str]:
                 told.append(f"{name} {some[best]:.3f} ({best})")
         lines.append(", ".join(told))
     return lines
+
+
+# Another menu ---------------------------------------------------------------------------------
+
+
+def rows_between() -> list[GemmProblem]:
+    """Weights that people run, those held out aside, with drawn numbers of rows between the menu's tiles."""
+    listed = read_shapes(suite_file().with_name("map.toml")).problems
+    people = [one.problem() for one in listed if one.part == "people" and not one.held_out]
+    sides = sorted({(one.n, one.k) for one in people if one.layouts == "kk" and one.n < LARGEST_N})
+    drawn, held = random.Random(SEED), read_held_out()
+    found = [GemmProblem(round(drawn.uniform(*ROWS**0.5) ** 2), n, k) for n, k in sides for _ in range(2)]
+    return [one for one in dict.fromkeys([*found, *PROBLEMS]) if not held.has(one)]
+
+
+def measured(folder: Path | None) -> dict[GemmProblem, Searched]:
+    """The rows of a sweep, problem by problem."""
+    found: dict[GemmProblem, dict[Kernel, list[tuple[float, float]]]] = {}
+    for row in [] if folder is None else read_study(folder).stage("sweep"):
+        if row.ok and not row.point.is_baseline:
+            of = found.setdefault(row.point.problem, {}).setdefault(row.point.config, [])
+            of.append((float(row.figures["speedup"]), float(row.figures["baseline_us"])))
+    return {problem: summary(problem, configs) for problem, configs in found.items()}
+
+
+def exchanged(count: int, folder: Path | None = None) -> list[Kernel]:
+    """The menu with so many kernels exchanged, one by one: each time the kernel that adds most comes in, and the one
+    that is missed least goes, of those without which no problem of the map loses more than :data:`MISSED`. Searched
+    problems, the map's, and those of :func:`rows_between` have the same weight."""
+    between, known = rows_between(), measured(folder)
+    listed = read_shapes(suite_file().with_name("map.toml")).problems
+    fitted = list(dict.fromkeys(filled_up(one.problem()) for one in listed if not one.held_out))
+    groups = [sorted(searched(), key=str), fitted, between]
+    offered = [kernel.compiled() for one in between for kernel in beyond(one, OFFERED)]
+    kernels = list(dict.fromkeys([*binaries(), *map(plain, offered)]))
+    table = np.concatenate([shares(kernels, some, {**searched(), **known}) for some in groups])
+    gain, weights = np.log(np.maximum(table, FLOOR)), weights_of(*map(len, groups))
+    chosen = list(range(len(binaries())))
+    for _ in range(count):
+        added = weights @ np.maximum(gain - gain[:, chosen].max(axis=1)[:, None], 0)
+        added[chosen] = -1
+        chosen.append(int(np.argmax(added)))
+        own = gain[:, chosen]
+        order = np.sort(own, axis=1)
+        lost = np.where(own == order[:, -1:], order[:, -1:] - order[:, -2:-1], 0)
+        missed = weights @ lost + np.where(lost.max(axis=0) > MISSED, np.inf, 0)
+        chosen.pop(int(np.argmin(missed[:-1])))
+    return [kernels[index] for index in chosen]
 
 
 def time_gated(out: Path, rows: Sequence[int], rounds: int) -> None:
@@ -175,19 +255,24 @@ def time_gated(out: Path, rows: Sequence[int], rounds: int) -> None:
 
 def main() -> None:
     """Print the sweep, judge its rows, or time gated layers."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = asked.add_subparsers(dest="what", required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = parser.add_subparsers(dest="what", required=True)
     kinds.add_parser("sweep")
     kinds.add_parser("judge").add_argument("folder", type=Path)
+    exchange = kinds.add_parser("exchange")
+    exchange.add_argument("count", type=int)
+    exchange.add_argument("--rows", type=Path, help="folder of the sweep, once it is measured")
     gated = kinds.add_parser("gated")
     gated.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
     gated.add_argument("--rows", type=int, nargs="+", default=GATED_ROWS)
     gated.add_argument("--rounds", type=int, default=7)
-    given = asked.parse_args()
+    given = parser.parse_args()
     if given.what == "sweep":
-        print(sweep_text(), end="")
+        print(sweep_text([one for one in exchanged(BROUGHT) if one not in set(binaries())]), end="")
     elif given.what == "judge":
         print("\n".join(judged(given.folder)))
+    elif given.what == "exchange":
+        print(text_of(exchanged(given.count, given.rows)), end="")
     else:
         time_gated(given.out, given.rows, given.rounds)
 
