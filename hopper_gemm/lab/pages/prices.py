@@ -38,7 +38,7 @@ LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
         OVER_MM | OVER_PLAIN,
     ),
     "deep": (
-        "Few columns and a long k, where the cut matters; of the last four problems k is not cut",
+        "Few columns and a long k, where the cut matters",
         OVER_MM | OVER_PLAIN,
     ),
     "rows": (
