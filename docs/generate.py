@@ -423,6 +423,7 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},
     "api": api,
     "against-own": against_own,
+    "peers": comparisons.peers,
     "parameters": lambda: parameters(PLAIN),
     "study-parameters": lambda: parameters(LADDER_FIELDS),
     "rules": rules,
