@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.serve.checks import DTYPES, PLAIN
-from hopper_gemm.serve.eager import recordable
+from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
+from hopper_gemm.serve.known import KNOWN
 from hopper_gemm.serve.linear import linear
 from hopper_gemm.serve.linear_ops import folded
 from hopper_gemm.serve.matmul import matmul
@@ -85,30 +85,6 @@ class _Accumulated(torch.autograd.Function):
         return of_x, None, of_bias, None, None
 
 
-class _Cast(torch.autograd.Function):
-    """A layer of fp32 within autocast, its input cast. The gradient of the weight leaves the launch that multiplies it
-    in fp32, and as the weight lies: a gradient of the cast weight's transpose would be cast back, and copied once more
-    to exchange its axes."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rule: bool) -> Any:
-        cast = weight.to(rows.dtype)
-        ctx.save_for_backward(rows, cast, weight)
-        ctx.batch_invariant, ctx.bias_type = rule, None if bias is None else bias.dtype
-        return _linear(rows, cast, bias, rule)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        rows, cast, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a gradient of this one
-            cast = weight.to(cast.dtype)
-        rule, (to_x, to_weight, to_bias, _) = ctx.batch_invariant, ctx.needs_input_grad
-        of_x = matmul(gradient, cast, batch_invariant=rule) if to_x else None
-        of_weight = matmul(gradient.t(), rows, out_dtype=weight.dtype, batch_invariant=rule) if to_weight else None
-        of_bias = gradient.sum(0, dtype=torch.float32).to(ctx.bias_type) if to_bias else None
-        return of_x, of_weight, of_bias, None
-
-
 _CLASSES: dict[tuple[bool, bool], type[HopperLinear]] = {
     (False, False): HopperLinear,
     (True, False): BatchInvariantLinear,
@@ -123,11 +99,10 @@ def _linear(
 ) -> torch.Tensor:
     """``torch.nn.functional.linear`` by our kernel, or by torch where torch.mm was measured to be faster: with a bias
     :func:`hopper_gemm.linear`, without one :func:`hopper_gemm.matmul`, leading axes folded."""
-    if weight.dtype == torch.float32 and weight.requires_grad and _records_in_autocast(x, weight):
-        rows = folded(x.to(torch.get_autocast_dtype(x.device.type)))
-        rule = MODE.batch_invariant if batch_invariant is None else batch_invariant
-        product = _Cast.apply(rows, weight, bias, rule)
-        return product if x.dim() == 2 else product.view(*x.shape[:-1], weight.shape[0])
+    if not is_dynamo_compiling() and (native := KNOWN.native) is not None:
+        layer = native.layer(x, weight, bias, batch_invariant)
+        if layer is not None:
+            return layer
     before = POLICY.fallback
     POLICY.fallback = "faster" if before == "unsupported" else before
     try:
@@ -138,12 +113,6 @@ def _linear(
     finally:
         POLICY.fallback = before
     return product if x.dim() == 2 else product.view(*x.shape[:-1], weight.shape[0])
-
-
-def _records_in_autocast(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return True if a gradient is recorded within autocast, and by nothing that looks at operators."""
-    recorded = torch.is_grad_enabled() and not is_compiling() and torch.is_autocast_enabled(x.device.type)
-    return recorded and type(x) in PLAIN and type(weight) in PLAIN and recordable()
 
 
 @dataclass(frozen=True)
@@ -209,9 +178,6 @@ def patch(
     A layer is left as it is if the tuned entries of its n and k say that torch.mm is the faster, in the geometric mean;
     if nothing is known about it and its operands would be copied at each call; or if its type is not supported. A layer
     of which nothing is known is replaced: time it before by :func:`hopper_gemm.warmup`.
-
-    Of a model of fp32 within ``torch.autocast`` the gradients of the weights come in fp32 from the launches that
-    multiply them, unrounded; torch rounds such gradients to autocast's type first.
 
     Args:
         model: changed in place; of bf16 or fp16, or of fp32 for use within ``torch.autocast``.

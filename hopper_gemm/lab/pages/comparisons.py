@@ -245,6 +245,18 @@ LEAD = 1.01
 """Lead over the faster baseline up to which :func:`left` says what is missing."""
 
 
+def suite_answer() -> str:
+    """The answer of the study on the suite: where the kernel is ahead, tuned and untuned."""
+    told = list(standings().values())
+    picks = [one.pick for one in mapped(recorded("map").stage("map"))]
+    return wrapped(
+        f"*Answer.* Tuned, the kernel is ahead of both by the whole interval on {told.count('ahead')} of the "
+        f"{len(told)} problems, and behind one of the two on {told.count('behind')}. Untuned, it is ahead of "
+        f"`torch.mm` in the mean of {len(picks)} problems [drawn from a map](menu.md#what-a-pick-is-worth), "
+        f"{geometric_mean(picks):.3f}x, and behind on some, {min(picks):.3f}x at the least."
+    )
+
+
 def left() -> str:
     """Where the time of each problem of the suite goes: what the tensor cores of the fullest SM, or else memory, take
     at least, what is left of the launch, and what a lead would take."""
