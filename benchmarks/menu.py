@@ -168,10 +168,11 @@ def searched() -> dict[GemmProblem, Searched]:
             if row.ok and usual and point.problem in tuned and not held.has(point.problem) and not point.is_baseline:
                 speed = float(row.figures["speedup"])
                 rows[point.problem][point.config].append((speed, float(row.figures["baseline_us"])))
-    return {problem: _searched(problem, configs) for problem, configs in rows.items() if len(configs) >= SIZES[0]}
+    return {problem: summary(problem, configs) for problem, configs in rows.items() if len(configs) >= SIZES[0]}
 
 
-def _searched(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float, float]]]) -> Searched:
+def summary(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float, float]]]) -> Searched:
+    """What the rows of a problem say: of each config speedups, each with the baseline's microseconds."""
     speeds = {config: median(speed for speed, _ in values) for config, values in configs.items()}
     baseline = median(us for values in configs.values() for _, us in values)
     best = max(speeds.values())
@@ -208,12 +209,14 @@ def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.
     return table
 
 
-def shares(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.ndarray:
-    """The share of the best known by problem and binary; see the module."""
-    table = predicted(kernels, problems)
+def shares(
+    kernels: Sequence[Kernel], problems: Sequence[GemmProblem], measured: Mapping[GemmProblem, Searched] | None = None
+) -> np.ndarray:
+    """The share of the best known by problem and binary; see the module. ``measured``: by default :func:`searched`."""
+    table, measured = predicted(kernels, problems), searched() if measured is None else measured
     place = {kernel: index for index, kernel in enumerate(kernels)}
     for row, problem in zip(table, problems, strict=True):
-        known = searched().get(problem)
+        known = measured.get(problem)
         if known is None:
             row[:] = row.min() / row
             continue

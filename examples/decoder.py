@@ -117,17 +117,23 @@ class Layer(torch.nn.Module):
         self.before, self.between = (torch.nn.Parameter(torch.ones(size)) for _ in range(2))
 
     def forward(self, x: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        x = x + self.out(self.mixed(x, cache))
+        gate, up = self.gate_up(self.normed(x, self.between)).chunk(2, dim=-1)
+        return x + self.down(functional.silu(gate) * up)
+
+    def normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The normalised input of a product."""
+        return self.norm(x, (self.config.hidden_size,), weight, self.config.rms_norm_eps)
+
+    def mixed(self, x: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+        """What attention gives, heads side by side."""
         config, start = self.config, cache.used if cache else 0
-        normed = self.norm(x, (config.hidden_size,), self.before, config.rms_norm_eps)
-        parts = self.qkv(normed).split(self.shares, dim=-1)
+        parts = self.qkv(self.normed(x, self.before)).split(self.shares, dim=-1)
         q, keys, values = (part.unflatten(-1, (-1, config.head_size)).transpose(1, 2) for part in parts)
         q, keys = (rotated(part, start, config.rope_theta) for part in (q, keys))
         if cache:
             keys, values = cache.extended(keys, values)
-        x = x + self.out(self.attend(q, keys, values).transpose(1, 2).flatten(-2))
-        normed = self.norm(x, (config.hidden_size,), self.between, config.rms_norm_eps)
-        gate, up = self.gate_up(normed).chunk(2, dim=-1)
-        return x + self.down(functional.silu(gate) * up)
+        return self.attend(q, keys, values).transpose(1, 2).flatten(-2)
 
 
 class Decoder(torch.nn.Module):

@@ -58,6 +58,18 @@ def show(title: str, rows: Sequence[Row], out: Path | None = None) -> None:
         words = [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()]
         print(f"| {' | '.join(words)} |")
     if out is not None:
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
         with out.open("a") as file:
-            file.write(json.dumps({"table": title, "device": device, "torch": torch.__version__, "rows": rows}) + "\n")
+            file.write(json.dumps({"table": title, **machine(), "rows": rows}) + "\n")
+
+
+def recorded(title: str, out: Path | None) -> list[Row]:
+    """The rows of the newest table with a title that a file has from this kind of device and this torch."""
+    lines = out.read_text().splitlines() if out is not None and out.is_file() else []
+    tables = [table for table in map(json.loads, lines) if table.items() >= {"table": title, **machine()}.items()]
+    return tables[-1]["rows"] if tables else []
+
+
+def machine() -> dict[str, str]:
+    """What a table was measured on and with."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return {"device": device, "torch": torch.__version__}

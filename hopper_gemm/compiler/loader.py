@@ -20,7 +20,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import tiles_across, work_items
+from hopper_gemm.model.roofline import clusters_launched, tiles_across, work_items
 from hopper_gemm.model.rules.problem import filled_up
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class LoadedKernel:
 
     @property
     def _clusters(self) -> int:
-        return self.clusters if self.config.persistent else UNBOUNDED
+        return clusters_launched(self.config, self.clusters) if self.config.persistent else UNBOUNDED
 
 
 @lru_cache(maxsize=4096)

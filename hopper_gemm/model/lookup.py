@@ -51,11 +51,20 @@ class Table:
         return [entry for entry in self.entries if self.kind in (None, entry.kind)]
 
 
-_named: tuple[Path, bool] | None = None
-"""The table of :func:`use_table`, and whether its entries of other GPUs serve."""
+@dataclass(frozen=True)
+class _Named:
+    """Arguments of :func:`use_table`."""
+
+    path: Path | None
+    other_gpus: bool
+    alone: bool
 
 
-def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False) -> None:
+_named: _Named | None = None
+"""Those of the last call that named a table, or asked for it alone."""
+
+
+def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False, alone: bool = False) -> None:
     """Let :func:`hopper_gemm.matmul` look into a tuned table before all others, in this process, from the next call on.
 
     Without it the order is: the user's own table, which ``hopper-gemm tune`` writes (``results/local/<gpu>/`` in a
@@ -68,6 +77,7 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False) -> 
         path: of the table, such as ``best_configs.json`` beside a study; None: no table before the others.
         other_gpus: also take the table's entries of another kind of GPU, where it has none of this kind; ``matmul``
             warns of it once.
+        alone: look into no other table: the model picks all that this one lacks; with no path everything.
 
     Raises:
         TunedTableError: the file is no tuned table.
@@ -77,10 +87,10 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False) -> 
         >>> hopper_gemm.use_table(None)                                    # doctest: +SKIP
     """
     global _named
-    named = None if path is None else (Path(path).absolute(), other_gpus)
+    named = None if path is None else Path(path).absolute()
     if named is not None:
-        read_tuned(named[0])
-    _named = named
+        read_tuned(named)
+    _named = _Named(named, other_gpus, alone) if named is not None or alone else None
     CHANGES.happened()
 
 
@@ -103,11 +113,11 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
         say: called with a line on each damaged table.
     """
     asked: list[tuple[Path, str | None]] = []
-    if kind is not None:
-        if _named is not None:
-            asked += [(_named[0], kind), *([(_named[0], None)] if _named[1] else [])]
-        asked += [(path, kind) for path in own_paths(kind) if os.path.isfile(path)]
-    asked += [(path, kind) for path in recorded_tables().values()]
+    if kind is not None and _named is not None and _named.path is not None:
+        asked += [(_named.path, kind), *([(_named.path, None)] if _named.other_gpus else [])]
+    if _named is None or not _named.alone:
+        own = [] if kind is None else [path for path in own_paths(kind) if os.path.isfile(path)]
+        asked += [(path, kind) for path in (*own, *recorded_tables().values())]
     read: dict[Path, tuple[TunedEntry, ...]] = {}
     for path in dict.fromkeys(path for path, _ in asked):
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -39,6 +40,14 @@ panels (docs/neighbours.md). So do the tiles of a split-K part that follow one a
 MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
 
+GATES = (
+    *((64, 80, 8), (64, 144, 4), (64, 176, 4), (64, 208, 4), (64, 240, 4)),
+    *((128, 256, 4), (192, 112, 4), (192, 176, 4)),
+)
+"""tile_m, tile_n and k_depth of clusters along n for gated layers, of which few kernels of the menu pair the columns.
+Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; they compile when they are first asked
+for, as every kernel with a finish does."""
+
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 
 
@@ -64,9 +73,9 @@ def suited(dtype: str, layouts: str) -> list[Kernel]:
 
 
 @cache
-def menu(invariant: bool = False) -> tuple[Kernel, ...]:
+def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
     """The kernels with all their ways to launch; for batch-invariant problems as they read k forward, with more kernels
-    for each number of parts that such problems are cut into."""
+    for each number of parts that such problems are cut into; for gated layers with :data:`GATES`."""
     kernels = binaries()
     if invariant:
         ahead = list(dict.fromkeys(map(forward, binaries())))
@@ -81,6 +90,13 @@ def menu(invariant: bool = False) -> tuple[Kernel, ...]:
             for (tile_m, tile_n), swap_ab, parts in product(MEETING, (False, True), STEEP)
         ]
         kernels = tuple(dict.fromkeys([*ahead, *filter(is_legal, [*apart, *meeting])]))
+    if gated:
+        wide = GemmConfig(cluster_n=2, epi_n="wide")
+        gates = (
+            replace(wide, tile_m=tile_m, tile_n=tile_n, k_depth=k_depth, stagger=int(tile_m == hopper.WGMMA_M))
+            for tile_m, tile_n, k_depth in GATES
+        )
+        kernels = tuple(dict.fromkeys([*kernels, *map(resolve, gates)]))
     return tuple(way for kernel in kernels for way in launches(kernel))
 
 
@@ -128,12 +144,12 @@ def choices(
     """
     groups = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
     found: list[Ranked] = []
-    shortest, invariant = float("inf"), problem.batch_invariant
-    more = tuple(map(forward, more) if invariant else more)
+    shortest, kinds = float("inf"), (problem.batch_invariant, finish is not None and finish.gated)
+    more = tuple(map(forward, more) if problem.batch_invariant else more)
     for (dynamic, paced), least in groups.items():
         if least <= shortest or not found:
             kind = dynamic, paced
-            bounds = _with_bounds((*menu(invariant), *more), *kind, chip) if more else _bounds(*kind, chip, invariant)
+            bounds = _with_bounds((*menu(*kinds), *more), *kind, chip) if more else _bounds(*kind, chip, *kinds)
             found = _best(bounds, problem, count, chip, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
@@ -147,9 +163,9 @@ Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
 
 
 @cache
-def _bounds(dynamic: bool, paced: bool, chip: hopper.Chip, invariant: bool) -> Bounds:
+def _bounds(dynamic: bool, paced: bool, chip: hopper.Chip, invariant: bool, gated: bool) -> Bounds:
     """Those of the menu's kernels of one kind."""
-    return _with_bounds(menu(invariant), dynamic, paced, chip)
+    return _with_bounds(menu(invariant, gated), dynamic, paced, chip)
 
 
 def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: hopper.Chip) -> Bounds:

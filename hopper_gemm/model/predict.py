@@ -43,7 +43,14 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish, ordered_stages
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import clusters_at_once, l2_bytes_per_stage, output_sides, tile_order, tile_sides
+from hopper_gemm.model.roofline import (
+    clusters_at_once,
+    clusters_launched,
+    l2_bytes_per_stage,
+    output_sides,
+    tile_order,
+    tile_sides,
+)
 
 SMEM_BYTES_PER_CLOCK = 128
 L2_PORT_BYTES = 64
@@ -240,7 +247,7 @@ def predict(
     size, sides = kernel.cluster_size, tile_sides(kernel, problem.m, problem.n)
     fits, clusters = clusters_at_once(size, chip), prod(sides) * kernel.work_items
     ctas = _ctas_per_sm(kernel)
-    slots = fits * ctas
+    slots = clusters_launched(kernel, fits * ctas)
     resident = slots if kernel.stream_k else min(slots, clusters)
     steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
 
@@ -314,7 +321,7 @@ def lower_bound(
     row = ELEMENT_BYTES * kernel.tile_k / _load_rate(kernel, constants)
     row_a, row_b = row / kernel.cluster_n, row / kernel.cluster_m
     passed = 2 / sqrt(max(1, NEIGHBOURS // size)) * size / chip.sms / constants.l2_share
-    all_busy = chip.sms / size
+    all_busy, slots = chip.sms / size, clusters_launched(kernel, fits * most_ctas)
     depth, hidden = max(1, kernel.stages - kernel.stagger), kernel.schedule == "pingpong"
     epilogue, entry, early = _epilogue(kernel, constants), _entry(kernel, constants), _loads_early(kernel)
     odd_rows = _odd_rows(kernel, constants)
@@ -326,7 +333,7 @@ def lower_bound(
         down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
         clusters = -(-down // rows) * -(-across // columns) * parts
         ctas = min(most_ctas, -(-clusters // fits))
-        resident = min(fits * most_ctas, clusters)
+        resident = min(slots, clusters)
         of_a, of_b = row_a * min(tile_m, down), row_b * min(tile_n, across)
         load = (of_a + of_b) / constants.l2_bytes + stage
         l2 = passed * sqrt(of_a * of_b) * min(resident, all_busy)

@@ -65,6 +65,9 @@ def test_study_parameters_at_their_defaults_leave_the_key_as_it_is():
         (GemmConfig(tile_m=256, tile_n=128), GemmProblem(1024, 512, 64), 16),
         (LadderConfig(tile_m=256, tile_n=128, persistent=False), GemmProblem(4096, 4096, 64), 512),
         (GemmConfig(tile_m=256, tile_n=128, cluster_n=2), GemmProblem(257, 264, 64), 2 * 2 * 2),
+        (GemmConfig(tile_m=128, split_k=8, reduction="workspace"), GemmProblem(8192, 512, 65536), 128),
+        (GemmConfig(tile_m=128, split_k=8, reduction="workspace"), GemmProblem(1024, 256, 65536), 128),
+        (GemmConfig(tile_m=128, split_k=6, reduction="workspace"), GemmProblem(8192, 512, 65536), 132),
     ],
     ids=str,
 )

@@ -7,10 +7,21 @@ import json
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import hopper_gemm
 from hopper_gemm.serve import patch
 from hopper_gemm.serve.ops import mm
 from tests.conftest import ROOT
+
+
+class Operators(TorchDispatchMode, list):
+    """The names of the operators that run."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.append(function.name().partition(".")[0])
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture
@@ -31,8 +42,15 @@ def row_by_row(monkeypatch):
     monkeypatch.setattr(patch, "matmul", matmul)
 
 
-def test_a_llama_layer_gives_the_same_patched(example, capsys):
-    rows = example("llama_layer").main(["--tiny"])
+@pytest.fixture
+def llama(example):
+    """The module of the layer; the tuned tables are as before in the end."""
+    yield example("llama_layer")
+    hopper_gemm.use_table(None)
+
+
+def test_a_llama_layer_gives_the_same_patched_and_fused(llama, capsys):
+    rows = llama.main(["--tiny"])
     assert [(row["phase"], row["tokens"]) for row in rows] == [
         ("prefill", 8),
         ("prefill", 12),
@@ -40,7 +58,59 @@ def test_a_llama_layer_gives_the_same_patched(example, capsys):
         ("decode", 3),
     ]
     assert all(row["relative difference"] < 0.02 for row in rows)
+    assert {"torch eager ms", "patched eager", "fused eager"} <= rows[0].keys()
     assert "4 of 4 linear layers multiply by hopper_gemm" in capsys.readouterr().out
+
+
+def test_a_fused_layer_is_one_launch_for_each_product_and_what_follows_it(llama, example):
+    config = example("decoder").TINY
+    torch.manual_seed(0)
+    layer = llama.FusedLayer(config).to(torch.bfloat16)
+    hopper_gemm.patch(layer)
+    x = torch.randn(1, 8, config.hidden_size, dtype=torch.bfloat16)
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as fake, Operators() as called:
+        layer(fake.from_tensor(x))
+    assert [name for name in called if name.startswith("hopper_gemm")] == [
+        "hopper_gemm::mm",
+        "hopper_gemm::linear",
+        "hopper_gemm::swiglu",
+        "hopper_gemm::linear",
+    ]
+    assert "aten::silu" not in called
+    assert [str(finish) for _, finish in llama.products(layer, 8)] == ["None", "residual", "silu*up", "residual"]
+
+
+def test_a_fused_layer_is_traced_whole(llama, example):
+    """torch.compile then makes one kernel of each chain of operators between the products."""
+    config = example("decoder").TINY
+    torch.manual_seed(0)
+    layer = llama.FusedLayer(config).to(torch.bfloat16)
+    x = torch.randn(1, 8, config.hidden_size, dtype=torch.bfloat16)
+    with torch.no_grad():
+        found = torch.compile(layer, backend="eager", fullgraph=True)(x)
+        assert torch.allclose(found.float(), layer(x).float(), atol=0.02)
+
+
+def test_what_is_tuned_is_counted_and_left_aside_where_that_is_asked(llama, example, capsys):
+    with torch.device("meta"):
+        layer = example("decoder").Layer(example("decoder").LLAMA_3_8B).to(torch.bfloat16)
+    assert llama.picked(layer, 1) == "3 of 4"  # 1x4096x4096 is tuned
+    rows = llama.main(["--tiny", "--picked"])
+    assert llama.picked(layer, 1) == "4 of 4"
+    assert {row["picked"] for row in rows} == {"4 of 4"}
+    assert "over torch, all picked" in capsys.readouterr().out
+
+
+def test_a_run_that_was_ended_goes_on_where_its_file_stops(llama, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "compile", lambda layer, **how: layer)
+    asked = ["--tiny", "--compile", "--out", str(tmp_path / "rows.jsonl")]
+    first = llama.main([*asked, "--tokens", "8"])
+    rows = llama.main([*asked, "--tokens", "8", "12", "--resume"])
+    assert [row["tokens"] for row in rows] == [8, 12]
+    assert rows[0] == first[0]
+    assert {"compiled eager ms", "fused eager", "fused, compiled eager"} <= rows[1].keys()
+    assert len(llama.main([*asked, "--resume", "--seconds", "0"])) == 2
+    assert capsys.readouterr().err.count("prefill") == 2
 
 
 def test_a_transformer_trains_alike_patched(example):

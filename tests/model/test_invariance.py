@@ -16,10 +16,13 @@ from hopper_gemm.model.legality import is_legal, pair_reasons, reasons
 from hopper_gemm.model.menu import choose, menu
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
-from hopper_gemm.model.rules.invariance import CUT, cuts, forward, parts_of
+from hopper_gemm.model.rules.invariance import CUT, DEEP, cuts, forward, parts_of
 from hopper_gemm.model.rules.problem import filled_up, reachable
 
-SIDES = ((4096, 4096), (1544, 2056), (512, 16384), (136, 8264), (512, 65536), (64, 8264), (8, 20000))
+SIDES = (
+    *((4096, 4096), (1544, 2056), (1024, 16384), (520, 8264)),
+    *((512, 16384), (136, 8264), (512, 65536), (64, 8264), (8, 20000)),
+)
 SIZES = (1, 7, 64, 500, 4096)
 STEP = 16
 """Elements of k that one wgmma adds."""
@@ -78,6 +81,7 @@ def test_all_kernels_that_the_rule_allows_add_in_one_order_whatever_m(n, k):
         ((4096, 4096), {"split_k": 2}),
         ((512, 65536), {"split_k": 1, "reduction": "cluster"}),
         ((512, 65536), {"split_k": 4}),
+        ((520, 8264), {"k_depth": 8}),
         ((136, 8264), {"k_depth": 8}),
         ((64, 8264), {"k_depth": 3}),
     ],
@@ -128,13 +132,14 @@ def test_a_part_is_never_empty_and_no_deep_problem_is_left_whole():
         at = cuts(k, parts_of(n, k))
         assert list(at) == sorted(set(at))
         assert not at or (at[0] > 0 and at[-1] < k)
-        assert parts_of(n, k) == 8 or k < 64 * reachable(n) or k < 8192
+        assert parts_of(n, k) == 8 or k < 32 * reachable(n) or k < DEEP
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_problem_finds_a_kernel_that_the_rule_allows(dtype):
     rng = random.Random(dtype)
     asked = [(1, 8, 8), (2**20, 512, 65536), (65536, 8, 16384), (16, 8, 131072), (100_000, 28672, 64)]
+    asked += [(2**17, 5000, 65536), (2**17, 1024, 16384)]
     asked += [tuple(round(2 ** rng.uniform(0, top)) for top in (16, 14, 16)) for _ in range(8)]
     for m, n, k in asked:
         for layouts in LAYOUTS:

@@ -78,6 +78,21 @@ def test_the_named_table_comes_first_then_the_users_own_then_the_recorded_one_th
     assert served() == "model"
 
 
+def test_a_table_named_alone_serves_what_it_has_and_the_model_picks_the_rest(places):
+    """Without a table the model picks everything."""
+    for name, path in places.items():
+        write_tuned(path, [entry(WIDTHS[name])])
+    other = replace(PROBLEM, m=64)
+    write_tuned(places["recorded"], [entry(192, problem=other)])
+    hopper_gemm.use_table(places["named"], alone=True)
+    assert served() == WIDTHS["named"]
+    assert find(tables("h200"), other).how == "model"
+    hopper_gemm.use_table(None, alone=True)
+    assert {served(kind) for kind in ("h200", None)} == {"model"}
+    hopper_gemm.use_table(None)
+    assert served() == WIDTHS["own"]
+
+
 def test_a_slower_entry_of_an_earlier_table_serves_since_it_was_measured_on_the_users_board(places):
     write_tuned(places["own"], [entry(96, speedup=1.01)])
     write_tuned(places["recorded"], [entry(192, speedup=1.3)])

@@ -11,14 +11,17 @@ import pytest
 
 from benchmarks.menu import SIZE, curve, curve_text, data, losses, menu_of, text_of
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import LONG, PACED, ROUNDS, binaries, choices, choose, menu, promising, technique
+from hopper_gemm.model.menu import GATES, LONG, PACED, ROUNDS, binaries, choices, choose, menu, promising, technique
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, waves
 from tests.conftest import ROOT
 from tests.each import each
+
+GATED = Finish(activation="silu", gated=True)
 
 SHAPES = [
     (8, 8, 8),
@@ -167,6 +170,24 @@ def test_a_fourth_of_the_promising_is_dealt_out_to_the_techniques():
     assert {config for config in best if config.ctas_per_sm == 2} & kept == set(
         [config for config in best if config.ctas_per_sm == 2][:2]
     )
+
+
+def test_the_kernels_for_gated_layers_alone_run_them_and_serve_nothing_else():
+    gates = {one.compiled() for one in menu(gated=True)} - set(binaries())
+    assert len(gates) == len(GATES)
+    assert all(is_legal(one, GemmProblem(64, 28672, 4096), GATED) for one in gates)
+    found = {choose(GemmProblem(m, 28672, 4096), finish=GATED).compiled() for m in range(1, 65)}
+    assert found <= gates, "of few rows the menu pairs columns badly"
+    for finish in (None, Finish(activation="silu"), Finish(residual=True)):
+        assert choose(GemmProblem(16, 28672, 4096), finish=finish).compiled() not in gates
+
+
+def test_a_gated_layer_of_few_rows_is_expected_to_take_hardly_longer_than_its_product():
+    """Both read the weights once, which is nearly all that they do."""
+    for m in (1, 16, 64):
+        problem = GemmProblem(m, 28672, 4096)
+        plain, gated = (predict(choose(problem, finish=one), problem, finish=one).seconds for one in (None, GATED))
+        assert gated < 1.05 * plain
 
 
 @pytest.mark.parametrize(("size", "scheduler"), [(1024, "static"), (2048, "static"), (4096, "dynamic")])

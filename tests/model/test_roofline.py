@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import HBM_BYTES_PER_SECOND
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.model.roofline import clusters_launched, limit_seconds, smem_intensity, smem_reads_per_flop, waves
 from hopper_gemm.tune.tables.explain import explain
 
 BEST = GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
@@ -61,3 +63,40 @@ def test_explain_answers_for_any_config_however_illegal(change):
     found = explain(GemmConfig(**change), GemmProblem(4096, 4096, 4096))
     assert found["legal"] == (not change)
     assert bool(found["reasons"]) == bool(change)
+
+
+WORKSPACE = GemmConfig(tile_m=128, reduction="workspace")
+
+
+@pytest.mark.parametrize("at_once", [132, 66, 114, 57, 30])
+@pytest.mark.parametrize("split_k", [2, 3, 4, 5, 6, 8, 12, 16])
+def test_no_part_of_a_tile_is_left_to_the_next_round(at_once, split_k):
+    """Clusters take items at a stride of their number, and the parts of a tile are neighbours."""
+    clusters = clusters_launched(replace(WORKSPACE, split_k=split_k), at_once)
+    assert at_once - split_k < clusters <= at_once
+    for tile in range(50):
+        rounds = {item // clusters for item in range(tile * split_k, (tile + 1) * split_k)}
+        assert len(rounds) == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GemmConfig(split_k=8),
+        replace(WORKSPACE, split_k=8, part_order="part"),
+        replace(WORKSPACE, split_k=8, scheduler="dynamic"),
+        replace(WORKSPACE, split_k=8, cluster_m=2, cluster_n=2, ctas_per_sm=1),
+        GemmConfig(),
+    ],
+)
+def test_other_launches_have_all_clusters_that_run_at_once(config):
+    """Parts that meet in a cluster, run all at once, or are handed out; more parts than clusters; and no parts."""
+    at_once = 7 if config.cluster_m == 2 else 132
+    assert clusters_launched(config, at_once) == at_once
+
+
+def test_rounds_are_those_of_the_clusters_that_are_launched():
+    config, problem = replace(WORKSPACE, tile_n=128, split_k=8), GemmProblem(2112, 128, 65536)
+    assert waves(config, problem).waves == 2  # 17 tiles, 16 at a time
+    assert predict(config, problem).waves == 2
+    assert waves(replace(config, split_k=4), problem).waves == 1

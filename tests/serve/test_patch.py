@@ -156,6 +156,39 @@ def test_a_model_of_fp32_multiplies_in_the_type_of_autocast(recorded):
         assert model[-1].weight.grad.dtype == torch.float32
 
 
+def in_autocast(layer, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return layer(x)
+
+
+@pytest.mark.parametrize("shape", [(64,), (24, 64), (2, 12, 64)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_gradients_of_a_layer_of_fp32_are_those_of_torch_in_autocast(products, shape, bias):
+    layer, x = torch.nn.Linear(64, 104, bias=bias), torch.randn(shape, requires_grad=True)
+    incoming = torch.randn(*shape[:-1], 104)
+    given = x, *layer.parameters()
+    expected = torch.autograd.grad(in_autocast(layer, x), given, incoming.bfloat16())
+    hopper_gemm.patch(layer)
+    out = in_autocast(layer, x)
+    assert (out.shape, out.dtype) == (incoming.shape, torch.bfloat16)
+    for found, right in zip(torch.autograd.grad(out, given, incoming.bfloat16()), expected, strict=True):
+        assert (found.shape, found.dtype) == (right.shape, right.dtype)
+        assert near(found, right)
+
+
+def test_a_gradient_of_a_layer_of_fp32_has_a_gradient_in_autocast(products):
+    layer, x = torch.nn.Linear(64, 104), tokens(dtype=torch.float32).requires_grad_()
+
+    def second():
+        (first,) = torch.autograd.grad(in_autocast(layer, x).float().square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), layer.weight)[0]
+
+    expected = second()
+    hopper_gemm.patch(layer)
+    found = second()
+    assert float((found - expected).norm() / expected.norm()) < 0.02
+
+
 def test_a_bias_of_fp32_is_cast_within_autocast_as_torch_casts_it():
     layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
     layer.bias = torch.nn.Parameter(layer.bias.detach().float())

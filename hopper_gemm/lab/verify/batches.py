@@ -48,13 +48,15 @@ SIDES = (
     (256, 1024),
     (8, 4096),
     (2048, 520),
+    (1024, 16384),
+    (520, 8200),
     (512, 16384),
     (136, 8200),
     (512, 65536),
     (64, 8200),
     (8, 20000),
 )
-"""n and k: whole and ragged tiles, depths that no stage divides, and the last five cut into four and eight parts."""
+"""n and k: whole and ragged tiles, depths that no stage divides, and the last seven cut into four and eight parts."""
 
 RAGGED = ((4096, 4096), (89, 444), (1001, 1003), (500, 8199), (5, 9001))
 """n and k of products through ``matmul``; most are copied and padded on the way."""

@@ -18,13 +18,14 @@ from hopper_gemm.model.rules.rule import Rule
 CUT = hopper.SWIZZLE_BYTES[0] // ELEMENT_BYTES
 """Parts of k are whole multiples of this many elements: a stage of k_depth 4, the most frequent one."""
 
-DEEP = 8192
+DEEP = 6144
 """Least k of a problem that is cut: at 4096 no cut pays, whatever m."""
 
-STEEP = {8: 64, 4: 32}
+STEEP = {8: 32, 4: 12}
 """Parts, with the ratio of k to n from which on a problem is cut so. Few columns leave most SMs idle where m is small,
 unless k is cut; a large m, which fills them anyway, pays for the sums. The ratios balance the two by the analytic
-model's times. More than eight parts would need a workspace, which grows with m without bound."""
+model's times, from 1 to 8192 rows, also where parts through a workspace are taken to last 12 % longer than it says.
+More than eight parts would need a workspace, which grows with m without bound."""
 
 
 def parts_of(n: int, k: int) -> int:
@@ -33,7 +34,7 @@ def parts_of(n: int, k: int) -> int:
     Sizes that differ only by padding, n to a multiple of 8 and k to one of :data:`CUT`, have the same parts.
 
     Example:
-        >>> parts_of(4096, 4096), parts_of(512, 16384), parts_of(512, 65536)
+        >>> parts_of(4096, 4096), parts_of(1024, 16384), parts_of(512, 16384)
         (1, 4, 8)
     """
     step = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES

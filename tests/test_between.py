@@ -1,0 +1,65 @@
+"""What is timed beside the menu lies outside of it, in different shapes, the best by the model first."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from benchmarks import between
+from benchmarks.menu import predicted
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import binaries, choices
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.shapes import read_held_out
+from hopper_gemm.tune.study.space import points
+from hopper_gemm.tune.study.spec import read_spec
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize("finish", [None, between.GATED])
+def test_the_kernels_beyond_the_menu_are_the_best_of_different_shapes(finish):
+    problem = GemmProblem(257, 28672, 4096)
+    found = between.beyond(problem, 6, finish)
+    assert not {one.compiled() for one in found} & set(binaries())
+    assert all(is_legal(one, problem, finish) for one in found)
+    assert len({(one.tile_m, one.tile_n, one.swap_ab, one.split_k, one.schedule) for one in found}) == 6
+    times = [predict(one, problem, finish=finish).seconds for one in found]
+    assert times == sorted(times)
+    assert times[0] < predict(choices(problem, 1, finish=finish)[0], problem, finish=finish).seconds
+
+
+def test_the_sweep_times_the_picks_and_the_others_of_each_problem_alone(tmp_path):
+    path = tmp_path / "between.toml"
+    brought = between.beyond(between.PROBLEMS[0], 20)[-1:]
+    path.write_text(between.sweep_text(brought))
+    asked = points(read_spec(path))
+    assert not any(asked.values())
+    assert brought[0] in {point.config for point in asked if point.problem == between.PROBLEMS[0]}
+    for problem in between.PROBLEMS:
+        configs = {point.config for point in asked if point.problem == problem}
+        assert {*choices(problem, between.PICKS), *between.beyond(problem, between.BEYOND)} <= configs
+        assert len(configs) <= between.PICKS + between.BEYOND + 2
+
+
+def test_rows_are_judged_by_the_best_inside_and_outside_of_the_menu():
+    lines = between.judged(ROOT / "results/h200/map-picks")
+    told = [re.match(r"\S+: pick (\S+), menu (\S+) \(", line) for line in lines]
+    assert len(lines) == 35
+    assert all(float(one[1]) <= float(one[2]) or one[1] == "nan" for one in told)
+    (line,) = between.judged(ROOT / "results/archive/h200/2026-11-21-tune-2304x2304x4096-burst")
+    assert re.fullmatch(r"2304x2304x4096: pick nan, beyond 0.996 \(384x112x64 .*\)", line)
+
+
+@pytest.mark.results
+@pytest.mark.timeout(300)
+def test_an_exchange_keeps_the_size_of_the_menu_and_serves_rows_between_its_tiles_better():
+    menu = between.exchanged(2)
+    assert len(set(menu)) == len(binaries())
+    assert len(set(menu) - set(binaries())) == 2
+    problems = between.rows_between()
+    assert not any(read_held_out().has(one) for one in problems)
+    before, after = (predicted(of, problems).min(axis=1) for of in (binaries(), menu))
+    assert np.log(after).mean() < np.log(before).mean() - 0.001
