@@ -161,7 +161,8 @@ def commands() -> str:
     for name, command in sorted(typer.main.get_command(app).commands.items()):
         asked = [one for one in command.params if one.param_type_name == "argument"]
         names = [(one.metavar or one.name.upper()) for one in asked]
-        shown = " ".join(what if one.required else f"[{what}]" for one, what in zip(asked, names, strict=True))
+        pairs = zip(asked, names, strict=True)
+        shown = " ".join(what if one.required or what.startswith("[") else f"[{what}]" for one, what in pairs)
         found += [f"## `hopper-gemm {f'{name} {shown}'.rstrip()}`", "", one_line(command.help or ""), ""]
         rows = []
         for one in command.params:
@@ -419,6 +420,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "model": model_worth,
     **{name: partial(ran, command, KEPT.get(name, ())) for name, command in RUNS.items()},
     **{f"chapter-{one}-diff": partial(chapters.diff, one) for one in range(1, 9)},
+    "chapters": chapters.overview,
     "chapters-again": chapters.again,
     **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},
     "api": api,
