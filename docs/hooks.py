@@ -29,8 +29,11 @@ FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/h200/", "re
 SHOWN_BYTES = 200_000
 """Size from which a file is offered as it is, not shown as a page."""
 
-STUDIES = ("seed-table", "ladder", "suite", "suite-chained", "short", "drawn")
-"""Recorded studies whose interactive pages are part of the site."""
+STUDIES = ("seed-table", "ladder", "suite", "suite-chained", "short", "drawn", "map")
+"""Recorded studies whose interactive pages are part of the site; ``make reports`` writes the same."""
+
+INTERVAL = re.compile(r"(?<=\d), (?=-?[\d.]+\])")
+"""The gap within an interval such as [1.01, 1.02]."""
 
 HIDDEN = "---\nsearch:\n  exclude: true\nhide:\n  - toc\n---\n\n"
 """Front matter of a copy: it is not searched."""
@@ -66,6 +69,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def pointed(match: re.Match[str]) -> str:
         path = resolved(origin, match["path"])
+        study = match["after"].strip("#)")
+        if path == f"{DOCS}/{REPORTS}.md" and study in STUDIES:
+            relative = posixpath.relpath(f"{REPORTS}/{study}.html", posixpath.dirname(page.file.src_uri) or ".")
+            return f"{match['before']}{relative})"
         if origin.endswith(".ipynb") and not (ROOT / path).exists():
             path = resolved(f"{DOCS}/", match["path"])  # a notebook prints tables of the docs, with their links
         if is_page(path):
@@ -79,9 +86,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         return f"{match['before']}{relative}{match['after']}"
 
-    listed = "\n".join(f"- [{study}]({REPORTS}/{study}.html): {question(study)}" for study in STUDIES)
-    parts = CODE.split(markdown.replace("<!-- reports -->", listed))
+    listed = "\n".join(f"| [{study}]({REPORTS}/{study}.html) | {asked(study)} |" for study in STUDIES)
+    table = f"| study | question | regime and context |\n| --- | --- | --- |\n{listed}"
+    parts = CODE.split(unbroken(markdown.replace("<!-- reports -->", table)))
     return "".join(part if at % 2 else LINK.sub(pointed, part) for at, part in enumerate(parts))
+
+
+def unbroken(markdown: str) -> str:
+    """The text with the two ends of an interval kept on one line where it stands in a table."""
+    lines = markdown.split("\n")
+    return "\n".join(INTERVAL.sub(",&nbsp;", line) if line.startswith("|") else line for line in lines)
 
 
 def origin_of(uri: str) -> str | None:
@@ -177,11 +191,15 @@ def interactive(study: str) -> str:
     return document(read_study(ROOT / "results/h200" / study))
 
 
-def question(study: str) -> str:
-    """The question of a recorded study."""
-    from hopper_gemm.tune.study.reader import read_provenance
+@cache
+def asked(study: str) -> str:
+    """The question of a recorded study, and the regime and context of its rows, as two cells of a table."""
+    from hopper_gemm.tune.study.reader import read_study
+    from hopper_gemm.tune.tables.pages.report import scope
 
-    return str(read_provenance(ROOT / "results/h200" / study)["question"])
+    found = read_study(ROOT / "results/h200" / study)
+    told = scope(found)
+    return f"{found.provenance['question']} | {told['regime']}; {told['context']}"
 
 
 def made(config: Any, uri: str, content: str | bytes) -> File:
