@@ -248,7 +248,7 @@ def rotated() -> str:
                 cells.setdefault(place, {})[apart] = f"{row.figures['speedup']:.3f}x"
     starts = (0, 1, 2, 4)
     rows = [(*place, *(of[start] for start in starts)) for place, of in cells.items()]
-    return table(("problem", "tile", *(f"{start} apart" for start in starts)), rows)
+    return table(("problem", "tile", *(f"{start} stages apart" for start in starts)), rows)
 
 
 def walked() -> str:
@@ -473,6 +473,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "host-time": studies.host_time,
     "map": studies.map_table,
     "map-picks": studies.picks_again,
+    "answer-map": studies.map_answer,
+    "answer-suite": comparisons.answer,
     "headline": comparisons.headline,
     "suite": comparisons.suite,
     "standing": comparisons.standing,

@@ -228,6 +228,17 @@ def standing() -> str:
     )
 
 
+def answer() -> str:
+    """What the suite answers, in a sentence."""
+    told = list(standings().values())
+    (mean,) = (one for one in means(cells(recorded("suite").stage("compare"))) if one.against == "cublas")
+    return wrapped(
+        f"*Answer.* Tuned, it is ahead of both by the whole interval on {told.count('ahead')} of the {len(told)} "
+        f"problems and behind one of them on {told.count('behind')}; over `torch.mm` the geometric mean is "
+        f"{mean.speedup:.3f}x."
+    )
+
+
 def left() -> str:
     """Problems of the suite on which the kernel is not ahead: what the tensor cores of the fullest SM, or else memory,
     take at least, and what is left of the launch."""

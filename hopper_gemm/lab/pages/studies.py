@@ -9,7 +9,7 @@ import pandas as pd
 from hopper_gemm.lab.pages.depth import page_table, ran
 from hopper_gemm.lab.pages.rings import rungs
 from hopper_gemm.lab.pages.sources import pairs_by, recorded
-from hopper_gemm.lab.pages.wording import cube, percent, reach, spread
+from hopper_gemm.lab.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.shapes import STRATA
@@ -173,6 +173,20 @@ def map_table() -> str:
     study = recorded("map")
     shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", "wins"])
     return markdown_table(shown, "torch.mm takes")
+
+
+def map_answer() -> str:
+    """What the map answers, in a sentence."""
+    found = mapped(recorded("map").stage("map"))
+    ahead, behind = sum(one.low > 1 for one in found), sum(one.high < 1 for one in found)
+    pick, share = (
+        geometric_mean(each) for each in ([one.pick for one in found], [one.pick / one.best for one in found])
+    )
+    return wrapped(
+        f"*Answer.* On {len(found)} problems of a map the model's pick runs at {pick:.3f}x the speed of `torch.mm` in "
+        f"the geometric mean; it is ahead by its whole interval on {ahead} and behind on {behind}, and has "
+        f"{share:.3f} of the speed of the best kernel that was measured beside it."
+    )
 
 
 def picks_again() -> str:
