@@ -395,10 +395,12 @@ def ran(command: str, kept: tuple[str, ...] = ()) -> str:
 
 
 def api() -> str:
-    """The public names of the package, for the site to put their documentation in."""
+    """The public names of the package, for the site to put their documentation in: matmul, what else is called, then
+    classes."""
     import hopper_gemm
 
-    found = (getattr(hopper_gemm, name) for name in hopper_gemm.__all__)
+    listed = [getattr(hopper_gemm, name) for name in hopper_gemm.__all__]
+    found = sorted(listed, key=lambda one: (isinstance(one, type), one is not hopper_gemm.matmul))
     names = (one.__name__ if isinstance(one, ModuleType) else f"{one.__module__}.{one.__qualname__}" for one in found)
     return "\n\n".join(f"::: {name}" for name in names)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -193,13 +194,17 @@ def interactive(study: str) -> str:
 
 @cache
 def asked(study: str) -> str:
-    """The question of a recorded study, and the regime and context of its rows, as two cells of a table."""
+    """The question of a recorded study, as the index of results has it, and the regime and context of its rows: two
+    cells of a table."""
     from hopper_gemm.tune.study.reader import read_study
     from hopper_gemm.tune.tables.pages.report import scope
+    from hopper_gemm.tune.tables.pivot import one_line
 
-    found = read_study(ROOT / "results/h200" / study)
+    folder = ROOT / "results/h200"
+    found, notes = read_study(folder / study), tomllib.loads((folder / "notes.toml").read_text())
     told = scope(found)
-    return f"{found.provenance['question']} | {told['regime']}; {told['context']}"
+    question = notes.get(study, {}).get("question") or found.provenance["question"]
+    return f"{one_line(question)} | {told['regime']}; {told['context']}"
 
 
 def made(config: Any, uri: str, content: str | bytes) -> File:

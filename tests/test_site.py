@@ -94,6 +94,12 @@ def test_a_question_of_the_study_links_to_the_interactive_page_itself(site):
     assert {f"reports/{name}.html" for name in hooks().STUDIES} <= set(study.links)
 
 
+def test_the_list_of_interactive_pages_has_one_line_for_each_with_its_own_question():
+    lines = [hooks().asked(study) for study in hooks().STUDIES]
+    assert all(line.count("\n") == 0 and line.count("|") == 1 for line in lines)
+    assert len(set(lines)) == len(lines)
+
+
 def test_an_interval_in_a_table_is_not_broken_over_two_lines():
     text = "| 1.078x [1.045, 1.112] | a, b |\nfrom [1.0, 1.1] on"
     assert hooks().unbroken(text) == "| 1.078x [1.045,&nbsp;1.112] | a, b |\nfrom [1.0, 1.1] on"
