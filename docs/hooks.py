@@ -180,7 +180,16 @@ def notebook(config: Any, path: Path, uri: str) -> list[File]:
     for name in resources["outputs"]:
         text = text.replace(f"({name})", f"({path.stem}/{name})")
     pictures = [made(config, f"{folder}/{name}", data) for name, data in resources["outputs"].items()]
-    return [made(config, uri, HIDDEN + text), *pictures]
+    return [made(config, uri, f"{HIDDEN}{beside(path)}\n\n{text}"), *pictures]
+
+
+def beside(path: Path) -> str:
+    """A line that leads from a notebook to the study, and to the notebooks before and after it."""
+    numbered = sorted(path.parent.glob("[0-9]_*.ipynb"))
+    at = numbered.index(path)
+    around = [("before", at - 1), ("next", at + 1)]
+    links = [f"[{said}]({numbered[to].name})" for said, to in around if 0 <= to < len(numbered)]
+    return f"*Notebook {at + 1} of {len(numbered)} of [the study](../docs/study.md): {', '.join(links)}*"
 
 
 @cache
