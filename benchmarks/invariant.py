@@ -1,4 +1,4 @@
-"""Time what batch invariance costs: our kernels with and without it, torch.mm, and a Triton kernel as servers use.
+"""Time what batch invariance costs: our kernels with and without it, torch.mm, and the Triton kernel that servers use.
 
 All arms of a problem run in one process, isolated, in bursts, in rotating order; our kernels are those that ``matmul``
 runs. One line of JSON for each problem is appended to the file, as in ``results/measurements/invariance.jsonl``.
@@ -7,8 +7,10 @@ Nothing else may run on the GPU. From the repository's root::
     python -m benchmarks.invariant --out invariance.jsonl
     CUBLAS_WORKSPACE_CONFIG=:16:8 python -m benchmarks.invariant --arms ours torch --out invariance.jsonl
 
-``--list rows`` takes problems of 256 to 8192 rows and adds the Triton kernel, ``--list deep`` those whose k is cut,
-``--list held-out`` some of the map's that nothing was fitted to; ``--compile-only`` needs no GPU.
+``--list rows`` takes problems of 256 to 8192 rows and adds the Triton kernel of the package batch_invariant_ops
+(github.com/thinking-machines-lab/batch_invariant_ops), which must be installed; ``--list rows-fp16`` the same in
+fp16 with the second matrix contiguous along n, for which that kernel has another tile; ``--list deep`` problems whose k
+is cut, ``--list held-out`` some of the map's that nothing was fitted to; ``--compile-only`` needs no GPU.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ def held_out() -> list[GemmProblem]:
 LISTS: dict[str, Callable[[], Sequence[GemmProblem]]] = {
     "suite": lambda: read_shapes().of_regime("burst"),
     "rows": lambda: ROWS,
+    "rows-fp16": lambda: [replace(one, dtype="fp16", layouts="kn") for one in ROWS],
     "deep": lambda: DEEP,
     "held-out": held_out,
 }
@@ -95,16 +98,26 @@ def picks(problem: GemmProblem, among: Sequence[Table]) -> dict[str, Pick]:
     return {"ours": find(among, replace(reached, batch_invariant=True)), "plain": find(among, reached)}
 
 
-def by_triton(operands: MatrixSet) -> None:
-    """One launch of the Triton kernel."""
-    from benchmarks.persistent import multiply
+class TritonLaunch:
+    """Launches of batch_invariant_ops' Triton kernel, which makes its output; the outputs of as many launches as there
+    are sets of matrices are kept, so that a launch writes where nothing is in the L2.
 
-    multiply(operands.a, operands.b, operands.theirs)
+    Attributes:
+        products: by the identity of a set of matrices.
+    """
+
+    def __init__(self) -> None:
+        self.products: dict[int, torch.Tensor] = {}
+
+    def __call__(self, operands: MatrixSet) -> None:
+        from batch_invariant_ops import matmul_persistent
+
+        self.products[id(operands)] = matmul_persistent(operands.a, operands.b.t())
 
 
 def launches(problem: GemmProblem, among: Sequence[Table], arms: Sequence[str]) -> dict[str, Launch]:
     """What the arms of a problem launch."""
-    found: dict[str, Launch] = {"torch": cublas_launch, "triton": by_triton}
+    found: dict[str, Launch] = {"torch": cublas_launch, "triton": TritonLaunch()}
     for name, pick in picks(problem, among).items():
         if name in arms:
             found[name] = kernel_launch(load_any(pick.config, problem))
@@ -117,7 +130,8 @@ def checked(work: Workload, launch: Launch) -> str:
     for out in (first.ours, first.theirs):
         poison(out)
     launch(first)
-    outputs = [out for out in (first.ours, first.theirs) if not torch.isnan(out[0, 0])]
+    made = launch.products.values() if isinstance(launch, TritonLaunch) else (first.ours, first.theirs)
+    outputs = [out for out in made if not torch.isnan(out[0, 0])]
     return check(outputs[0], work.reference, work.problem.k).reason or "" if outputs else "nothing was written"
 
 
@@ -169,7 +183,7 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     parser.add_argument("--compile-only", action="store_true")
     asked = parser.parse_args()
     begun, problems = clock(), LISTS[asked.list]()
-    arms = asked.arms or (ARMS if asked.list == "rows" else ARMS[:3])
+    arms = asked.arms or (ARMS if asked.list.startswith("rows") else ARMS[:3])
     name = asked.gpu if asked.compile_only else torch.cuda.get_device_name()
     among = tables(slug(name))
     wanted = [(pick.config, one) for one in problems for arm, pick in picks(one, among).items() if arm in arms]

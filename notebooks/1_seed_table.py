@@ -174,7 +174,7 @@ axis.legend()
 plt.show()
 
 # %%
-best = ok.sort_values("speedup", ascending=False).groupby(["m", "regime"]).head(3).sort_values(["m", "regime"])
+best = ok.sort_values("speedup", ascending=False).groupby(["m", "regime"]).head(4).sort_values(["m", "regime"])
 columns = [
     "m",
     "regime",

@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Ahead of cuBLAS? The suite, short problems, and problems that nobody chose
 #
-# **Question.** Is the kernel ahead of `torch.mm`, and of the best algorithm that cuBLASLt's lists hold, on the 24
+# **Question.** Is the kernel ahead of `torch.mm`, and of the best of some thousand algorithms of cuBLASLt, on the 24
 # problems of the suite, on 24 problems of a few microseconds, and on 20 that a seed drew? How much of that is clock?
 #
 # **Answer.** On the suite and on short problems nearly always, by a few percent and more; of the drawn problems on
@@ -91,7 +91,7 @@ plt.show()
 
 # %% [markdown]
 # Isolated: 1.049 over `torch.mm` in the geometric mean, 1.027 over the faster of both baselines on each problem.
-# Chained 1.053 and 1.034: what is more there is mostly 1024^3, where PDL hides the start of a launch behind its
+# Chained 1.052 and 1.034: what is more there is mostly 1024^3, where PDL hides the start of a launch behind its
 # predecessor. Everything above 150 us is ahead of both. Behind the faster are 64x28672x4096 and 2048^3; least ahead are
 # 1234x4096x4096 and 128x8192x8192, short problems on which cuBLASLt runs much the same tiles.
 #
@@ -200,7 +200,7 @@ slow = drawn[~ways].assign(**{"filled up": [str(filled_up(problems[name])) for n
 slow[["time_us", "baseline_us", "speedup", "filled up"]].astype({"baseline_us": float}).round(3)
 
 # %% [markdown]
-# On short problems the lead is larger, 1.126. Of the drawn ones TMA reaches 13, with 1.100; the others have an n or a k
+# On short problems the lead is larger, 1.154. Of the drawn ones TMA reaches 13, with 1.100; the others have an n or a k
 # that is no multiple of 8, and `matmul` copied their operands first. The two large ones won all the same, since
 # `torch.mm` is slow there too, and the five small ones were behind by up to a third. One launch pads such operands
 # since, and each of the seven is ahead ([suite](../docs/suite.md#rows-that-tma-cannot-reach)).

@@ -73,7 +73,7 @@ plt.show()
 #
 # In C's table more stages mean shallower ones, since the memory is the same: the number of stages and the number of
 # barriers cannot be told apart. In the joint space they can. Speedup at 8192^3, stagger 0, each tile's stages by
-# depths. One tile has the counter-case: 64 rows, one consumer, where more stages than six make it slower.
+# depths. One tile has the counter-case: 64 rows, one consumer, where the fullest ring is slower than a shorter one.
 
 # %%
 flat = depth.joint(0).query("m == 8192 and n == 8192 and k == 8192")
@@ -93,7 +93,8 @@ plt.show()
 # %% [markdown]
 # ## Stagger with one consumer
 #
-# A late release costs a load ahead. At the same number of stages it pays where those that stay last some 900 clocks.
+# A late release costs a load ahead. At the same number of stages it loses where those that stay are short; where they
+# last 900 clocks or more it pays on the two shorter cubes and, at the median, nowhere else.
 
 # %%
 ones = depth.ran("one-consumer")

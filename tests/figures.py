@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-UNITS = r"TFLOP/s|pJ/FLOP|[kGM]B|TB/s|[MG]Hz|times|points|clocks|cycles|us|ms|s|W"
+UNITS = r"TFLOP/s|pJ/FLOP|[kKGM]i?B|bytes a clock|TB/s|[MG]Hz|times|points|clocks|cycles|us|ms|s|W"
 COUNTED = "problems|points|configs|kernels|trials|boards|pairs|cells|checks|studies|comparisons|samplers|seeds"
 WORDS = (
     "four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|"
@@ -16,10 +16,12 @@ _NUMBER = r"(?<![\w./^-])[-+]?\d+(?:,\d{3})*(?:\.\d+)?"
 
 FIGURE = re.compile(
     rf"{_NUMBER}(?:x\b(?!\s?\d)|\s?%|\s(?:{UNITS})\b(?!\s?/))"
+    rf"|(?<![\w./^-])\d\.\d{{3}}(?![\w.]\d|\w)"
     rf"|(?:{_NUMBER}|\b(?:{WORDS}))(?:\s(?!(?:{LINKING})\b)[a-z-]+)?\s(?:{COUNTED})\b",
     re.IGNORECASE,
 )
-"""A ratio, a share, a rate, an energy, an amount, a time, clocks, or a count in digits or words."""
+"""A ratio, by its x or its three decimals; a share, a rate, an energy, an amount, a time, clocks, or a count in digits
+or words."""
 
 NOT_PROSE = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->|```.*?```|`[^`\n]*`", re.DOTALL)
 """Generated parts and code."""

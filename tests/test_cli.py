@@ -474,15 +474,16 @@ def test_table_says_what_an_unfinished_study_lacks(tmp_path):
     assert (done.returncode, done.stderr) == (0, f"{tmp_path} is unfinished: rows missing\n")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     "arguments", [["table", RECORDED], ["explain", "4096", "4096", "4096"], ["table", "--help"], ["--version"]]
 )
-def test_a_reader_that_closes_the_pipe_is_no_failure(arguments):
-    """Such as head, which has seen enough."""
+def test_a_reader_that_closes_the_pipe_is_no_failure(arguments, unbuffered):
+    """Such as head, which has seen enough; whether the first line meets the closed pipe or the last flush."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "hopper_gemm", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=300, env=environment)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")

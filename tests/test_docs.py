@@ -183,6 +183,18 @@ def test_the_command_line_understands_every_command_of_a_page(path):
         known[name].make_context(name, words)
 
 
+def test_the_example_of_running_one_test_selects_a_test():
+    path, word = re.search(r"pytest (tests/\S+) -k (\w+)", (ROOT / "CONTRIBUTING.md").read_text()).groups()
+    assert re.search(rf"^def test_\w*{word}", (ROOT / path).read_text(), re.MULTILINE)
+
+
+def test_the_commands_without_json_are_those_that_the_page_names():
+    commands = typer.main.get_command(app).commands
+    lack = [name for name, one in commands.items() if "--json" not in [word for of in one.params for word in of.opts]]
+    named = " and ".join(f"`{name}`" for name in sorted(lack))
+    assert f"All but {named} have `--json`." in (ROOT / "docs/tuning.md").read_text()
+
+
 @pytest.mark.compile
 @each("number", range(1, 9), ids=lambda number: f"chapter {number}")
 def test_the_kernels_of_a_chapter_compile_for_sm_90a(number):

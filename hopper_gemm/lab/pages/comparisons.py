@@ -27,11 +27,24 @@ Record = Mapping[str, Any]
 LISTS = (
     *("suite", "suite-latest", "suite-two-boards", "suite-isolated-third", "suite-isolated-again"),
     *("suite-isolated-second", "suite-isolated-first"),
-    *("short", "short-again", "drawn", "suite-steady"),
+    *("short", "short-first", "short-again", "drawn", "peers"),
+    *("served", "served-burst", "suite-steady"),
     *("suite-chained", "suite-chained-third", "suite-chained-second", "suite-chained-first"),
     *("suite-third", "suite-second", "suite-first", "drawn-chained", "suite-auto", "suite-untuned"),
 )
 """Recorded comparisons: isolated, then chained, the latest of each list first."""
+
+STEADY = (
+    *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),
+)
+"""Studies at the power cap."""
+
+CURRENT = ("suite", "suite-chained", "short")
+"""Comparisons whose kernels still compile to the machine code that was measured: this version, though the sources may
+have changed since, such as those of what follows a product. ``tests/lab/pages/test_comparisons.py`` compiles them."""
+
+PEERS = {"cublas": "over `torch.mm`", "triton": "over Triton", "quack": "over quack"}
+"""Baselines of the comparison with other projects' kernels, with the name of their column."""
 
 
 def over(name: str, context: str = "isolated", regime: str = "burst") -> dict[str, dict[str, Record]]:
@@ -64,10 +77,14 @@ def kernel_of(*names: str) -> str:
 def version_of(*names: str) -> str:
     """Words for the kernel of studies, this version or an earlier one, and the days of measurement."""
     told = [recorded(name).provenance for name in names]
-    versions = dict.fromkeys(
-        "this version" if about["kernel"] == kernel_digest() else "an earlier version" for about in told
-    )
+    versions = dict.fromkeys(version(about["kernel"]) for about in told)
     return ", ".join((*versions, *dict.fromkeys(about["created"][:10] for about in told)))
+
+
+def version(kernel: str) -> str:
+    """Words for the kernel of a digest of sources."""
+    current = {kernel_digest(), *(recorded(name).provenance["kernel"] for name in CURRENT)}
+    return "this version" if kernel in current else "an earlier version"
 
 
 def no_longer_served(name: str = "suite") -> list[str]:
@@ -104,13 +121,10 @@ def headline() -> str:
         what = "the same {}"
     lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     lines += [(*line[:3], "", line[3]) for line in _others("docs/suite.md")[:-1]]
-    (best,) = (row.figures for row in pooled(recorded("steady-i").stage("final")) if not row.point.is_baseline)
-    again = max(row.figures["speedup"] for row in pooled(recorded("alone-steady").stage("final")))
-    third = over("suite-steady", regime="steady")["8192x8192x8192"]["cublas"]["speedup"]
+    best = over("served", regime="steady")["8192x8192x8192"]["cublas"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
-    figures = ", ".join(f"{one:.3f}x" for one in (best["speedup"], again, third))
-    what = f"[8192^3 at the power cap](docs/steady.md) on three boards; {energy}"
-    lines.append((what, "isolated", figures, "", version_of("steady-i", "alone-steady", "suite-steady")))
+    what = f"[8192^3 at the power cap](docs/steady.md); {energy}"
+    lines.append((what, "isolated", f"{best['speedup']:.3f}x", "", version_of("served")))
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
     return markdown(("problems", "context", *names), lines)
 
@@ -118,9 +132,8 @@ def headline() -> str:
 def _invariant() -> tuple[str, str, str]:
     """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, kernel."""
     rows = invariant_rows("suite")
-    now = all(row["kernel"] == kernel_digest() for row in rows)
-    ratios = invariant_ratios(rows, "", "torch", "ours")
-    return figure(ratios.values()), "", "this version" if now else "an earlier version"
+    versions = ", ".join(dict.fromkeys(version(row["kernel"]) for row in rows))
+    return figure(invariant_ratios(rows, "", "torch", "ours").values()), "", versions
 
 
 def result(suite: str = "suite.md") -> str:
@@ -228,24 +241,26 @@ def standing() -> str:
     )
 
 
-def answer() -> str:
-    """What the suite answers, in a sentence."""
+LEAD = 1.01
+"""Lead over the faster baseline up to which :func:`left` says what is missing."""
+
+
+def suite_answer() -> str:
+    """The answer of the study on the suite: where the kernel, tuned, is ahead."""
     told = list(standings().values())
     (mean,) = (one for one in means(cells(recorded("suite").stage("compare"))) if one.against == "cublas")
     return wrapped(
-        f"*Answer.* Tuned, it is ahead of both by the whole interval on {told.count('ahead')} of the {len(told)} "
-        f"problems and behind one of them on {told.count('behind')}; over `torch.mm` the geometric mean is "
-        f"{mean.speedup:.3f}x."
+        f"*Answer.* Tuned, the kernel is ahead of both by the whole interval on {told.count('ahead')} of the "
+        f"{len(told)} problems, and behind one of the two on {told.count('behind')}; over `torch.mm` the geometric "
+        f"mean is {mean.speedup:.3f}x."
     )
 
 
 def left() -> str:
-    """Problems of the suite on which the kernel is not ahead: what the tensor cores of the fullest SM, or else memory,
-    take at least, and what is left of the launch."""
-    lines, told = [], standings()
+    """Where the time of each problem of the suite goes: what the tensor cores of the fullest SM, or else memory, take
+    at least, what is left of the launch, and what a lead would take."""
+    lines = []
     for problem, of in suite_cells().items():
-        if told[problem] == "ahead":
-            continue
         ours, least = of["cublas"], min(one["speedup"] for one in of.values())
         config, sizes, us = config_of(ours), problem_of(ours), ours["time_us"]
         steps = ceil(ceil(sizes.k / config.tile_k) / config.split_k)
@@ -253,8 +268,9 @@ def left() -> str:
         math = waves(config, sizes).waves * steps * clocks / ours["sm_mhz"]
         memory = sizes.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
         times = (f"{one:.1f}" for one in (us, math, memory, us - max(math, memory)))
-        lines.append((problem, f"{least:.3f}x", *times))
-    return markdown(("problem", "over the faster", "us", "tensor cores", "memory", "left"), lines)
+        missing = f"{us * (1 - least / LEAD):.1f}" if least < LEAD else ""
+        lines.append((problem, f"{least:.3f}x", *times, missing))
+    return markdown(("problem", "over the faster", "us", "tensor cores", "memory", "left", "to a lead"), lines)
 
 
 def lists() -> str:
@@ -273,10 +289,21 @@ def lists() -> str:
     return markdown(names, lines)
 
 
+def peers() -> str:
+    """Kernels of other projects, each tuned by itself, problem by problem in one run."""
+    found = over("peers")
+    lines = [
+        (problem, f"{of['cublas']['time_us']:.1f}", *(f"{of[name]['speedup']:.3f}x" for name in PEERS))
+        for problem, of in found.items()
+    ]
+    mean = (f"{geometric_mean(of[name]['speedup'] for of in found.values()):.3f}x" for name in PEERS)
+    return markdown(("problem", "us", *PEERS.values()), [*lines, ("geometric mean", "", *mean)])
+
+
 def steady() -> str:
     """Finals and comparisons at the power cap, isolated: the best config of each problem, board by board."""
     lines: list[tuple[str, ...]] = []
-    for name in ("steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"):
+    for name in STEADY:
         study = recorded(name)
         stage = "final" if study.stage("final") else "compare"
         rows = [row for row in pooled(study.stage(stage)) if row.ok and not row.point.is_baseline]

@@ -42,8 +42,13 @@ LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
         OVER_MM | OVER_PLAIN,
     ),
     "rows": (
-        "Beside a [persistent Triton kernel](../benchmarks/persistent.py) as servers use it for this purpose, with one "
-        "tile for every problem and no cut of k",
+        "Beside the persistent Triton kernel of [batch_invariant_ops]"
+        "(https://github.com/thinking-machines-lab/batch_invariant_ops), which servers use for this purpose; bf16, the "
+        "weight (n, k) as linear layers hold it, for which that kernel has a tile of 128x128",
+        OVER_TRITON | OVER_MM | OVER_PLAIN,
+    ),
+    "rows-fp16": (
+        "The same in fp16 with the second matrix contiguous along n, for which that kernel has a tile of 128x256",
         OVER_TRITON | OVER_MM | OVER_PLAIN,
     ),
 }

@@ -21,6 +21,9 @@ from hopper_gemm.tune.tables.pivot import config_of, problem_of, rows_of
 
 SIDES = (4096, 8192)
 
+AT_ONCE = 16
+"""Tiles at a time in D's example."""
+
 
 @cache
 def rungs(name: str) -> dict[str, Step]:
@@ -61,14 +64,14 @@ def ring_table() -> str:
 def over_serial() -> str:
     """Gain of a ring of two to four stages over one stage, at equal occupancy and in the ladder."""
     rates = joint(0).query("k_depth == 4").set_index([*RING, "stages"])["speedup"].unstack("stages")
-    ratio = rates[[2, 3, 4]].max(axis=1) / rates[1]
+    ratio, pair = rates[[2, 3, 4]].max(axis=1) / rates[1], rates[2] / rates[1]
     gains = {(one.group.m, one.group.regime): one.gain or 0.0 for one in rungs("ladder")["two stages"].results}
     two = gains[8192, "burst"]
     return (
-        f"confirmed with one CTA on an SM: at depth 4 two to four stages run at {ratio.min():.2f} to {ratio.max():.2f} "
-        f"times one stage, over 2 in {(ratio > 2).sum()} of {len(ratio)} cells, all with a producer warp. Without one, "
-        f"as in B, `two stages` is {1 + two:.2f} times `serial` at 8192^3; there two CTAs share an SM and hide "
-        "each other's loads"
+        f"confirmed with one CTA on an SM: at depth 4 the best of two to four stages runs at {ratio.min():.2f} to "
+        f"{ratio.max():.2f} times one stage, over 2 in {(ratio > 2).sum()} of {len(ratio)} cells, two alone at "
+        f"{pair.min():.2f} to {pair.max():.2f}, all with a producer warp. Without one, as in B, `two stages` is "
+        f"{1 + two:.2f} times `serial` at 8192^3; there two CTAs share an SM and hide each other's loads"
     )
 
 
@@ -184,17 +187,33 @@ def phase_bit() -> str:
     """Evidence that one phase bit for each role is enough."""
     return (
         "confirmed: this kernel's ring does so, and its [model](verification.md) runs through every order of events "
-        "without a wait for the parity of another round"
+        "without a wait for the parity of another round. That the bit alternates with each iteration, as A's list of "
+        "concepts has it, holds for one stage"
     )
+
+
+def example(width: int) -> tuple[int, int]:
+    """Rows of A and columns of B in the first wave of D's example: 8 x 8 tiles, :data:`AT_ONCE` at a time."""
+    return unique_panels(tile_order(8, 8, "m", width, False), AT_ONCE)[0]
 
 
 def panel_example() -> str:
     """D's example of 8 x 8 tiles, 16 at a time."""
-    found = {width: unique_panels(tile_order(8, 8, "m", width, False), 16)[0] for width in (1, 4, 8)}
+    found = {width: example(width) for width in (1, 4, 8)}
     told = ", ".join(f"{a} and {b} with a width of {width}" for width, (a, b) in found.items())
     return (
         f"confirmed by the order of this kernel's walk: {sum(found[4])} instead of {sum(found[1])}. Rows of A and "
         f"columns of B in the first wave: {told}"
+    )
+
+
+def reuse() -> str:
+    """How many tiles of a wave share a row of A and a column of B in D's example."""
+    alone, grouped = ([AT_ONCE // count for count in example(width)] for width in (1, 4))
+    return (
+        f"not by D's own example. Of {AT_ONCE} tiles at once {alone[0]} share a row of A and {alone[1]} a column of B "
+        f"in single columns, {grouped[0]} and {grouped[1]} in groups of four: rows of A are shared too; their reuse "
+        "grows and that of B falls, and both together need fewer panels"
     )
 
 
@@ -213,13 +232,23 @@ def working_sets() -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
+def hit_rates() -> pd.DataFrame:
+    """L2 hits in percent of all accesses, by cube and width of a group, in clusters of two."""
+    raster = recorded("raster")
+    walks = with_counters(rows_of(raster, "sweep"), raster.stage("counters"))
+    plain = walks.query("serpentine == False and raster == 'm'")
+    return plain.assign(hits=plain["l2_hit_pct"].astype(float)).pivot(index="m", columns="swizzle", values="hits")
+
+
 def working_set() -> str:
-    """DRAM reads beside the bytes of the panels of each wave."""
-    found = working_sets()
+    """DRAM reads beside the bytes of the panels of each wave, and the L2's hit rate."""
+    found, hits = working_sets(), hit_rates()
     small = found[found["cube"] < 16384]["counted / predicted"]
+    rates = ", ".join(f"from {of[1]:.0f} to {of[8]:.0f} % at {m}^3" for m, of in hits.iterrows())
     return (
         f"confirmed: DRAM reads what the distinct panels of each wave weigh, to {100 * (small - 1).abs().max():.0f} % "
-        f"at 4096^3 and 8192^3; at 16384^3 it reads up to {found['counted / predicted'].max():.1f} times as much"
+        f"at 4096^3 and 8192^3; at 16384^3 it reads up to {found['counted / predicted'].max():.1f} times as much. "
+        f"From single columns to groups of eight the L2's hit rate goes {rates}"
     )
 
 
@@ -359,7 +388,8 @@ def best_widths() -> str:
     return (
         "on the tile, and of a small tile on the size too. 256x128 in clusters of two is fastest with "
         f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 is worth more than 1 % "
-        f"in {len(far)} of {len(single)} pairs of problem and tile, tile {tiles} with {widths}: {told}"
+        f"in {len(far)} of {len(single)} pairs of problem and tile, tile {tiles} with {widths}: {told}. "
+        "The L2 was the same in all"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 
 import pandas as pd
 
@@ -10,6 +11,7 @@ from hopper_gemm.lab.pages.depth import page_table, ran
 from hopper_gemm.lab.pages.rings import rungs
 from hopper_gemm.lab.pages.sources import pairs_by, recorded
 from hopper_gemm.lab.pages.wording import cube, percent, reach, spread, wrapped
+from hopper_gemm.model import hopper
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.shapes import STRATA
@@ -20,6 +22,11 @@ from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
 GROUP = ["problem", "regime"]
 LATE = 3000
 """Clocks after which a traced first load is not the first of its CTA."""
+
+LOAD_CLOCKS = 1800
+"""Clocks that a load takes where the ring starves, rounded: notebook 4 fits 1,821 for 32 KiB beside another load."""
+
+KIB = 1024
 
 
 def seed_finals() -> str:
@@ -93,6 +100,42 @@ def tile_shapes() -> str:
         for row in part.nlargest(3, "speedup").to_dict("records")
     ]
     return markdown(("regime", "tile", "over cuBLAS", "pJ/FLOP"), lines)
+
+
+def bytes_ahead() -> str:
+    """What tiles read in the time of a load, and the rings of whole stages that load as much ahead."""
+    lines = []
+    for tile_m, tile_n in ((256, 192), (256, 128), (128, 256)):
+        block = (tile_m + tile_n) * hopper.WGMMA_K * 2
+        clocks = 2 * tile_m * tile_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM
+        need = LOAD_CLOCKS * block / clocks
+        rings = [depth * block * (1 + ceil(need / (depth * block))) / KIB for depth in (2, 4)]
+        lines.append((f"{tile_m}x{tile_n}", f"{need / KIB:.0f} KiB", *(f"{ring:.0f} KiB" for ring in rings)))
+    head = ("tile", f"reads in {LOAD_CLOCKS:,} clocks", "ring at `k_depth` 2", "ring at `k_depth` 4")
+    return markdown(head, lines)
+
+
+def shallow_rows() -> pd.DataFrame:
+    """The best ring of each tile at depth 1 on long problems: ``rows`` of 32 bytes that an SM asks of the L2 in a
+    clock, and the share of the tensor cores' peak."""
+    parts = [ran(name).query("k_depth == 1 and k >= 4096") for name in ("stagger", "joint", "one-consumer")]
+    found = pd.concat([part.loc[part.groupby(["problem", "tile"])["speedup"].idxmax()] for part in parts])
+    tile_m, tile_n, across, down, busy = (
+        found[name].astype(float) for name in ("tile_m", "tile_n", "cluster_n", "cluster_m", "tensor_active")
+    )
+    clocks = 2 * tile_m * tile_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM / (busy / 100)
+    return found.assign(rows=(tile_m / across + tile_n / down) / clocks, busy=busy)
+
+
+def row_ceiling() -> str:
+    """The rate at which SMs get short rows, of tiles that need them at different rates."""
+    found = shallow_rows()
+    return wrapped(
+        "Depth 1 hits a ceiling of rows: in its fastest ring every tile gets "
+        f"{found['rows'].min():.2f} to {found['rows'].max():.2f} rows of 32 bytes a clock and SM from the L2 (tiles "
+        f"from 64x64 to 320x128, at 4096^3 and longer), while the tensor cores are busy {found['busy'].min():.0f} to "
+        f"{found['busy'].max():.0f} % of the time."
+    )
 
 
 def early() -> str:

@@ -118,7 +118,7 @@ def _multicast(kernel: Kernel) -> Iterator[str]:
 SHAPE_RULES = (
     Rule("tile_m", "a tile is whole 64-row wgmma blocks, up to three consumers of two each", one_of("tile_m", TILE_M)),
     Rule("tile_n", "wgmma's n goes from 8 to 256 in steps of 8", _tile_n),
-    Rule("k_depth", "deeper stages leave no room for a second one", _k_depth),
+    Rule("k_depth", "deeper stages leave no room for a second stage", _k_depth),
     Rule(
         "consumers",
         "five consumer warpgroups enter with 80 registers each, too few for a wgmma of 128 columns (C7602)",
@@ -135,7 +135,11 @@ SHAPE_RULES = (
     ),
     Rule("stages", "the ring and the epilogue's staging share one SM's 227 KiB", _stages),
     Rule("stagger", "a stage held back is a stage that cannot be loaded; with none free the ring deadlocks", _stagger),
-    Rule("cluster", "clusters of two and four are built; eight strand SMs, since GPCs are unequal", _cluster),
+    Rule(
+        "cluster",
+        "up to eight CTAs, at most four along an axis: GPCs are unequal, and larger clusters leave SMs without work",
+        _cluster,
+    ),
     Rule(
         "multicast",
         "a CTA multicasts whole 8-row swizzle atoms, or the copy never completes; alternating along both axes, a CTA "

@@ -67,10 +67,10 @@ class Component:
 
 
 COMPONENTS = (
-    Component(8.0, 0.0155, 0.0042, 2.8, 16, 15),
-    Component(20.0, 0.0276, 0.0121, 2.16, 17, 16),
-    Component(150.0, 0.0012, 0.0126, 2.07, 64, 24),
-    Component(inf, 0.003, 0.0035, 2.12, 44, 18),
+    Component(8.0, 0.0141, 0.0074, 2.14, 16, 16),
+    Component(20.0, 0.0266, 0.0116, 2.13, 18, 18),
+    Component(150.0, 0.0011, 0.0124, 2.06, 74, 25),
+    Component(inf, 0.003, 0.0036, 2.11, 51, 19),
 )
 """Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, bursts in
 both contexts. Below 20 us most of *between* is not the board but the gap between two launches of a graph: it is longer

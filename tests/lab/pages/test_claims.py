@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib.metadata import version
+
 import pytest
+from cutlass import pipeline
 
 from hopper_gemm.lab.pages import depth, rings
 from hopper_gemm.lab.pages.claims import CLAIMS
+from hopper_gemm.lab.pages.wording import percent
+from tests.conftest import ROOT
 
 
 def test_the_claims_name_their_sources_and_each_stands_once():
@@ -60,3 +66,74 @@ def test_pairs_of_stagger_with_one_consumer_hold_equal_what_their_name_says():
     assert rate[6, 1] / rate[6, 0] in set(found["same stages"].loc["4096x4096x4096", "128x128"])
     assert rate[4, 1] / rate[3, 0] in set(found["same look-ahead"].loc["4096x4096x4096", "128x128"])
     assert len(found["best of each tile"]) == ones.groupby(["problem", "tile"]).ngroups
+
+
+@pytest.mark.results
+def test_barriers_are_compared_between_rings_that_load_as_much_ahead():
+    """A ring of one size would compare 12 k-blocks ahead at depth 4 with 8 at depth 8."""
+    flat = depth.joint(0).query("problem == '4096x4096x4096' and tile_m == 128").set_index(["k_depth", "stages"])
+    rate, equal = flat["speedup"], depth.at_equal_look_ahead()
+    place = "4096x4096x4096", 128
+    assert equal.loc[(*place, 8), 8] == rate[8, 2] / rate[4, 3]
+    assert equal.loc[(*place, 16), 8] == rate[8, 3] / rate[4, 5]
+    assert f"runs at {equal[8].median():.2f} of its speed" in depth.many_stages()
+
+
+@pytest.mark.results
+def test_the_rows_of_one_consumer_in_the_joint_sweep_are_those_of_its_shortest_tile():
+    assert set(depth.joint(0).query("consumers == 1")["tile_m"]) == {depth.ONE_CONSUMER_ROWS}
+
+
+@pytest.mark.results
+def test_the_verdict_on_a_late_release_tells_every_problem_of_the_deep_rings():
+    """Not the one ring that gains everywhere alone."""
+    deep = depth.pairings()[f"same stages, {depth.LONG_ENOUGH} clocks ahead or more"]
+    medians = [deep.loc[problem].median() for problem in depth.problems_of("one-consumer")]
+    assert min(medians) < 1 < max(medians)
+    found = depth.late_release()
+    assert [one for one in medians if percent(one) not in found] == []
+
+
+@pytest.mark.results
+def test_a_second_consumer_is_told_apart_by_stagger():
+    """It gains where a stage is released at once, and loses where a late release fills the same gap."""
+    assert "+8.6 % to +9.2 % at stagger 0 and -2.4 % to -1.1 % at stagger 1" in depth.quarter()
+
+
+@pytest.mark.results
+def test_two_stages_alone_are_told_beside_the_best_of_two_to_four():
+    """They double the rate of one stage in one cell of 25, the best of two to four in 23."""
+    rates = depth.joint(0).query("k_depth == 4").set_index([*depth.RING, "stages"])["speedup"].unstack("stages")
+    assert (rates[2] > 2 * rates[1]).sum() == 1
+    assert f"two alone at {(rates[2] / rates[1]).min():.2f} to" in rings.over_serial()
+
+
+def test_groups_share_rows_of_a_among_more_tiles_and_columns_of_b_among_fewer():
+    """In D's example of 16 tiles at once: by the example's own panels."""
+    assert [rings.AT_ONCE // count for count in rings.example(1)] == [2, 8]
+    assert [rings.AT_ONCE // count for count in rings.example(4)] == [4, 4]
+    assert "2 share a row of A and 8 a column of B in single columns, 4 and 4 in groups of four" in rings.reuse()
+
+
+@pytest.mark.results
+def test_the_l2_hits_more_where_groups_are_eight_wide():
+    """At each cube; the verdict tells the rates of single columns and of groups of eight."""
+    hits, found = rings.hit_rates(), rings.working_set()
+    assert list(hits.index) == [4096, 8192, 16384]
+    assert (hits[8] == hits.max(axis=1)).all()
+    assert [m for m, of in hits.iterrows() if f"from {of[1]:.0f} to {of[8]:.0f} % at {m}^3" not in found] == []
+
+
+def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_otherwise():
+    """Of the DSL that the page names: what commits, releases and creates do."""
+    release = ".".join(version("nvidia-cutlass-dsl").split(".")[:2])
+    assert f"CuTe DSL {release} does" in " ".join((ROOT / "docs/sources.md").read_text().split())
+    plain, tma = pipeline.PipelineAsync, pipeline.PipelineTmaAsync
+    assert inspect.getsource(tma.producer_commit).rstrip().endswith("pass")
+    assert "sync_object_full.arrive" in inspect.getsource(tma.producer_acquire)
+    assert "is_signaling_thread" in inspect.getsource(tma.consumer_release)
+    assert inspect.signature(plain.create).return_annotation == plain.__name__
+    assert "make_producer" in inspect.getsource(plain.make_participants)
+    arrives = inspect.getsource(pipeline.helpers.MbarrierArray.arrive)
+    assert "arrive_cp_async_mbarrier" in arrives
+    assert "arrive_tcgen05mma" in arrives

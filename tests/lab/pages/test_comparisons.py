@@ -8,8 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from hopper_gemm.compiler.loader import compile_into
+from hopper_gemm.compiler.store import KernelId, KernelStore, versions
 from hopper_gemm.lab.pages import comparisons
-from hopper_gemm.lab.pages.comparisons import standings, version_of, widened
+from hopper_gemm.lab.pages.comparisons import CURRENT, standings, version_of, widened
+from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.tune.measure.verdict import component_of
 from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import FASTER
@@ -65,7 +68,25 @@ def test_a_problem_is_ahead_or_behind_only_by_its_whole_published_interval(monke
 
 def test_a_figure_is_marked_with_the_version_of_the_kernel_that_gave_it(monkeypatch):
     about = {"a": {"kernel": "now", "created": "2026-11-25 10:00"}, "b": {"kernel": "then", "created": "2026-11-22 1"}}
+    monkeypatch.setattr(comparisons, "CURRENT", ())
     monkeypatch.setattr(comparisons, "recorded", lambda name: SimpleNamespace(provenance=about[name]))
     monkeypatch.setattr(comparisons, "kernel_digest", lambda: "now")
     assert [version_of(name) for name in "ab"] == ["this version, 2026-11-25", "an earlier version, 2026-11-22"]
     assert version_of("a", "b") == "this version, an earlier version, 2026-11-25, 2026-11-22"
+    monkeypatch.setattr(comparisons, "CURRENT", ("b",))
+    assert version_of("b") == "this version, 2026-11-22"
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(600)
+def test_figures_of_this_version_are_of_todays_machine_code(kernel_store):
+    """Every kernel of ours in the comparisons that the pages call current compiles to the code that was measured."""
+    rows = [row for name in CURRENT for row in recorded(name).stage("compare") if row.ok]
+    then = recorded(CURRENT[0]).provenance["versions"]
+    if any(then.get(name) not in (None, found) for name, found in versions().items()):
+        pytest.skip(f"measured with {then}, here are {versions()}: their machine code differs")
+    measured = {KernelId.of(row.point.config, row.point.problem): row.figures["code"] for row in rows}
+    store = KernelStore(kernel_store)
+    assert {str(kernel): compile_into(store, kernel).code for kernel in measured} == {
+        str(kernel): code for kernel, code in measured.items()
+    }

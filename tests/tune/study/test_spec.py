@@ -32,6 +32,14 @@ def test_every_sweep_of_the_project_is_valid_and_named_as_its_file(path):
     assert read_spec(path).name == path.stem
 
 
+@each("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_sweep_that_nothing_can_replay_says_so_in_its_first_lines(path):
+    """It names the study to replay it from, or the command that records something else than rows."""
+    if not recorded_folders(path.stem):
+        opening = path.read_text().partition("name =")[0]
+        assert "--from" in opening or "hopper-gemm trace" in opening
+
+
 def test_the_seed_table_asks_the_published_grid_in_both_regimes():
     found = points(read_spec(ROOT / "sweeps/seed-table.toml"))
     assert len(found) == 40 * 2 * 2
