@@ -21,6 +21,9 @@ from hopper_gemm.tune.measure.protocol import Burst, Outcome, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.provenance import fresh
 
+START_SECONDS = 60.0
+"""Allowance for a process that begins: modules and the GPU."""
+
 LISTING_SECONDS = 30.0
 """Time after which a listing counts as hung; it takes about a second."""
 
@@ -45,7 +48,7 @@ class Request:
 
 
 def timing() -> Handler:
-    """The handler of a process that times listings: the outcome of each :class:`Request`, and the device."""
+    """The handler of a process that times listings: the outcome of each :class:`Request`; asked nothing, the device."""
     from hopper_gemm.compiler.loader import LoadedKernel, launcher_of
     from hopper_gemm.model.kernel import resolve
     from hopper_gemm.tune.measure.bench import Bench
@@ -55,10 +58,12 @@ def timing() -> Handler:
     device = describe_current()
     bench = Bench(device, load=lambda config, problem, store: built[config])
 
-    def handle(asked: Request) -> tuple[Outcome, dict[str, Any]]:
+    def handle(asked: Request | None) -> Outcome | dict[str, Any]:
+        if asked is None:
+            return asdict(device)
         loaded = LoadedKernel.of(resolve(asked.point.config), asked.report, launcher_of(asked.object_file))
         built[asked.point.config] = loaded
-        return bench.measure(asked.point, asked.protocol), asdict(device)
+        return bench.measure(asked.point, asked.protocol)
 
     return handle
 
@@ -98,10 +103,13 @@ def _row(number: int, one: Built, child: Child, protocol: Burst) -> dict[str, An
     row |= {"code": one.report.code, "registers": one.report.registers}
     if one.report.spills:
         return {**row, "status": "spilled", "reason": "registers spill to local memory; not timed"}
+    started = child.ask(None, START_SECONDS)  # so that a listing that hangs is not given the time of a start
+    if started.kind != "answer":
+        return {**row, "status": STATUSES[started.kind], "reason": started.error}
     reply = child.ask(Request(point, one.object_file, one.report, protocol), LISTING_SECONDS)
     if reply.kind != "answer":
         return {**row, "status": STATUSES[reply.kind], "reason": reply.error}
-    outcome, device = reply.value
+    outcome, device = reply.value, started.value
     us = [[sample.ours_us, sample.baseline_us] for sample in outcome.samples]
     row |= {"status": outcome.status, "reason": outcome.reason, **outcome.figures, "us": us}
     return {**row, "driver": device["driver"], "cuda": device["cuda"], "power_limit_watts": device["power_limit_watts"]}
