@@ -1,14 +1,19 @@
 """Print the host time of a product by every way to call it, in one run: a table, and with ``--out`` a CSV.
 
 A time is the median of blocks of calls, until a call returns, the ways in turns; the GPU works behind. Nothing else may
-run on the machine. Run it from the repository's root: ``python -m benchmarks.host [--out host.csv]``.
+run on the machine. Ours are timed with the extension of torch, which is compiled first where it is missing, and in a
+process of its own without it: ``by Python``. Each is compared with torch's way in its own process. Run it from the
+repository's root: ``python -m benchmarks.host [--out host.csv]``.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import multiprocessing
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ import torch
 
 import hopper_gemm
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve import known
 from hopper_gemm.serve.kernels import kernel_for
 from hopper_gemm.serve.ops import mm, mm_out
 from hopper_gemm.tune.measure.timing import host_times
@@ -57,6 +63,7 @@ def calls(problem: GemmProblem) -> dict[Call, Callable[[], object]]:
         ("hopper_gemm.linear", "new", "none"): lambda: hopper_gemm.linear(a, weight, bias),
         ("torch.mm", "new", "recorded"): lambda: torch.mm(a, recorded),
         ("hopper_gemm.matmul", "new", "recorded"): lambda: hopper_gemm.matmul(a, recorded),
+        ("torch.ops.hopper_gemm.mm", "new", "recorded"): lambda: mm(a, recorded),
         ("torch.nn.Linear", "new", "recorded"): lambda: layer(a),
         ("torch.nn.Linear, patched", "new", "recorded"): lambda: patched(a),
         ("torch.nn.Linear", "new", "computed"): trained(layer),
@@ -64,7 +71,18 @@ def calls(problem: GemmProblem) -> dict[Call, Callable[[], object]]:
     }
 
 
-def rows(problem: GemmProblem) -> Iterator[dict[str, object]]:
+def rows_by_python() -> list[dict[str, object]]:
+    """A row for each of our ways but the bare kernel, in this process without the extension of torch."""
+    known.extension_of = lambda source: None  # before matmul is imported
+    found = [row for problem in PROBLEMS for row in rows(problem)]
+    return [
+        {**row, "call": f"{row['call']}, by Python"}
+        for row in found
+        if "hopper" in row["call"] or "patched" in row["call"]
+    ]
+
+
+def rows(problem: GemmProblem) -> Iterator[dict[str, Any]]:
     """A row for each way, its time over that of torch's way in the same position."""
     ways = calls(problem)
     times = host_times({str(call): work for call, work in ways.items()}, torch.cuda.synchronize)
@@ -89,7 +107,13 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--out", type=Path, help="CSV to write")
     given = asked.parse_args()
-    found = [row for problem in PROBLEMS for row in rows(problem)]
+    found = []
+    if hopper_gemm.prebuild().extension:
+        found = [row for problem in PROBLEMS for row in rows(problem)]
+    else:
+        print("the extension of torch cannot be built; hopper-gemm doctor says what it needs", file=sys.stderr)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        found += pool.submit(rows_by_python).result()
     names = list(found[0])
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     print(f"| {' | '.join(names)} |\n|{' --- |' * len(names)}")

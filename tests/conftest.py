@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,35 @@ def kernel_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
     store.mkdir(exist_ok=True)
     return store
+
+
+@pytest.fixture(scope="session")
+def extension(pytestconfig: pytest.Config) -> Any:
+    """The extension of torch: the one that calls here use, or else compiled once for all workers and for later runs."""
+    from hopper_gemm.compiler.extension import built_extension, extension_name, extension_of, load_extension
+    from hopper_gemm.serve import EXTENSION, known, matmul
+
+    folder = pytestconfig.cache.mkdir("extension")
+    library = extension_of(EXTENSION) or folder / (extension_name(EXTENSION) or "none")
+    if known.library() is None:
+        pytest.skip("no library of known launches")
+    lock = FileLock(folder / "lock")
+    while not lock.take():
+        time.sleep(0.2)
+    try:
+        if not library.is_file():
+            made = built_extension(EXTENSION)
+            if made is None:
+                pytest.skip("no compiler of C++ (c++, g++, clang++) with the headers of Python")
+            for old in folder.glob("*.so"):
+                old.unlink()
+            library.write_bytes(made)
+    finally:
+        lock.release()
+    module = load_extension(library)
+    assert module is not None
+    module.start(matmul.MODE, matmul.POLICY, matmul.product)
+    return module
 
 
 @pytest.fixture

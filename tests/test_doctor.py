@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,9 @@ import pytest
 from hopper_gemm.cli import app, machine
 from hopper_gemm.cli.doctor import MachineFinding, examine
 from hopper_gemm.cli.machine import Gpu, Machine, this_machine
+from hopper_gemm.compiler import shared
+from hopper_gemm.compiler.extension import extension_name
+from hopper_gemm.serve import EXTENSION
 from tests.conftest import ROOT
 
 H200, A100 = Gpu("NVIDIA H200", (9, 0)), Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
@@ -132,6 +136,21 @@ def test_what_torch_was_built_for_is_read_from_its_file(monkeypatch, tmp_path, t
     (tmp_path / "torch-9.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert this_machine().torch_cuda == cuda
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_an_extension_of_torch_that_is_not_there_is_a_note_with_what_makes_it(monkeypatch, tmp_path, compiler):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(shared, "FOLDER", tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda name: name if compiler else None)
+    one = judged()["extension of torch"]
+    assert (one.mark, "hopper_gemm.prebuild()" in one.fix, "install a C++ compiler" in one.fix) == (
+        "note",
+        True,
+        not compiler,
+    )
+    (tmp_path / str(extension_name(EXTENSION))).write_bytes(b"made")
+    assert judged()["extension of torch"].mark == "ok"
 
 
 def test_doctor_loads_neither_torch_nor_the_dsl():

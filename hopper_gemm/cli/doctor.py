@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from typing import Literal
 
 from hopper_gemm.cli.machine import PROJECT, Machine, this_machine
+from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
 from hopper_gemm.compiler.store import KernelStore, default_store
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.lookup import own_paths, tables
 from hopper_gemm.model.tuned import recorded_tables, results_root, slug
+from hopper_gemm.serve import EXTENSION
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
 from hopper_gemm.tune.study.files import shown
 
@@ -52,7 +55,7 @@ def examine(machine: Machine | None = None) -> list[MachineFinding]:
     """
     facts = machine or this_machine()
     system, hardware = [*_system(facts), *_packages(facts)], [_gpu(facts), _driver(facts), *_torch(facts)]
-    return [*system, *hardware, _ncu(), _store(), _results(), *_tables()]
+    return [*system, *hardware, _ncu(), _store(), *_extension(), _results(), *_tables()]
 
 
 def _system(facts: Machine) -> list[MachineFinding]:
@@ -160,6 +163,19 @@ def _store() -> MachineFinding:
     if not os.access(store, os.W_OK):
         return MachineFinding("missing", "kernel store", f"{store} cannot be written", fix)
     return MachineFinding("ok", "kernel store", f"{store}, {KernelStore(store).usage().kernels} kernels")
+
+
+def _extension() -> list[MachineFinding]:
+    """The extension of torch, without which calls take longer on the host; no finding without torch."""
+    if extension_name(EXTENSION) is None:
+        return []
+    what, library = "extension of torch", extension_of(EXTENSION)
+    if library is not None:
+        return [MachineFinding("ok", what, str(library))]
+    build = 'python -c "import hopper_gemm; hopper_gemm.prebuild()"'
+    able = any(map(shutil.which, COMPILERS))
+    fix = f"{build} makes it" if able else f"install a C++ compiler (g++) and the headers of Python, then {build}"
+    return [MachineFinding("note", what, "not built: calls take longer on the host", fix)]
 
 
 def _results() -> MachineFinding:

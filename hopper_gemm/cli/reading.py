@@ -312,6 +312,8 @@ def prebuild(
     else:
         what = f"of the menu for {dtype} {layouts}" if menu else f"serve {len(problems)} problems"
         print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
+        if not done.extension:
+            print("the extension of torch is not there: hopper-gemm doctor says what it needs")
     if done.failed:
         config, reason = next(iter(done.failed.items()))
         fail(f"{len(done.failed)} kernels could not be compiled, the first is {config}: {reason}", CHECK_FAILED)

@@ -12,6 +12,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,13 +86,23 @@ def library_of(source: Path, include: str, version: str) -> Path | None:
         include: folder of the headers that it needs.
         version: of these headers.
     """
-    name = library_name(source, version)
+    return kept_library(library_name(source, version), lambda: built(source, include))
+
+
+def kept_library(name: str, make: Callable[[], bytes | None]) -> Path | None:
+    """A shared library by its name: that of the package, else that in the user's cache, else made now. None where there
+    is none of these, or where others may write to that cache.
+
+    Args:
+        name: of the file.
+        make: makes it; None where it cannot.
+    """
     kept = default_store().parent / "libraries" / name
     if (FOLDER / name).is_file():
         return FOLDER / name
     with contextlib.suppress(OSError):  # a StoreError too
         if not kept.is_file():
-            made = built(source, include)
+            made = make()
             if made is None:
                 return None
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,17 +114,22 @@ def library_of(source: Path, include: str, version: str) -> Path | None:
 
 
 def library_name(source: Path, version: str) -> str:
-    """Name of the file of a C source's library, by its content and the version of its headers."""
+    """Name of the file of a source's library, by its content and the version of what it is compiled for."""
     return f"{source.stem}-{hashlib.sha256(version.encode() + source.read_bytes()).hexdigest()[:32]}.so"
 
 
 def built(source: Path, include: str) -> bytes | None:
     """A C source as a shared library; None without a C compiler, or where it fails."""
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    return compiled(("cc", "gcc", "clang"), source, "-pthread", f"-I{include}")
+
+
+def compiled(compilers: Sequence[str], source: Path, *options: str) -> bytes | None:
+    """A source as a shared library, by the first compiler that there is; None without one, or where it fails."""
+    compiler = next(filter(None, map(shutil.which, compilers)), None)
     if compiler is None:
         return None
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         made = Path(scratch) / "made.so"
-        command = [compiler, "-O2", "-shared", "-fPIC", "-pthread", f"-I{include}", "-o", str(made), str(source)]
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source), *options]
         run = subprocess.run(command, capture_output=True, check=False)
         return made.read_bytes() if run.returncode == 0 else None

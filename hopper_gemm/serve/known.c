@@ -2,7 +2,8 @@
  * so that one library serves every Python and every torch. hopper_gemm/serve/known.py builds it and says what it holds.
  *
  * launch(setting, a, b, out, added ...) -> 1 if it launched a recorded kernel, 0 if none is recorded or an address will
- *     not do: one off a multiple of 16 bytes, or an output that overlaps an operand.
+ *     not do: one off a multiple of 16 bytes, or an output that overlaps an operand. With an output at address 0 it
+ *     launches nothing: 1 if a kernel is recorded.
  * record(function, transposes, clusters, along_m, swizzle, serpentine, setting, a, b, out, added ...): record the kernel
  *     for tensors like these, whatever their addresses.
  * forget(): drop all records.
@@ -123,11 +124,13 @@ TVM_FFI_DLL_EXPORT int __tvm_ffi_launch(void *self, const TVMFFIAny *arguments, 
   Key key;
   Record found;
   answer(result, 0);
-  if (!describe(&key, arguments, count) || !addresses_do(arguments, count)) return 0;
+  if (!describe(&key, arguments, count)) return 0;
   pthread_mutex_lock(&lock);
   found = *place_of(&key);
   pthread_mutex_unlock(&lock);
   if (found.function == NULL) return 0;
+  if (address_of(tensor_of(arguments + MATRICES)) == 0) return answer(result, 1), 0;
+  if (!addresses_do(arguments, count)) return 0;
 
   DLTensor right = *tensor_of(arguments + 2);
   int64_t sizes[2] = {right.shape[1], right.shape[0]}, strides[2] = {right.strides[1], right.strides[0]};

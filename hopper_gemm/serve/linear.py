@@ -42,7 +42,7 @@ from hopper_gemm.serve.linear_ops import (
 )
 from hopper_gemm.serve.matmul import cast, loading_allowed, matmul, product, traced
 from hopper_gemm.serve.operands import as_matrix, has_rows, reaches
-from hopper_gemm.serve.ops import OPERATORS, in_autocast
+from hopper_gemm.serve.ops import OPERATORS, implement, in_autocast
 
 GATED = Finish(activation="silu", gated=True)
 
@@ -124,6 +124,10 @@ def linear(
     Example:
         >>> y = hopper_gemm.linear(x, layer.weight, layer.bias, "gelu")             # doctest: +SKIP
     """
+    if not is_dynamo_compiling() and (native := KNOWN.native) is not None:
+        layer = native.linear(x, w, bias, activation, residual, scale, out_dtype, batch_invariant, out)
+        if layer is not None:
+            return layer
     call = Call(x, w, bias, activation, residual, scale, out_dtype, batch_invariant)
     if out is not None:
         return _into(out, call)
@@ -141,8 +145,10 @@ def linear(
                 return _recorded_linear(*typed)
             return _by_operator(call)
         decided = _decided(call)
-        if KNOWN.launch is not None and (repeated := _repeated(KNOWN.launch, call, decided)) is not None:
-            return repeated
+        if KNOWN.launch is not None and KNOWN.native is None:
+            repeated = _repeated(KNOWN.launch, call, decided)
+            if repeated is not None:
+                return repeated
         key = _key(call, decided)
         known = _known.get(key)
     except (AttributeError, TypeError):
@@ -176,6 +182,10 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | Non
     Example:
         >>> hidden = hopper_gemm.swiglu(x, torch.cat((w_gate, w_up)))               # doctest: +SKIP
     """
+    if not is_dynamo_compiling() and (native := KNOWN.native) is not None:
+        layer = native.swiglu(x, w_gate_up, batch_invariant)
+        if layer is not None:
+            return layer
     if is_dynamo_compiling():
         return _by_gated_operator(x, w_gate_up, batch_invariant)
     try:
@@ -185,9 +195,11 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | Non
                 return _recorded_swiglu(left, right, batch_invariant)
             return _by_gated_operator(x, w_gate_up, batch_invariant)
         call = Call(x, w_gate_up, batch_invariant=batch_invariant)
-        decided = "swiglu", *_decided(call)
-        if KNOWN.launch is not None and (out := _repeated(KNOWN.launch, call, decided)) is not None:
-            return out
+        decided = _decided(call._replace(activation="swiglu"))
+        if KNOWN.launch is not None and KNOWN.native is None:
+            repeated = _repeated(KNOWN.launch, call, decided)
+            if repeated is not None:
+                return repeated
         key = _key(call, decided)
         known = _known.get(key)
     except (AttributeError, TypeError):
@@ -204,9 +216,9 @@ def _invariant(asked: bool | None) -> bool:
 
 
 def _decided(call: Call) -> tuple[Any, ...]:
-    """What decides on the kernel of a layer, beside its tensors."""
-    dtype, rule = call.out_dtype or call.x.dtype, _invariant(call.batch_invariant)
-    return call.activation, call.scale is None, dtype, rule, MODE.context, POLICY.fallback
+    """What decides on the kernel of a layer, beside its tensors and the type of its output. The gated layer's
+    activation is called swiglu."""
+    return call.activation, MODE.context, _invariant(call.batch_invariant), POLICY.fallback
 
 
 def _seen(one: Maybe) -> Any:
@@ -218,7 +230,8 @@ def _seen(one: Maybe) -> Any:
 
 def _key(call: Call, decided: tuple[Any, ...]) -> Any:
     """All of a call that the checks read, addresses aside."""
-    return *map(_seen, (call.x, call.w, call.bias, call.residual)), decided
+    tensors = map(_seen, (call.x, call.w, call.bias, call.residual))
+    return *tensors, call.scale is None, call.out_dtype or call.x.dtype, decided
 
 
 def _repeated(launch: Callable[..., int], call: Call, decided: tuple[Any, ...], into: Maybe = None) -> Maybe:
@@ -273,7 +286,7 @@ def _into(out: torch.Tensor, call: Call) -> torch.Tensor:
     """The layer, written to ``out``: by its launch once that is known and can store there, else from a buffer."""
     x, w, bias, activation, residual, scale, out_dtype, rule = call
     plain = out_dtype is None and type(out) in PLAIN and not (is_dynamo_compiling() or torch.is_grad_enabled())
-    if plain and KNOWN.launch is not None:
+    if plain and KNOWN.launch is not None and KNOWN.native is None:
         typed = call._replace(out_dtype=out.dtype)
         if _repeated(KNOWN.launch, typed, _decided(typed), out) is not None:
             return out
@@ -459,8 +472,9 @@ def _linear(*given: Any, **named: Any) -> torch.Tensor:
 
 
 def _linear_out(*given: Any, **named: Any) -> None:
+    out, call = out_call(*given, **named)
     with torch.no_grad():
-        _into(*out_call(*given, **named))
+        linear(*call, out=out)
 
 
 def _swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
@@ -468,6 +482,6 @@ def _swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | No
         return swiglu(x, w_gate_up, batch_invariant)
 
 
-OPERATORS.impl("linear", _linear, "CUDA")
+implement("linear", _linear)
 OPERATORS.impl("linear_out", _linear_out, "CUDA")
-OPERATORS.impl("swiglu", _swiglu, "CUDA")
+implement("swiglu", _swiglu)

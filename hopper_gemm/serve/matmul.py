@@ -30,9 +30,9 @@ from hopper_gemm.serve.checks import (
 from hopper_gemm.serve.eager import recordable, recording
 from hopper_gemm.serve.fallback import POLICY, checked, is_plain, launch_torch, torch_is_faster, torch_mm
 from hopper_gemm.serve.kernels import MODE, kernel_for, pick_for
-from hopper_gemm.serve.known import KNOWN
+from hopper_gemm.serve.known import KNOWN, native
 from hopper_gemm.serve.operands import copied, extent, has_rows, reaches, reads_along_k
-from hopper_gemm.serve.ops import OPERATORS, backward, in_autocast, mm, mm_out, save
+from hopper_gemm.serve.ops import backward, implement, in_autocast, mm, mm_out, save
 
 
 def matmul(
@@ -92,6 +92,10 @@ def matmul(
         >>> weight = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)   # doctest: +SKIP
         >>> y = hopper_gemm.matmul(x, weight.t())                                   # doctest: +SKIP
     """
+    if not is_dynamo_compiling() and config is None and fallback is None and (native := KNOWN.native) is not None:
+        product = native.matmul(a, b, out, out_dtype, batch_invariant)
+        if product is not None:
+            return product
     if batch_invariant is None:
         batch_invariant = MODE.batch_invariant
     if is_dynamo_compiling():
@@ -109,7 +113,7 @@ def matmul(
                 if recordable(left, right):
                     return _recorded(left, right, out_dtype, batch_invariant)
             return _operator(a, b, out, out_dtype, config, batch_invariant)
-        if KNOWN.launch is not None and config is None:
+        if KNOWN.launch is not None and KNOWN.native is None and config is None:
             product = _repeated(KNOWN.launch, a, b, out, out_dtype, batch_invariant)
             if product is not None:
                 return product
@@ -172,11 +176,16 @@ def _repeated(
     if out is None:
         m, n = a.shape[0], b.shape[1]
         out = a.new_empty(m, n) if out_dtype is None else a.new_empty((m, n), dtype=out_dtype)  # a tuple takes longer
-    elif type(out) not in PLAIN or out.is_neg() or (out.requires_grad and torch.is_grad_enabled()):
+    elif (
+        type(out) not in PLAIN
+        or out.is_neg()
+        or (out.requires_grad and torch.is_grad_enabled())
+        or out_dtype not in (None, out.dtype)
+    ):
         return None
     if KNOWN.several and a.get_device() != torch.cuda.current_device():
         return None
-    setting = KNOWN.setting(out_dtype, MODE.context, batch_invariant, POLICY.fallback)
+    setting = KNOWN.setting(None, MODE.context, batch_invariant, POLICY.fallback)
     return out if launch(setting, a, b, out) else None
 
 
@@ -217,7 +226,7 @@ def _first(
     something."""
     if traced(a, b) or cast(a, b):
         return _operator(a, b, out, out_dtype, config, batch_invariant)
-    remembered, setting = _known, KNOWN.setting(out_dtype, MODE.context, batch_invariant, POLICY.fallback)
+    remembered, setting = _known, KNOWN.setting(None, MODE.context, batch_invariant, POLICY.fallback)
     refuse_foreign(a, b, out, config)
     check_fit(a, b, out, out_dtype)
     if _falls_back(a, b, out, config is not None or batch_invariant):
@@ -421,5 +430,7 @@ def _mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, batch_invariant
         matmul(a, b, out=out, batch_invariant=batch_invariant)
 
 
-OPERATORS.impl("mm", _mm, "CUDA")
-OPERATORS.impl("mm_out", _mm_out, "CUDA")
+if (_extension := native()) is not None:
+    _extension.start(MODE, POLICY, product)
+implement("mm", _mm)
+implement("mm_out", _mm_out)

@@ -8,10 +8,11 @@ On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.matmul`). On a CPU 
 rounded once, with which a model and its gradients can be tested where there is no GPU. Fake tensors, and so
 torch.compile and torch.export, see shapes and types; sizes may be symbolic.
 
-The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt, dB = At dC.
-They have the operands' type, accumulated in fp32; the gradient of an fp32 output is rounded to that type first. Those
-of a batch-invariant product follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch,
-and has the same bits in every run with the same m. Within ``torch.autocast`` fp32 operands are cast to its type.
+The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt; dB, which
+lies as B does, At dC or the transpose of dCt A. They have the operands' type, accumulated in fp32; the gradient of an
+fp32 output is rounded to that type first. Those of a batch-invariant product follow the same rule: dA's rows depend on
+no other row; dB adds up the rows of the batch, and has the same bits in every run with the same m. Within
+``torch.autocast`` fp32 operands are cast to its type.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.library import Library
 
 from hopper_gemm.serve.checks import check_matrices, check_memory
 from hopper_gemm.serve.kernels import MODE
+from hopper_gemm.serve.known import native
 
 NAMESPACE = "hopper_gemm"
 
@@ -33,6 +35,20 @@ OPERATORS.define("mm_out(Tensor a, Tensor b, Tensor(a!) out, bool? batch_invaria
 
 mm = torch.ops.hopper_gemm.mm.default
 mm_out = torch.ops.hopper_gemm.mm_out.default
+
+
+_NATIVE: list[Any] = []
+"""Handles of the operators that the extension implements."""
+
+
+def implement(name: str, function: Callable[..., Any]) -> None:
+    """Register an operator on a GPU: by the extension, which calls the function where it knows no launch, or by the
+    function alone."""
+    extension = native()
+    if extension is None:
+        OPERATORS.impl(name, function, "CUDA")
+    else:
+        _NATIVE.append(extension.implement(name, function, "CUDA"))
 
 
 # A product ------------------------------------------------------------------------------------
@@ -75,18 +91,23 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     a, b, _, batch_invariant = inputs
     wants_a, wants_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
-    ctx.dtype = a.dtype
+    ctx.dtype, ctx.by_columns = a.dtype, b.stride(0) == 1 and b.stride(1) != 1
     ctx.batch_invariant = MODE.batch_invariant if batch_invariant is None else batch_invariant
 
 
 def backward(
     ctx: Any, gradient: torch.Tensor, product: Callable[..., torch.Tensor] = mm
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
-    """The gradients of a product by two products, each called as ``mm`` is."""
+    """The gradients of a product by two products, each called as ``mm`` is. That of ``b`` lies as ``b`` does, so that
+    the gradient of a layer's weight needs no copy."""
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
     of_a = None if b is None else product(gradient, b.t(), None, rule)
-    return of_a, None if a is None else product(a.t(), gradient, None, rule), None, None
+    if a is None:
+        return of_a, None, None, None
+    if ctx.by_columns:
+        return of_a, product(gradient.t(), a, None, rule).t(), None, None
+    return of_a, product(a.t(), gradient, None, rule), None, None
 
 
 torch.library.register_autograd(f"{NAMESPACE}::mm", backward, setup_context=save, lib=OPERATORS)

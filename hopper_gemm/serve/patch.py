@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
+from hopper_gemm.serve.known import KNOWN
 from hopper_gemm.serve.linear import linear
 from hopper_gemm.serve.linear_ops import folded
 from hopper_gemm.serve.matmul import matmul
@@ -98,6 +99,10 @@ def _linear(
 ) -> torch.Tensor:
     """``torch.nn.functional.linear`` by our kernel, or by torch where torch.mm was measured to be faster: with a bias
     :func:`hopper_gemm.linear`, without one :func:`hopper_gemm.matmul`, leading axes folded."""
+    if not is_dynamo_compiling() and (native := KNOWN.native) is not None:
+        layer = native.layer(x, weight, bias, batch_invariant)
+        if layer is not None:
+            return layer
     before = POLICY.fallback
     POLICY.fallback = "faster" if before == "unsupported" else before
     try:

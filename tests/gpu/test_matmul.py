@@ -278,7 +278,7 @@ def test_it_runs_on_the_current_stream_and_in_a_graph():
 def nothing_known(monkeypatch):
     """As in a new process: what was loaded is forgotten, not what was compiled."""
     monkeypatch.setattr(room, "_known", {})
-    monkeypatch.setattr(room, "KNOWN", KnownLaunches())
+    monkeypatch.setattr(room, "KNOWN", KnownLaunches(extension=lambda: None))
     monkeypatch.setattr(serving, "_loaded", {})
 
 

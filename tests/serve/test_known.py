@@ -32,6 +32,7 @@ ORDER = (132, True, 8, False)
 
 @pytest.fixture
 def functions():
+    library()["forget"]()
     yield library()
     library()["forget"]()
 
@@ -268,8 +269,8 @@ def test_a_setting_has_another_number_after_the_tables_changed():
     assert made.setting("isolated", True) > first
 
 
-@pytest.fixture
-def layers(monkeypatch):
+@pytest.fixture(params=["library", "extension"])
+def layers(monkeypatch, request, functions):
     """A GPU's kernels of layers, by their CPU references; the finishes that were loaded, and the kernels' calls."""
     loaded, calls = [], []
 
@@ -288,7 +289,8 @@ def layers(monkeypatch):
         return LoadedKernel(resolve(GemmConfig()), None, launcher(launch), 132)
 
     monkeypatch.setattr(linear, "_known", {})
-    monkeypatch.setattr(linear, "KNOWN", KnownLaunches())
+    extension = request.getfixturevalue("extension") if request.param == "extension" else None
+    monkeypatch.setattr(linear, "KNOWN", KnownLaunches(extension=lambda: extension))
     monkeypatch.setattr(checks, "check_device", lambda device: None)
     monkeypatch.setattr(linear, "kernel_for", kernel_for)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

@@ -1,4 +1,7 @@
-"""``hopper_gemm.prebuild``: compile ahead what :func:`hopper_gemm.matmul` will run, on all cores. It needs no GPU."""
+"""``hopper_gemm.prebuild``: compile ahead what :func:`hopper_gemm.matmul` will run, on all cores. It needs no GPU.
+
+That is the kernels, and once for a torch the extension that repeats known launches (``serve/native.cpp``).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
@@ -18,6 +22,7 @@ from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import slug
+from hopper_gemm.serve import EXTENSION
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,13 @@ class Prebuilt:
         kernels: that serve the problems, or of the menu; one kernel may serve several problems.
         compiled: how many of them were not in the store before.
         failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too.
+        extension: True if the extension of torch is there; without it, calls take longer on the host.
     """
 
     kernels: int
     compiled: int
     failed: dict[str, str] = field(default_factory=dict)
+    extension: bool = False
 
 
 def prebuild(
@@ -47,7 +54,8 @@ def prebuild(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile the kernels that ``matmul`` runs on problems, unless the store holds them; or the whole menu, from which
-    it picks for every problem that nobody tuned.
+    it picks for every problem that nobody tuned. With none of them only the extension of torch is compiled, which takes
+    some twenty seconds where it is missing, and a C++ compiler; processes that start afterwards use it.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
     compile; a script calls it below ``if __name__ == "__main__":``, as Python asks of whoever starts processes.
@@ -62,7 +70,7 @@ def prebuild(
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
-        store: folder of compiled kernels; by default the one that ``matmul`` uses.
+        store: folder of compiled kernels, and nothing but kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
         watch: told after each kernel how many are done, and of how many.
 
@@ -71,7 +79,7 @@ def prebuild(
 
     Example:
         >>> hopper_gemm.prebuild([(tokens, 4096, 4096) for tokens in (1, 16, 256)])     # doctest: +SKIP
-        Prebuilt(kernels=3, compiled=3, failed={})
+        Prebuilt(kernels=3, compiled=3, failed={}, extension=True)
         >>> hopper_gemm.prebuild(menu=[("bf16", "kk"), ("bf16", "kn")])                 # doctest: +SKIP
     """
     if context not in CONTEXTS:
@@ -100,13 +108,14 @@ def build(
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
-    """Compile kernels, each given once, into a store that lacks them; arguments as for :func:`prebuild`."""
-    folder = store or default_store()
+    """Compile kernels, each given once, into a store that lacks them, and the extension for the store that ``matmul``
+    uses; arguments as for :func:`prebuild`."""
+    folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
     known = KernelStore(folder)
     brought = store is None
     missing = [one for one in kernels if known.report(one) is None and not (brought and shipped(one) is not None)]
     if not missing:
-        return Prebuilt(len(kernels), 0)
+        return Prebuilt(len(kernels), 0, extension=extension)
     failed: dict[str, str] = {}
     pool = CompilePool(folder, min(len(missing), workers or max(1, len(os.sched_getaffinity(0)) - 1)))
     try:
@@ -120,4 +129,4 @@ def build(
             watch(done, len(missing))
     finally:
         pool.close()
-    return Prebuilt(len(kernels), len(missing) - len(failed), failed)
+    return Prebuilt(len(kernels), len(missing) - len(failed), failed, extension)

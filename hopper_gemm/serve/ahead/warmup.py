@@ -70,7 +70,8 @@ def warmup(
 
     Later calls of :func:`hopper_gemm.matmul`, of this process and of later ones, run what was kept. An entry of
     ``hopper-gemm tune`` comes before it and replaces it. Candidates that are not in the store are compiled first, on
-    all cores (a script calls this below ``if __name__ == "__main__":``, as Python asks of whoever starts processes).
+    all cores (a script calls this below ``if __name__ == "__main__":``, as Python asks of whoever starts processes), as
+    is the extension of torch, for processes that start afterwards.
 
     A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
     rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second: 15 of 3 to 1500 rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -12,6 +13,7 @@ from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead import prebuild as module
 from hopper_gemm.serve.kernels import default_config
 from tests.command import run
@@ -86,6 +88,19 @@ def test_a_kernel_that_does_not_compile_is_named_with_the_reason(pool, tmp_path)
     assert (done.kernels, done.compiled) == (2, 1)
 
 
+def test_the_extension_is_made_for_the_users_store_alone(pool, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(module, "extension_of", lambda source, build: asked.append(source) if build else None)
+    monkeypatch.setattr(module, "default_store", lambda: tmp_path)
+    assert hopper_gemm.prebuild([(4096, 4096, 4096)], store=tmp_path).compiled == 1
+    assert asked == []
+    assert hopper_gemm.prebuild() == module.Prebuilt(0, 0)
+    assert asked == [EXTENSION]
+    monkeypatch.setattr(module, "extension_of", lambda source, build: source)
+    assert hopper_gemm.prebuild() == module.Prebuilt(0, 0, extension=True)
+    assert hopper_gemm.prebuild([(300, 520, 1000)]).extension
+
+
 def test_another_context_is_refused():
     with pytest.raises(ValueError, match="context must be one of isolated, chained but got 'graph'"):
         hopper_gemm.prebuild([(8, 8, 8)], context="graph")
@@ -93,10 +108,14 @@ def test_another_context_is_refused():
 
 @pytest.mark.compile
 @pytest.mark.timeout(300)
-def test_the_command_compiles_what_explain_names(monkeypatch, tmp_path):
+def test_the_command_compiles_what_explain_names(monkeypatch, tmp_path, extension):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = tmp_path / "hopper-gemm/libraries"
+    kept.mkdir(parents=True, mode=0o700)
+    shutil.copy(extension.__file__, kept)
     done = run("prebuild", "64", "64", "64", "--layouts", "kn", "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["kernels"], told["compiled"], told["failed"]) == (0, 1, 1, {})
+    assert told["extension"]
     assert json.loads(run("store", "--json").stdout)["kernels"] == 1
     assert "1 kernels serve 1 problems, 0 compiled now" in run("prebuild", "64", "64", "64", "--layouts", "kn").stdout
