@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-REPORTS := seed-table ladder suite suite-chained short drawn
+REPORTS := seed-table ladder suite suite-chained short drawn map
 
 .PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test lint types notebooks pages reports docs clean
 

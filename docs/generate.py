@@ -161,7 +161,8 @@ def commands() -> str:
     for name, command in sorted(typer.main.get_command(app).commands.items()):
         asked = [one for one in command.params if one.param_type_name == "argument"]
         names = [(one.metavar or one.name.upper()) for one in asked]
-        shown = " ".join(what if one.required else f"[{what}]" for one, what in zip(asked, names, strict=True))
+        pairs = zip(asked, names, strict=True)
+        shown = " ".join(what if one.required or what.startswith("[") else f"[{what}]" for one, what in pairs)
         found += [f"## `hopper-gemm {f'{name} {shown}'.rstrip()}`", "", one_line(command.help or ""), ""]
         rows = []
         for one in command.params:
@@ -247,7 +248,7 @@ def rotated() -> str:
                 cells.setdefault(place, {})[apart] = f"{row.figures['speedup']:.3f}x"
     starts = (0, 1, 2, 4)
     rows = [(*place, *(of[start] for start in starts)) for place, of in cells.items()]
-    return table(("problem", "tile", *(f"{start} apart" for start in starts)), rows)
+    return table(("problem", "tile", *(f"{start} stages apart" for start in starts)), rows)
 
 
 def walked() -> str:
@@ -394,10 +395,12 @@ def ran(command: str, kept: tuple[str, ...] = ()) -> str:
 
 
 def api() -> str:
-    """The public names of the package, for the site to put their documentation in."""
+    """The public names of the package, for the site to put their documentation in: matmul, what else is called, then
+    classes."""
     import hopper_gemm
 
-    found = (getattr(hopper_gemm, name) for name in hopper_gemm.__all__)
+    listed = [getattr(hopper_gemm, name) for name in hopper_gemm.__all__]
+    found = sorted(listed, key=lambda one: (isinstance(one, type), one is not hopper_gemm.matmul))
     names = (one.__name__ if isinstance(one, ModuleType) else f"{one.__module__}.{one.__qualname__}" for one in found)
     return "\n\n".join(f"::: {name}" for name in names)
 
@@ -419,6 +422,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "model": model_worth,
     **{name: partial(ran, command, KEPT.get(name, ())) for name, command in RUNS.items()},
     **{f"chapter-{one}-diff": partial(chapters.diff, one) for one in range(1, 9)},
+    "chapters": chapters.overview,
     "chapters-again": chapters.again,
     **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},
     "api": api,
@@ -474,6 +478,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "host-time": studies.host_time,
     "map": studies.map_table,
     "map-picks": studies.picks_again,
+    "answer-map": studies.map_answer,
     "headline": comparisons.headline,
     "suite": comparisons.suite,
     "standing": comparisons.standing,

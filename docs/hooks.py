@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,11 @@ FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/h200/", "re
 SHOWN_BYTES = 200_000
 """Size from which a file is offered as it is, not shown as a page."""
 
-STUDIES = ("seed-table", "ladder", "suite", "suite-chained", "short", "drawn")
-"""Recorded studies whose interactive pages are part of the site."""
+STUDIES = ("seed-table", "ladder", "suite", "suite-chained", "short", "drawn", "map")
+"""Recorded studies whose interactive pages are part of the site; ``make reports`` writes the same."""
+
+INTERVAL = re.compile(r"(?<=\d), (?=-?[\d.]+\])")
+"""The gap within an interval such as [1.01, 1.02]."""
 
 HIDDEN = "---\nsearch:\n  exclude: true\nhide:\n  - toc\n---\n\n"
 """Front matter of a copy: it is not searched."""
@@ -66,6 +70,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def pointed(match: re.Match[str]) -> str:
         path = resolved(origin, match["path"])
+        study = match["after"].strip("#)")
+        if path == f"{DOCS}/{REPORTS}.md" and study in STUDIES:
+            relative = posixpath.relpath(f"{REPORTS}/{study}.html", posixpath.dirname(page.file.src_uri) or ".")
+            return f"{match['before']}{relative})"
         if origin.endswith(".ipynb") and not (ROOT / path).exists():
             path = resolved(f"{DOCS}/", match["path"])  # a notebook prints tables of the docs, with their links
         if is_page(path):
@@ -79,9 +87,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         return f"{match['before']}{relative}{match['after']}"
 
-    listed = "\n".join(f"- [{study}]({REPORTS}/{study}.html): {question(study)}" for study in STUDIES)
-    parts = CODE.split(markdown.replace("<!-- reports -->", listed))
+    listed = "\n".join(f"| [{study}]({REPORTS}/{study}.html) | {asked(study)} |" for study in STUDIES)
+    table = f"| study | question | regime and context |\n| --- | --- | --- |\n{listed}"
+    parts = CODE.split(unbroken(markdown.replace("<!-- reports -->", table)))
     return "".join(part if at % 2 else LINK.sub(pointed, part) for at, part in enumerate(parts))
+
+
+def unbroken(markdown: str) -> str:
+    """The text with the two ends of an interval kept on one line where it stands in a table."""
+    lines = markdown.split("\n")
+    return "\n".join(INTERVAL.sub(",&nbsp;", line) if line.startswith("|") else line for line in lines)
 
 
 def origin_of(uri: str) -> str | None:
@@ -165,7 +180,16 @@ def notebook(config: Any, path: Path, uri: str) -> list[File]:
     for name in resources["outputs"]:
         text = text.replace(f"({name})", f"({path.stem}/{name})")
     pictures = [made(config, f"{folder}/{name}", data) for name, data in resources["outputs"].items()]
-    return [made(config, uri, HIDDEN + text), *pictures]
+    return [made(config, uri, f"{HIDDEN}{beside(path)}\n\n{text}"), *pictures]
+
+
+def beside(path: Path) -> str:
+    """A line that leads from a notebook to the study, and to the notebooks before and after it."""
+    numbered = sorted(path.parent.glob("[0-9]_*.ipynb"))
+    at = numbered.index(path)
+    around = [("before", at - 1), ("next", at + 1)]
+    links = [f"[{said}]({numbered[to].name})" for said, to in around if 0 <= to < len(numbered)]
+    return f"*Notebook {at + 1} of {len(numbered)} of [the study](../docs/study.md): {', '.join(links)}*"
 
 
 @cache
@@ -177,11 +201,19 @@ def interactive(study: str) -> str:
     return document(read_study(ROOT / "results/h200" / study))
 
 
-def question(study: str) -> str:
-    """The question of a recorded study."""
-    from hopper_gemm.tune.study.reader import read_provenance
+@cache
+def asked(study: str) -> str:
+    """The question of a recorded study, as the index of results has it, and the regime and context of its rows: two
+    cells of a table."""
+    from hopper_gemm.tune.study.reader import read_study
+    from hopper_gemm.tune.tables.pages.report import scope
+    from hopper_gemm.tune.tables.pivot import one_line
 
-    return str(read_provenance(ROOT / "results/h200" / study)["question"])
+    folder = ROOT / "results/h200"
+    found, notes = read_study(folder / study), tomllib.loads((folder / "notes.toml").read_text())
+    told = scope(found)
+    question = notes.get(study, {}).get("question") or found.provenance["question"]
+    return f"{one_line(question)} | {told['regime']}; {told['context']}"
 
 
 def made(config: Any, uri: str, content: str | bytes) -> File:

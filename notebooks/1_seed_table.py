@@ -11,24 +11,20 @@
 # %% [markdown]
 # # The M tile x K depth table, read closely
 #
-# One kernel, forty cells, two problems, two regimes: what does the table say, and what limits each cell? Everything
-# here is computed from `results/h200/seed-table/`, measured on NVIDIA H200s; no GPU is needed to run it again. Every
-# timing here is chained (launches of one kernel back to back).
+# **Question.** One kernel, forty cells, two problems, two regimes: what does the table say, and what limits each cell?
 #
 # **Answer.** 256 x 128 at a depth of four k-blocks is the best cell at both sizes and in both regimes, a little ahead
 # of cuBLAS. What slows a cell down is mostly a ring with too few stages, not the depth as such.
+#
+# Everything here is computed from `results/h200/seed-table/`, measured on NVIDIA H200s; no GPU is needed to run it
+# again. Every timing here is chained (launches of one kernel back to back).
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.counters.table import with_derived
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.model import hopper
-from hopper_gemm.tune.tables.pages.report import source_line
-from hopper_gemm.tune.tables.pivot import pivot, rows_of
-from hopper_gemm.tune.tables.plots import show_small
+from hopper_gemm.lab.notebook import hopper, pivot, recorded, rows_of, show_small, source_line, with_derived
 
 show_small()
 study = recorded("seed-table")

@@ -11,13 +11,15 @@
 # %% [markdown]
 # # The ladder: what is each idea worth?
 #
-# The kernel is switched from its plainest form to its tuned one, one idea at a time, on two problems and in two
-# regimes. Which ideas make it fast, which gain nothing, and what does a gain consist of? Everything here is computed
-# from the archived study `ladder-first`, measured on an NVIDIA H200 with an earlier kernel; no GPU is needed to run it
-# again. The same rungs with the present kernel: [the ladder](../docs/ladder.md).
+# **Question.** The kernel is switched from its plainest form to its tuned one, one idea (*rung*) at a time, on two
+# problems and in two regimes. Which ideas make it fast, which gain nothing, and what does a gain consist of?
 #
 # **Answer.** Overlap of loads and math, a larger tile with a second consumer, and an epilogue through shared memory
 # bring nearly all of it. Many other ideas gain nothing at the place where they were added.
+#
+# Everything here is computed from the archived study `ladder-first`, measured on an NVIDIA H200 with an earlier kernel;
+# no GPU is needed to run it again. The same rungs with the present kernel: [the ladder](../docs/ladder.md); the ideas
+# explained: [eight chapters](../docs/learn/hopper.md).
 #
 # A gain is the ratio of two speedups over cuBLAS, each paired with cuBLAS, so that drift cancels. It holds for the
 # rung it was added to: another order of the same ideas would give other figures. In burst most intervals are about
@@ -31,16 +33,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.counters.table import with_derived
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.model import hopper
-from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle, smem_reads_per_flop, waves
-from hopper_gemm.tune.parameters import kernel_of
-from hopper_gemm.tune.tables.ladder import Result, ladder
-from hopper_gemm.tune.tables.pages.report import source_line
-from hopper_gemm.tune.tables.pivot import config_of, rows_of
-from hopper_gemm.tune.tables.plots import show_small
+from hopper_gemm.lab.notebook import (
+    GemmProblem,
+    Result,
+    best_swizzle,
+    config_of,
+    hopper,
+    kernel_of,
+    ladder,
+    recorded,
+    rows_of,
+    show_small,
+    smem_reads_per_flop,
+    source_line,
+    waves,
+    with_derived,
+)
 
 show_small()
 study = recorded("ladder-first")

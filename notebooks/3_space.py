@@ -11,16 +11,15 @@
 # %% [markdown]
 # # A space recorded whole
 #
-# All 1,944 legal configs of one space, at 4096^3 and at 8192^3, in bursts. How rare is a good one, what do the
-# parameters have to do with it, how far does the model see, and how many trials does a search need? Computed from
-# `results/h200/space/`; no GPU is needed to run it again.
+# **Question.** All 1,944 legal configs of one space were measured, at 4096^3 and at 8192^3, in bursts. How rare is a
+# good one, which parameters make it good, how well does the model predict it, and how many trials does a search need?
 #
 # **Answer.** Good configs are rare. Guided by the model a search of a twentieth of the space comes within 1 % of the
 # best in every run; drawn at random it does in half of the runs or fewer.
 #
-# What is further than 5 % behind the best so far after one pair of times was not timed again; the others have three.
-# Two GPUs shared the points. Every timing here is chained (launches of one kernel back to back); rows do not name
-# their board.
+# Computed from `results/h200/space/`; no GPU is needed to run it again. What is further than 5 % behind the best so far
+# after one pair of times was not timed again; the others have three. Two GPUs shared the points. Every timing here is
+# chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
 import json
@@ -29,12 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.model.predict import predict
-from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.tables.pages.report import source_line
-from hopper_gemm.tune.tables.pivot import config_of, rows_of
-from hopper_gemm.tune.tables.plots import show_small
+from hopper_gemm.lab.notebook import GemmProblem, config_of, predict, recorded, rows_of, show_small, source_line
 
 show_small()
 study = recorded("space")

@@ -11,28 +11,34 @@
 # %% [markdown]
 # # Stagger x K depth x stages
 #
-# A consumer may release a stage of the ring as soon as its wgmma group has ended, or some groups later, so that the
-# tensor cores always have a group queued: that is the `stagger`. Kernels in the field use 0 or 1, and say little of
-# why. When does a late release pay, and what does it cost? Five tiles, `k_depth` 1 to 8, all stage counts that fit,
-# stagger 0 to 3, long and short k, from the archived studies `stagger` and, at the power cap,
-# `stagger-steady`; measured on an NVIDIA H200. No GPU is needed to run this again. Every timing here is
-# chained (launches of one kernel back to back); rows do not name their board.
+# **Question.** A consumer may release a stage of the ring as soon as its wgmma group has ended, or some groups later,
+# so that the tensor cores always have a group queued: that is the `stagger`. Kernels in the field use 0 or 1, and say
+# little of why. When does a late release pay, and what does it cost?
 #
 # **Answer.** With two or three consumers a late release does not pay where the ring is deep enough for either. What
 # counts is how long the loads ahead last: about a microsecond is enough, and a stage held back is a load less.
+#
+# Five tiles, `k_depth` 1 to 8, all stage counts that fit, stagger 0 to 3, long and short k, from the archived studies
+# `stagger` and, at the power cap, `stagger-steady`; measured on an NVIDIA H200. No GPU is needed to run this again.
+# Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.counters.table import with_derived
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.model import hopper
-from hopper_gemm.model.kernel import resolve
-from hopper_gemm.tune.tables.pages.report import source_line
-from hopper_gemm.tune.tables.pivot import config_of, rows_of
-from hopper_gemm.tune.tables.plots import show_small
+from hopper_gemm.lab.notebook import (
+    against,
+    config_of,
+    prepared,
+    recorded,
+    resolve,
+    rows_of,
+    scatter_about_a_curve,
+    scatters,
+    show_small,
+    source_line,
+)
 
 show_small()
 study = recorded("stagger")
@@ -55,20 +61,6 @@ for one in (study, steady):
 
 # %%
 TILES = ["128x256", "192x192", "256x128", "256x192", "320x128"]
-
-
-def prepared(trials: pd.DataFrame) -> pd.DataFrame:
-    """The rows with what follows from their config: clocks are those of the SM, for one stage of one CTA."""
-    rows = with_derived(trials)
-    rows = rows.assign(depth=16.0 * rows["k_depth"])
-    padding = np.ceil(rows["k"] / rows["depth"]) * rows["depth"] / rows["k"]
-    rows["reached"] = (rows["reached"] * padding).astype(float)
-    rows["math"] = (2 * rows["tile_m"] * rows["tile_n"] * rows["depth"] / hopper.FLOP_PER_CLOCK_PER_SM).astype(float)
-    rows["period"] = 100 * rows["math"] / rows["reached"]
-    rows["free"] = (rows["stages"] - rows["stagger"]).astype(float)
-    rows["l2_kib"] = rows["l2_bytes_per_clock"] * rows["math"] / 1024
-    return rows
-
 
 rows = prepared(rows_of(study, "sweep"))
 long, short = rows[rows["k"] == 8192], rows[rows["k"] == 512]
@@ -115,17 +107,6 @@ surface(short, "8192 x 8192 x 512, burst")
 # %%
 KEYS = ["k", "tile", "k_depth", "stages"]
 NOISE = max(study.provenance["noise"].values())
-
-
-def against(ours: pd.DataFrame, theirs: pd.DataFrame, noise: float) -> pd.DataFrame:
-    """Quotients of two sets of rows that share an index: speed, reached, and the verdict."""
-    both = ours.join(theirs.add_suffix("_0"), how="inner")
-    gain = both["speedup"] / both["speedup_0"] - 1
-    low, high = both["speedup_low"] / both["speedup_high_0"], both["speedup_high"] / both["speedup_low_0"]
-    even = ((low <= 1) & (high >= 1)) | (gain.abs() < noise)
-    verdict = np.where(even, "even", np.where(gain > 0, "faster", "slower"))
-    return pd.DataFrame({"gain": gain, "reached": both["reached"] - both["reached_0"], "verdict": verdict})
-
 
 FIGURES = ["speedup", "speedup_low", "speedup_high", "reached", "sm_mhz"]
 none = rows[rows["stagger"] == 0].set_index(KEYS)[FIGURES]
@@ -217,37 +198,13 @@ views(
 
 
 # %%
-def scatter_about_a_curve(x: pd.Series, y: pd.Series) -> float:
-    """RMS distance of y from the best curve that never falls along x (pool adjacent violators)."""
-    means = y.groupby(x).agg(["mean", "size"])
-    blocks: list[tuple[float, int, int]] = []
-    for value, size in means.itertuples(index=False):
-        blocks.append((value, size, 1))
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (low, m, i), (high, n, j) = blocks[-2:]
-            blocks[-2:] = [((low * m + high * n) / (m + n), m + n, i + j)]
-    curve = np.repeat([value for value, _, _ in blocks], [count for _, _, count in blocks])
-    return float(np.sqrt(np.mean((y - x.map(dict(zip(means.index, curve, strict=True)))) ** 2)))
-
-
-def scatters(part: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """For each column: points of percent by which reached scatters about one curve, for all tiles or for each."""
-    own = {
-        n: (part.groupby("tile")[[n, "reached"]].apply(lambda p, n=n: scatter_about_a_curve(p[n], p["reached"])))
-        for n in names
-    }
-    return pd.DataFrame(
-        {n: {"all tiles": scatter_about_a_curve(part[n], part["reached"]), **own[n]} for n in names}
-    ).round(1)
-
-
 scatters(deep, ["stages", "ahead", "ahead_kib", "lasts"])
 
 # %% [markdown]
 # Stage counts say least. Bytes ahead are better for a tile by itself, and the time that they last comes nearest to one
 # curve for all tiles, by a little: 5.1 points about it, bytes 5.8. It leaves a split: circles (stagger 0) lie below
 # triangles, and turn further ahead than triangles. (`k_depth` 1 and 6 are left out: they have limits of their own, see
-# below and docs/studies.md.)
+# below and [bytes in flight](../docs/studies.md#bytes-in-flight).)
 #
 # ## Equal look-ahead: does the wait fall on the critical path?
 #
@@ -287,8 +244,8 @@ plt.show()
 # stage i - stagger. In a ring that starves, that group ended long ago. So a slot's round is
 #
 # - stagger 0: the load, and the math: `stages x period = load + math`;
-# - stagger s: the load, s further stages that arrive one period apart, and the *issue* of the last of them: `(stages
-#   - s) x period = load + issue`.
+# - stagger s: the load, s further stages that arrive one period apart, and the *issue* of the last of them:
+#   `(stages - s) x period = load + issue`.
 #
 # The second depends on stages - stagger alone, as seen. Were wgmma issued in no time, the difference at equal stages
 # - stagger would be the whole of `math`. What is it?
@@ -407,9 +364,9 @@ drop = shallow[shallow["stagger"] == 0].pivot(index="stages", columns="tile", va
 pd.DataFrame({"best": drop.max(), "at stages": drop.idxmax(), "with the most": drop.ffill().iloc[-1]}).round(1)
 
 # %% [markdown]
-# What holds `k_depth` 1 is told in docs/studies.md, under bytes in flight. Why more loads in flight make 128x256
-# slower by a tenth is not known. The stagger's gain is that of a shorter ring: with stagger 3 the curve moves some
-# three stages to the right. A shorter ring does it without: over all stage counts only one tile, 256x192, has its
+# What holds `k_depth` 1 is told in [bytes in flight](../docs/studies.md#bytes-in-flight). Why more loads in flight make
+# 128x256 slower by a tenth is not known. The stagger's gain is that of a shorter ring: with stagger 3 the curve moves
+# some three stages to the right. A shorter ring does it without: over all stage counts only one tile, 256x192, has its
 # best `k_depth` 1 config with a late release, by 1.4 %, and no depth of 1 comes near a tile's best.
 #
 # ## Long k and short

@@ -11,7 +11,8 @@
 # %% [markdown]
 # # What keeps panels in the L2
 #
-# Why are panels of A and B read from DRAM more than once, what does it cost, and what prevents it?
+# **Question.** Why are panels of A and B (the rows and columns that a tile needs, all of k) read from DRAM more than
+# once, what does it cost, and what prevents it?
 #
 # **Answer.** CTAs that share panels drift apart and read them again. Reversing k on alternate tiles and letting
 # producers keep in step bring that down to about one reading, on long launches; PDL pays on short ones alone.
@@ -37,22 +38,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.counters.table import panels, with_counters
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.model.roofline import best_swizzle
-from hopper_gemm.tune.parameters import FIELDS
-from hopper_gemm.tune.tables.pages.report import scope_line, source_line
-from hopper_gemm.tune.tables.pivot import config_of, problem_of, rows_of
-from hopper_gemm.tune.tables.plots import show_small
+from hopper_gemm.lab.notebook import (
+    best_swizzle,
+    config_of,
+    named,
+    recorded,
+    rows_of,
+    scope_line,
+    show_small,
+    source_line,
+    twins,
+    with_counters,
+    with_panels,
+)
 
 show_small()
-
-
-def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their switches as such."""
-    switches = {name: rows[name].fillna(False).astype(bool) for name in ("reverse_k", "evict_c", "swap_ab", "pdl")}
-    return rows.assign(**switches)
-
 
 studies = {name: recorded(name) for name in ("locality", "pace-16384", "refine", "early-long")}
 trials = {name: named(rows_of(study, "sweep")) for name, study in studies.items()}
@@ -76,14 +76,6 @@ for name, study in studies.items():
 
 
 # %%
-def twins(rows: pd.DataFrame, off: dict, on: dict) -> pd.DataFrame:
-    """Pairs of rows that differ in nothing but these, with the gain in percent."""
-    same = ["problem", *(name for name in FIELDS if name not in on)]
-    sides = [rows[np.logical_and.reduce([rows[name] == value for name, value in side.items()])] for side in (off, on)]
-    pairs = sides[0].merge(sides[1], on=same, suffixes=("_off", "_on"))
-    return pairs.assign(gain=100 * (pairs.speedup_on / pairs.speedup_off - 1))
-
-
 swept = trials["locality"].query("m < 16384")
 reversed_k, both = {"reverse_k": True}, {"reverse_k": True, "evict_c": True}
 plain = swept[(swept.pace == 0) & ~swept.evict_c]
@@ -187,13 +179,6 @@ ours = counted.tile_m.notna()
 counted["kernel"] = np.where(
     ours, counted.reverse_k.map({True: "reverse_k", False: "straight"}) + ", pace " + counted.pace.astype(str), "cuBLAS"
 )
-
-
-def with_panels(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with GB of the distinct panels of all waves, and how many waves there are."""
-    found = [panels(config_of(row), problem_of(row)) for row in rows.to_dict("records")]
-    return rows.assign(panels=[size / 1e9 for size, _ in found], waves=[waves for _, waves in found])
-
 
 counted = pd.concat([with_panels(counted[ours]), counted[~ours]])
 counted["GB / panels"] = counted.GB / counted.panels

@@ -11,32 +11,41 @@
 # %% [markdown]
 # # At the power wall
 #
-# In steady state a large GEMM draws all the power the board may have, and speed is energy per FLOP. What lowers it:
-# wider clusters, no partial wave, wider chunks, another tile? And do the configs that win in bursts win here too?
+# **Question.** In steady state a large GEMM draws all the power the board may have, and speed is energy per FLOP. What
+# lowers it: wider clusters, no partial wave, wider chunks, another tile? And do the configs that win in bursts win here
+# too?
+#
+# **Answer.** What counts first is that the tiles fill their rounds (waves of tiles over the SMs); then energy per FLOP,
+# which wider chunks and fewer bytes lower a little. The configs that win in bursts win here too. Clusters of four lose,
+# since too few SMs can run them.
+#
 # Computed from the archived studies `wall`, `steady-a` and `steady-b`, beside `tile-shape` and `stagger-steady`; no GPU
-# is needed to run it again.
-#
-# **Answer.** What counts first is that the tiles fill their rounds; then energy per FLOP, which wider chunks and fewer
-# bytes lower a little. The configs that win in bursts win here too. Clusters of four lose, for want of SMs to run on.
-#
-# Every row is one pair of two slices, and steady-a has no finals. So first: what can be told apart? Every timing here
-# is chained (launches of one kernel back to back); rows do not name their board.
+# is needed to run it again. Every row is one pair of two slices, and steady-a has no finals. So first: what can be told
+# apart? Every timing here is chained (launches of one kernel back to back); rows do not name their board.
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.counters.table import with_derived
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.model import hopper
-from hopper_gemm.model.predict import BEFORE, predict
-from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, waves
-from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.tables.pages.report import scope_line, source_line
-from hopper_gemm.tune.tables.pivot import config_of, rows_of
-from hopper_gemm.tune.tables.plots import show_small
+from hopper_gemm.lab.notebook import (
+    BEFORE,
+    GemmProblem,
+    change,
+    cluster_tiles,
+    clusters_at_once,
+    config_of,
+    hopper,
+    predict,
+    read_study,
+    recorded,
+    rows_of,
+    scope_line,
+    show_small,
+    source_line,
+    waves,
+    with_derived,
+)
 
 show_small()
 studies = {name: recorded(name) for name in ("wall", "steady-a", "steady-b", "tile-shape", "stagger-steady")}
@@ -157,20 +166,6 @@ print(f"clock ~ active^{slope:.2f}")
 
 
 # %%
-def change(first: pd.Series, second: pd.Series) -> dict[str, float]:
-    """From one row to another, %."""
-    names = {
-        "rounds": "rounds",
-        "clocks": "clocks",
-        "sm_mhz": "clock",
-        "time_us": "time",
-        "pj_per_flop": "recorded energy",
-    }
-    return {to: 100 * (second[name] / first[name] - 1) for name, to in names.items()} | {
-        "predicted time": 100 * (second.predicted / first.predicted - 1)
-    }
-
-
 wall = new[new.study == "wall"]
 fours = {}
 for row in wall[wall.cluster.isin(["2x2", "1x4"])].itertuples():

@@ -11,24 +11,20 @@
 # %% [markdown]
 # # The sources in pictures
 #
-# Four texts on pipelines in a GEMM make claims; which hold on an H200, and why? Claim by claim, with the figures:
-# [the sources](../docs/sources.md), whose letters A to D stand for the texts here too. Computed from the rows of
-# `results/`, measured on an NVIDIA H200. Every timing here is chained (launches of one kernel back to back), in bursts.
-# No GPU is needed to run this again.
+# **Question.** Four texts on pipelines in a GEMM make claims; which hold on an H200, and why?
 #
-# **Answer.** Most claims hold on an H200. The best cell is where C has it, though not since more stages would cost more
+# **Answer.** Most claims hold on an H200. The best cell is where C has it, but not because more stages cost more
 # barriers; an elected thread, one integer for the state and a relaxed wait gain next to nothing.
+#
+# Claim by claim, with the figures: [the sources](../docs/sources.md), whose letters A to D stand for the texts here
+# too. Computed from the rows of `results/`, measured on an NVIDIA H200. Every timing here is chained (launches of one
+# kernel back to back), in bursts. No GPU is needed to run this again.
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 
-from hopper_gemm.lab.pages import depth, rings
-from hopper_gemm.lab.pages.chapters import Window, timelines
-from hopper_gemm.lab.pages.wording import cube
-from hopper_gemm.model.kernel import swizzle_bytes
-from hopper_gemm.model.roofline import tile_order
-from hopper_gemm.tune.tables.plots import patch, show_small
+from hopper_gemm.lab.notebook import Window, cube, depth, patch, rings, show_small, swizzle_bytes, tile_order, timelines
 
 show_small(90)
 

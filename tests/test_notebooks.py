@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 
@@ -39,6 +40,28 @@ def test_a_notebook_is_its_script_executed_from_top_to_bottom(script):
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell.outputs]
     assert not [one for one in outputs if one.output_type == "error" or one.get("name") == "stderr"]
+
+
+@each("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_begins_with_its_question_and_the_answer(script):
+    first = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells[0].source
+    title, question, answer = first.split("\n\n")[:3]
+    assert (title[:2], question[:13], answer[:11]) == ("# ", "**Question.**", "**Answer.**")
+
+
+@each("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_takes_the_package_s_helpers_from_one_module(script):
+    named = [one for one in ast.walk(ast.parse(script.read_text())) if isinstance(one, ast.ImportFrom)]
+    assert {one.module for one in named if one.module.startswith("hopper_gemm")} == {"hopper_gemm.lab.notebook"}
+
+
+def test_at_most_eight_notebooks_are_numbered_in_the_order_of_the_study():
+    numbers = [int(script.stem.partition("_")[0]) for script in SCRIPTS]
+    assert numbers == list(range(1, len(SCRIPTS) + 1))
+    assert len(SCRIPTS) <= 8
+    linked = [int(one) for one in re.findall(r"notebooks/(\d)_", (ROOT / "docs/study.md").read_text())]
+    assert linked == sorted(linked)
+    assert set(linked) == set(numbers)
 
 
 @each("script", SCRIPTS, ids=lambda path: path.stem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -72,6 +73,36 @@ def test_a_page_of_the_site_loads_nothing_from_the_network(site):
     """It opens from a folder: its search too runs without a server."""
     assert {one for page in site.values() for one in page.loaded if urlsplit(one).scheme not in ("", "data")} == set()
     assert all(any(one.endswith("iframe-worker.js") for one in page.loaded) for page in site.values())
+
+
+def hooks():
+    """docs/hooks.py as a module."""
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_one_command_builds_the_interactive_pages_that_the_site_has(site):
+    (listed,) = re.findall(r"^REPORTS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert tuple(listed.split()) == hooks().STUDIES
+    assert {"seed-table", "suite", "map"} <= set(hooks().STUDIES)
+
+
+def test_a_question_of_the_study_links_to_the_interactive_page_itself(site):
+    (study,) = (page for path, page in site.items() if path.name == "study.html")
+    assert {f"reports/{name}.html" for name in hooks().STUDIES} <= set(study.links)
+
+
+def test_the_list_of_interactive_pages_has_one_line_for_each_with_its_own_question():
+    lines = [hooks().asked(study) for study in hooks().STUDIES]
+    assert all(line.count("\n") == 0 and line.count("|") == 1 for line in lines)
+    assert len(set(lines)) == len(lines)
+
+
+def test_an_interval_in_a_table_is_not_broken_over_two_lines():
+    text = "| 1.078x [1.045, 1.112] | a, b |\nfrom [1.0, 1.1] on"
+    assert hooks().unbroken(text) == "| 1.078x [1.045,&nbsp;1.112] | a, b |\nfrom [1.0, 1.1] on"
 
 
 @each("path", sorted(ROOT.glob("docs/**/*.md")), ids=lambda path: str(path.relative_to(ROOT / "docs")))

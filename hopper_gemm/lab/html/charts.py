@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopper_gemm.lab.html.records import Record, compared, place_of, roofline, table_cells, varied_of
+from hopper_gemm.lab.html.records import Record, compared, place_of, problems, roofline, table_cells, varied_of
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.winners import is_list
@@ -70,7 +70,7 @@ def _axis(field: str, title: str, **more: Any) -> Spec:
 
 def _tips(*names: str) -> list[Spec]:
     kinds = {"speedup", "speedup_low", "speedup_high", "best", "pj_per_flop", "tflops", "sm_mhz", "watts", "time_us"}
-    kinds |= {"tensor_active", "gain", "intensity"}
+    kinds |= {"tensor_active", "gain", "intensity", "low", "high", "over_faster", "torch_us"}
     return [{"field": one, **({"type": "quantitative", "format": ".4~g"} if one in kinds else {})} for one in names]
 
 
@@ -226,7 +226,7 @@ def _slices(rows: Sequence[Record]) -> Chart | None:
 
 
 def _importance(study: Study) -> Chart | None:
-    noted: Mapping[str, Any] = study.provenance.get("importance") or {}
+    noted = _importances(study)
     values = [
         {"place": place, "parameter": name, "share": share, "evaluator": one["evaluator"]}
         for place, one in noted.items()
@@ -249,6 +249,22 @@ def _importance(study: Study) -> Chart | None:
     return Chart(
         "Importance", f"Share of each parameter in the scatter of the speedups, by {names}.", spec, places_of(values)
     )
+
+
+def _importances(study: Study) -> Mapping[str, Any]:
+    """What a search noted of the importance of its parameters; of a sweep of a whole space it is computed now."""
+    noted: Mapping[str, Any] = study.provenance.get("importance") or {}
+    if noted or study.provenance.get("spec", {}).get("sampler") != "exhaustive":
+        return noted
+    from pydantic import ValidationError
+
+    from hopper_gemm.tune.search.importance import importances
+    from hopper_gemm.tune.study.spec import SweepSpec
+
+    try:
+        return importances(SweepSpec.model_validate(study.provenance.get("spec")), study.stage("sweep"))
+    except (ValidationError, ValueError):  # a spec of an earlier schema
+        return {}
 
 
 def _roofline(study: Study) -> Chart | None:
@@ -277,20 +293,22 @@ def _roofline(study: Study) -> Chart | None:
             },
         ],
     }
-    note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200, not on this board."
+    note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200: a copy; and the "
+    note += "fastest burst that is known, at the power cap, or that of this study where it is faster."
     return Chart("Roofline", note, spec)
 
 
 def _problems(study: Study) -> Chart | None:
-    """The best kernel of each problem of a map."""
-    ours = [{**point, "place": point["at"], "problem": point["place"]} for point in roofline(study)[0]]
-    values = [point for point in ours if point["who"] == "ours"]
+    """The pick and the best kernel of each problem of a map."""
+    values = problems(study)
     if not values:
         return None
-    x = _axis("gflop", "GFLOP of the problem", scale={"type": "log"}, axis={"format": "~s"})
-    y = _axis("speedup", "speedup of the best kernel", scale={"type": "log", "nice": False}, axis={"format": ".2f"})
-    colour = {"field": "intensity", "type": "quantitative", "scale": {"type": "log", "scheme": "viridis"}}
-    tips = _tips("problem", "speedup", "tflops", "intensity", "config")
+    x = _axis("torch_us", "time of torch.mm, us", scale={"type": "log"}, axis={"format": "~s"})
+    y = _axis("speedup", "speedup over torch.mm", scale={"type": "log", "nice": False}, axis={"format": ".2f"})
+    who = list(dict.fromkeys(value["who"] for value in values))
+    scale, legend = {"domain": who, "range": [OURS, THEIRS]}, {"orient": "top"}
+    colour = {"field": "who", "type": "nominal", "title": None, "scale": scale, "legend": legend}
+    tips = _tips("problem", "who", "speedup", "low", "high", "over_faster", "torch_us", "config")
     spec = {
         "data": {"values": values},
         "transform": [CHOSEN],
@@ -302,7 +320,9 @@ def _problems(study: Study) -> Chart | None:
             _even("y"),
         ],
     }
-    return Chart("Problems", "The best kernel of each problem over the baseline, by size.", spec, places_of(values))
+    note = "Of each problem the kernel that the model picks, and the best of all that were measured. Low, high: the "
+    note += "95 % interval of the pick. over_faster: it over the faster of torch.mm and cuBLASLt's heuristic list."
+    return Chart("Problems", note, spec, places_of(values))
 
 
 def _energy(rows: Sequence[Record]) -> Chart | None:
@@ -338,14 +358,20 @@ def _scatter(
     known = [row for row in rows if row[across[0]] is not None and row[up[0]] is not None]
     if len(known) < 2:
         return None
-    names = list(dict.fromkeys(["speedup", across[0], up[0], "tflops", "stage", "config"]))
+    names = list(dict.fromkeys(["problem", "speedup", across[0], up[0], "tflops", "stage", "config"]))
+    speeds = sorted(float(row["speedup"]) for row in known)
+    ends = [
+        speeds[len(speeds) // 20],
+        speeds[-1 - len(speeds) // 20],
+    ]  # a few that stand far out do not set the colours
+    shades = {"scheme": "viridis", "domain": ends, "clamp": True}
     spec = {
         "transform": [CHOSEN, {"filter": f"isValid(datum.{across[0]}) && isValid(datum.{up[0]})"}],
         "mark": {"type": "point", "filled": True, "size": 30, "opacity": 0.6},
         "encoding": {
             "x": _axis(*across),
             "y": _axis(*up),
-            "color": {"field": "speedup", "type": "quantitative", "scale": {"scheme": "viridis"}},
+            "color": {"field": "speedup", "type": "quantitative", "scale": shades},
             "tooltip": _tips(*names),
         },
     }

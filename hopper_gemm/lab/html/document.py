@@ -18,6 +18,7 @@ from hopper_gemm.lab.pages.index import missing
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.tables.comparison import cells, means
+from hopper_gemm.tune.tables.mapped import by_stratum, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, scope, source_line
 from hopper_gemm.tune.tables.pivot import groups, rows_of
 
@@ -72,6 +73,7 @@ def document(study: Study) -> str:
         f"<style>{(HERE / 'page.css').read_text()}</style>",
         *_top(study, name),
         '<div class="bar"><label>Show <select id="place"></select></label></div>',
+        '<p class="note" id="elsewhere" hidden></p>',
         *(_section(at, chart) for at, chart in enumerate(shown)),
         *_table(),
         f'<script type="application/json" id="data">{_as_json(data)}</script>',
@@ -88,7 +90,11 @@ def caveats(study: Study) -> list[str]:
     found = []
     if about.get("source") == "replayed":
         found.append("Replayed: the rows are recorded ones; nothing was measured for this page.")
-    if lacks := missing(study):
+    lacks = missing(study)
+    if lacks and study.stage("map"):
+        count = len({row.point.problem for row in study.stage("map")})
+        found.append(f"A part of a list: {count} of its problems, in an order that a seed shuffled: a sample of it.")
+    elif lacks:
         found.append(f"Unfinished: {lacks} missing.")
     found += [f"Without {name}: {reason}." for name, reason in (about.get("missing") or {}).items()]
     if told["board"] == "unknown":
@@ -138,14 +144,20 @@ def _statuses(study: Study) -> Mapping[str, int]:
 
 
 def best_of(study: Study) -> list[str]:
-    """The best of each problem, regime and context; of a comparison the means."""
+    """The best of each problem, regime and context; of a comparison the means; of a map what picks are worth."""
     if study.stage("compare"):
         return [str(mean) for mean in means(cells(study.stage("compare")))]
+    if study.stage("map"):
+        found = by_stratum(mapped(study.stage("map"))).drop(columns=["wins"]).to_dict("index")
+        told = {
+            name: ", ".join(f"{what} {cell}" for what, cell in line.items() if cell) for name, line in found.items()
+        }
+        return [f"{'' if name == 'all' else 'torch.mm takes '}{name}: {line}" for name, line in told.items()]
     finals = rows_of(study, "final")
     lines = []
     for group, part in groups(rows_of(study, "sweep")):
-        told = best_lines(study, group, part, finals)
-        lines += [f"{group.title}: {' '.join(told)}".replace("`", "").replace("**", "")] if told else []
+        best = best_lines(study, group, part, finals)
+        lines += [f"{group.title}: {' '.join(best)}".replace("`", "").replace("**", "")] if best else []
     return lines
 
 

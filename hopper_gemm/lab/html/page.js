@@ -21,10 +21,15 @@ chooser.addEventListener("change", () => {
 });
 
 function hide() {
+  const without = [];
   page.charts.forEach(({ places }, at) => {
-    const empty = places !== null && !places.includes(chooser.value);
-    document.getElementById(`chart${at}`).parentElement.hidden = empty;
+    const section = document.getElementById(`chart${at}`).parentElement;
+    section.hidden = places !== null && !places.includes(chooser.value);
+    if (section.hidden) without.push(section.querySelector("h2").textContent);
   });
+  const told = document.getElementById("elsewhere");
+  told.hidden = without.length === 0;
+  told.textContent = `Not measured here; choose another place above for: ${without.join(", ")}.`;
 }
 
 page.charts.forEach(async ({ spec }, at) => {

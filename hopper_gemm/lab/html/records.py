@@ -9,10 +9,12 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.roofline import POWER_LIMITED_FLOPS
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.schema import PAIRS
+from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import launches, series
+from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pages.report import spanning
 from hopper_gemm.tune.tables.pivot import (
     GROUP,
@@ -114,7 +116,8 @@ def roofline(study: Study) -> tuple[list[Record], list[Record]]:
 
     Returns:
         Points (intensity in FLOP for each byte of A, B and C, rate in TFLOP/s, ours and the baseline's), and ceilings:
-        each the two ends of a line with its name.
+        each the two ends of a line with its name. The ceiling of the tensor cores is the fastest burst that the model
+        knows, or that of the study where it is faster.
     """
     points = []
     stage = next(one for one in ("sweep", "compare", "map") if study.stage(one))
@@ -123,8 +126,7 @@ def roofline(study: Study) -> tuple[list[Record], list[Record]]:
         if best is None:
             continue
         problem = group.problem
-        about = {"place": group.place, "intensity": rounded(problem.flop / problem.bytes), "gflop": problem.flop / 1e9}
-        about |= {"at": place_of(study, group), "speedup": rounded(best["speedup"]), "config": str(config_of(best))}
+        about = {"place": group.place, "intensity": rounded(problem.flop / problem.bytes)}
         points.append({**about, "who": "ours", "tflops": rounded(best["tflops"])})
         theirs = problem.flop / best["baseline_us"] / 1e6
         points.append({**about, "who": str(best["against"]), "tflops": rounded(float(theirs))})
@@ -132,11 +134,12 @@ def roofline(study: Study) -> tuple[list[Record], list[Record]]:
         return [], []
     least = min(0.5 * min(point["intensity"] for point in points), 50.0)
     most = 2 * max(point["intensity"] for point in points)
-    memory, flops = hopper.HBM_BYTES_PER_SECOND, POWER_LIMITED_FLOPS
+    fastest = 1e12 * max(point["tflops"] for point in points)
+    memory, flops = hopper.HBM_BYTES_PER_SECOND, max(POWER_LIMITED_FLOPS, fastest)
     ridge = flops / memory
     lines = {
         f"DRAM, a copy: {memory / 1e12:.1f} TB/s": [least, ridge],
-        f"tensor cores at the power cap, best burst seen: {flops / 1e12:.0f} TFLOP/s": [min(ridge, most), most],
+        f"tensor cores, fastest burst: {flops / 1e12:.0f} TFLOP/s": [min(ridge, most), most],
     }
     ceilings = [
         {"ceiling": name, "intensity": at, "tflops": min(at * memory, flops) / 1e12}
@@ -144,6 +147,22 @@ def roofline(study: Study) -> tuple[list[Record], list[Record]]:
         for at in ends
     ]
     return points, ceilings
+
+
+def problems(study: Study) -> list[Record]:
+    """Points of a map for a scatter: of each problem the model's pick and the best kernel measured, over torch.mm."""
+    by_place: dict[str, list[Row]] = {}
+    for row in study.stage("map"):
+        by_place.setdefault(f"{row.point.regime} {row.point.context}", []).append(row)
+    found: list[Record] = []
+    for place, rows in by_place.items():
+        for one in mapped(rows):
+            about = {"place": place, "problem": problem_label(one.problem), "torch_us": rounded(one.torch_us)}
+            about |= {"low": rounded(one.low), "high": rounded(one.high), "over_faster": rounded(one.over_faster)}
+            about["config"] = str(one.kernel)
+            speeds = {"the model's pick": one.pick, "the best measured": one.best}
+            found += [{**about, "who": who, "speedup": rounded(speed)} for who, speed in speeds.items()]
+    return found
 
 
 def compared(study: Study) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,10 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, tile_order, work_items
+from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.tables.ladder import Result, Step, ladder
-from hopper_gemm.tune.tables.pivot import markdown_table, plain, rows_of
+from hopper_gemm.tune.tables.pivot import markdown, markdown_table, plain, rows_of
 from hopper_gemm.tune.tables.plots import patch, timeline
 from hopper_gemm.tune.tables.style import STYLE, save
 
@@ -34,6 +36,12 @@ WIDE = 6000
 
 SHOWN = ("tile", "stages", "stagger", "schedule", "cluster", "raster", "swizzle", "serpentine", "peek", "persistent")
 """Parameters at the head of a diff."""
+
+PRINTED = results_root() / "measurements/chapters.jsonl"
+"""Rows of ``hopper-gemm chapters``: the printed code of each chapter, timed."""
+
+COLUMNS = 90
+"""Columns of a listing: as many as a page of the site shows."""
 
 WIDTHS = (1, 4, 8, 16)
 """Widths of a group whose first wave is drawn."""
@@ -73,11 +81,15 @@ class Chapter:
 
     Args:
         page: name of its file, without suffix.
+        title: of the page, without the number.
+        idea: in a few words.
         rungs: of the ladder, that it adds; the diff is of the last.
         windows: that its timeline shows.
     """
 
     page: str
+    title: str
+    idea: str
     rungs: tuple[str, ...]
     windows: tuple[Window, ...] = ()
 
@@ -86,14 +98,55 @@ FIRST = Window("whole", ("issues", 0), "the first tile of a CTA", "timeline-deep
 SECOND = Window("whole", ("issues", 0), "the second tile of a persistent CTA", "timeline-deep-k", 2048)
 PAIRED, LARGER = (Window(name, study="timeline-ladder") for name in ("cluster 1x2", "256x192"))
 CHAPTERS = (
-    Chapter("1-serial", ("serial",), (Window("one stage"),)),
-    Chapter("2-stages", ("two stages", "multistage"), (Window("two stages"), Window("three stages"))),
-    Chapter("3-producer", ("specialised", "full ring"), (Window("one consumer, stagger 0"),)),
-    Chapter("4-order", ("swizzle 2", "swizzle 4", "swizzle 8")),
-    Chapter("5-consumers", ("two consumers", "stagger 1"), (Window("stagger 0"), Window("stagger 1"))),
-    Chapter("6-persistent", ("persistent",), (FIRST, SECOND)),
-    Chapter("7-store", ("TMA store",), (Window("stagger 1", ("math", 60), "the last four stages of a tile"),)),
-    Chapter("8-cluster", ("cluster 1x2", "serpentine", "peek", "256x192"), (PAIRED, LARGER)),
+    Chapter("1-serial", "One stage", "load, wait, multiply, wait", ("serial",), (Window("one stage"),)),
+    Chapter(
+        "2-stages",
+        "A ring of stages",
+        "load the next while this one is multiplied",
+        ("two stages", "multistage"),
+        (Window("two stages"), Window("three stages")),
+    ),
+    Chapter(
+        "3-producer",
+        "A producer of its own",
+        "who loads does not multiply",
+        ("specialised", "full ring"),
+        (Window("one consumer, stagger 0"),),
+    ),
+    Chapter(
+        "4-order",
+        "The order of the tiles",
+        "what runs at the same time should read the same",
+        ("swizzle 2", "swizzle 4", "swizzle 8"),
+    ),
+    Chapter(
+        "5-consumers",
+        "Two consumers",
+        "a larger tile, and a second warpgroup to feed the tensor cores",
+        ("two consumers", "stagger 1"),
+        (Window("stagger 0"), Window("stagger 1")),
+    ),
+    Chapter(
+        "6-persistent",
+        "A persistent kernel",
+        "one CTA an SM, walking over tiles; PDL",
+        ("persistent",),
+        (FIRST, SECOND),
+    ),
+    Chapter(
+        "7-store",
+        "A tile leaves by TMA",
+        "the epilogue through shared memory",
+        ("TMA store",),
+        (Window("stagger 1", ("math", 60), "the last four stages of a tile"),),
+    ),
+    Chapter(
+        "8-cluster",
+        "Clusters, and the real kernel",
+        "two CTAs load for each other",
+        ("cluster 1x2", "serpentine", "peek", "256x192"),
+        (PAIRED, LARGER),
+    ),
 )
 
 
@@ -110,17 +163,17 @@ def kernel(rung: str) -> Kernel:
 
 
 def rates(number: int) -> str:
-    """Table of a chapter's rungs beside the last one before: TFLOP/s at 8192^3 in both regimes, and what each takes of
-    an SM."""
+    """Table of the last rung of each chapter before and of all rungs of this one: TFLOP/s at 8192^3 in both regimes,
+    and what each takes of an SM."""
     taken, lines = _bursts("ladder"), {}
-    before = CHAPTERS[number - 2].rungs[-1:] if number > 1 else ()
+    before = [chapter.rungs[-1] for chapter in CHAPTERS[: number - 1]]
     for rung in (*before, *CHAPTERS[number - 1].rungs):
-        burst, steady = (_result(rung, regime) for regime in ("burst", "steady"))
+        one_burst, steady = burst(rung), _result(rung, "steady")
         row, one = taken[kernel(rung)], kernel(rung)
         ring = one.stages * one.stage_bytes if isinstance(one.stages, int) else 0
         lines[rung] = {
-            "over cuBLAS": f"{burst.speedup:.3f}x",
-            "TFLOP/s, burst": f"{burst.tflops:.0f}",
+            "over cuBLAS": f"{one_burst.speedup:.3f}x",
+            "TFLOP/s, burst": f"{one_burst.tflops:.0f}",
             "steady": f"{steady.tflops:.0f}",
             "tensor cores busy": f"{row['tensor_active']:.0f} %",
             "MHz": f"{row['sm_mhz']:.0f}",
@@ -128,6 +181,43 @@ def rates(number: int) -> str:
             "registers": f"{row['registers']:.0f}",
         }
     return markdown_table(pd.DataFrame(lines).T, "rung")
+
+
+def overview() -> str:
+    """The chapters with the rate of each one's last rung at 8192^3 in a burst; where the printed code was timed, beside
+    the rate of that."""
+    printed = _printed()
+    columns = ["chapter", "the idea", "TFLOP/s", "over cuBLAS"]
+    columns += ["as printed: TFLOP/s", "as printed: over cuBLAS"] if printed else []
+    lines = []
+    for number, chapter in enumerate(CHAPTERS, 1):
+        found, own = burst(chapter.rungs[-1]), printed.get(number, {})
+        line = [f"[{number}. {chapter.title}]({chapter.page}.md)", chapter.idea]
+        line += [f"{found.tflops:.0f}", f"{found.speedup:.3f}x"]
+        if printed:
+            line += [f"{own['tflops']:.0f}", f"{own['speedup']:.3f}x"] if own else ["", ""]
+        lines.append(line)
+    table = markdown(columns, lines)
+    return f"{table}\n\n{_told_of(printed)}" if printed else table
+
+
+def _printed() -> dict[int, dict[str, Any]]:
+    """The last recorded row of the printed code of each chapter that multiplied; none where none is recorded."""
+    if not PRINTED.is_file():
+        return {}
+    rows = map(json.loads, PRINTED.read_text().splitlines())
+    return {row["chapter"]: row for row in rows if row["status"] == "ok"}
+
+
+def _told_of(printed: Mapping[int, Mapping[str, Any]]) -> str:
+    """Sentence on where the printed code was timed, and how far it is from the ladder."""
+    ratios = [row["speedup"] / burst(CHAPTERS[number - 1].rungs[-1]).speedup for number, row in printed.items()]
+    on = " and ".join(dict.fromkeys(f"an {row['gpu']} ({row['created'][:10]})" for row in printed.values()))
+    return wrapped(
+        f"*As printed*: `hopper-gemm chapters` built the listings of the pages and timed them on {on} "
+        f"([rows](../../results/measurements/{PRINTED.name})); their speeds over `torch.mm` are {min(ratios):.3f} to "
+        f"{max(ratios):.3f} times those of the ladder."
+    )
 
 
 def again() -> str:
@@ -148,6 +238,11 @@ def _bursts(name: str) -> dict[Kernel, Mapping[str, Any]]:
     frame = rows_of(recorded(name), "sweep").query("m == 8192 and regime == 'burst'")
     names = all_values(kernel("serial"))
     return {kernel_of({one: plain(row[one]) for one in names}): row for _, row in frame.iterrows()}
+
+
+def burst(rung: str) -> Result:
+    """What is recorded of a rung at 8192^3 in a burst."""
+    return _result(rung, "burst")
 
 
 def _result(rung: str, regime: str) -> Result:
@@ -202,18 +297,24 @@ def _registers(one: Kernel) -> str:
 
 @cache
 def formatted(source: str) -> str:
-    """Source in the house style, 100 columns wide."""
+    """Source in the house style, :data:`COLUMNS` wide; without ruff as it is."""
     import subprocess
     import sys
+    from importlib.util import find_spec
 
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "100", "-"]
+    if find_spec("ruff") is None:
+        return source
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(COLUMNS), "-"]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 
 @plt.rc_context(STYLE)
 def pictures(folder: Path) -> None:
     """Draw the timeline of each chapter whose kernels were traced, as ``PAGE.svg``, and the patches of chapter 4."""
-    told = "One CTA on an NVIDIA H200 by its own clock. Dark: math; green: loads; grey: waits."
+    told = (
+        "One CTA of an NVIDIA H200, by its own clock. Blue: math; pale blue: math that is queued; green: a load; light "
+        "grey: a wait; dark grey: loads are issued; orange: the tile is stored. Numbers are stages."
+    )
     for chapter in CHAPTERS:
         if chapter.windows:
             save(timelines(chapter.windows), folder / f"{chapter.page}.svg", told)

@@ -2,8 +2,8 @@
 
 The kernel is one parameterised source. For a reader who follows it config by config, :func:`source_of` evaluates the
 conditions of the compilation (``cutlass.const_expr``), puts the config's values in place of their names, and drops
-branches, loops without a round, the observer and docstrings; comments are lost. The text is to be read and compared
-with another config's, not to be compiled: the compiler sees the source itself.
+branches, loops without a round, the observer, annotations and docstrings; comments are lost. Put in the place of the
+functions that it shows, the text compiles to the same machine code (:mod:`hopper_gemm.lab.printed.tree`).
 """
 
 from __future__ import annotations
@@ -70,16 +70,21 @@ def _loop(config: SimpleNamespace) -> dict[str, Any]:
 
 def _functions(config: SimpleNamespace) -> Iterable[tuple[str, str]]:
     """File and name of the functions that a config uses."""
+    yield "kernel/pipeline.py", "Ring.init"
     if config.specialised:
-        yield from (("kernel/gemm.py", f"HopperGemm.{name}") for name in ("_play", "_fill"))
+        yield from (("kernel/gemm.py", f"HopperGemm.{name}") for name in ("_play", "_produce", "_fill"))
         yield "kernel/producer.py", "Fill.tile"
     else:
+        loads = "load_first", "load_ahead", "_load"
         yield "lab/ladder/gemm.py", "LadderGemm._play"
-        yield from (("lab/ladder/multistage.py", f"LoadingMainloop.{name}") for name in ("load_first", "load_ahead"))
+        yield from (("lab/ladder/multistage.py", f"LoadingMainloop.{name}") for name in loads)
+    yield "kernel/pipeline.py", "Ring.acquire"
+    yield "kernel/operand.py", "Loads.issue"
+    yield "kernel/pipeline.py", "Ring.expect"
     yield "kernel/operand.py", "OperandLoad._copy"
     yield "kernel/gemm.py", "HopperGemm._consume"
     yield "kernel/consumer.py", "Mainloop.multiply_tile"
-    yield "kernel/pipeline.py", "Ring.release"
+    yield from (("kernel/pipeline.py", f"Ring.{name}") for name in ("wait", "release"))
     if config.stores == "tma":
         yield from (("kernel/epilogue.py", f"Epilogue.{name}") for name in ("_store_chunk", "_send"))
     else:
@@ -175,13 +180,11 @@ class _Specialise(ast.NodeTransformer):
         self.generic_visit(node)
         node.args = [one for one in node.args if not ast.unparse(one).startswith(OBSERVER)]
         node.keywords = [one for one in node.keywords if _names(one.value) != [OBSERVER]]
-        if ast.unparse(node.func) in ("cutlass.range_constexpr", "cutlass.range") and node.keywords:
-            node.keywords = [one for one in node.keywords if ast.unparse(one) != "unroll=1"]
         return node
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         text = ast.unparse(node)
-        gone: tuple[str, ...] = ("self._await_launch", "self._fall_behind", f"{OBSERVER}.", "filling.seen")
+        gone: tuple[str, ...] = ("self._await_launch", "self._fall_behind", f"{OBSERVER}.", "filling.seen", "self.put")
         if self.known["config"].specialised:
             gone = (*gone, "self.load_first", "self.load_ahead")
         if self.known["config"].stores == "direct":

@@ -218,6 +218,20 @@ def map_table() -> str:
     return markdown_table(shown, "torch.mm takes")
 
 
+def map_answer() -> str:
+    """What the map answers, in a sentence."""
+    found = mapped(recorded("map").stage("map"))
+    ahead, behind = sum(one.low > 1 for one in found), sum(one.high < 1 for one in found)
+    pick, share = (
+        geometric_mean(each) for each in ([one.pick for one in found], [one.pick / one.best for one in found])
+    )
+    return wrapped(
+        f"*Answer.* On {len(found)} problems of a map the model's pick runs at {pick:.3f}x the speed of `torch.mm` in "
+        f"the geometric mean; it is ahead by its whole interval on {ahead} and behind on {behind}, and has "
+        f"{share:.3f} of the speed of the best kernel that was measured beside it."
+    )
+
+
 def picks_again() -> str:
     """Picks of the model before and after it was fitted to the map, on the problems that both measured."""
     before, after = ({one.problem: one for one in mapped(recorded(name).stage("map"))} for name in ("map", "map-picks"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -108,11 +108,20 @@ class Bench:
         store: folder of compiled kernels, or None for the default.
         seed: of the matrices.
         spacer: of :data:`hopper_gemm.tune.measure.arms.SPACERS`.
+        load: gives the kernel of a config and a problem, from the folder; None for :func:`load_any`.
     """
 
-    def __init__(self, device: DeviceInfo, store: Path | None = None, seed: int = 0, spacer: str = "touch") -> None:
+    def __init__(
+        self,
+        device: DeviceInfo,
+        store: Path | None = None,
+        seed: int = 0,
+        spacer: str = "touch",
+        load: Callable[[GemmConfig, GemmProblem, Path | None], Kernel] | None = None,
+    ) -> None:
         self.device = device
         self._store, self._seed = store, seed
+        self._load = load
         self._new_spacer = partial(SPACERS[spacer], device.sms)
         self._timer = Timer(device)
         self._scene: Scene | None = None
@@ -221,7 +230,7 @@ class Bench:
         if key not in self._kernels:
             while len(self._kernels) >= KEPT:
                 del self._kernels[next(iter(self._kernels))]
-            self._kernels[key] = load_any(config, problem, self._store)
+            self._kernels[key] = (self._load or load_any)(config, problem, self._store)
         return self._kernels[key]
 
     def _baseline(self, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]) -> tuple[Chosen, Arm]:

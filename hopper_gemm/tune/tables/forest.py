@@ -88,6 +88,7 @@ def forest(records: Sequence[Record], path: Path, title: str) -> None:
 def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, Mapping[str, Record]]) -> None:
     problems = list(launch_us)
     bottom = len(problems) + len(shown)
+    beside = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": CELL}
     low = high = 1.0
     for number, (name, of) in enumerate(shown.items()):
         marker, colour = MARKERS[name]
@@ -104,17 +105,11 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
         )
         mean = geometric_mean(speedups)
         axis.plot(mean, len(problems) + number, marker, color=colour, markersize=5)
-        axis.text(
-            1.02,
-            len(problems) + number,
-            f"{mean:.3f}x",
-            transform=axis.get_yaxis_transform(),
-            va="center",
-            fontsize=CELL,
-        )
+        axis.text(1.02, len(problems) + number, f"{mean:.3f}x", **beside)
         low, high = min(low, *(a for a, _ in ends)), max(high, *(b for _, b in ends))
+    axis.text(1.02, -1.1, "our time", **beside)
     for at, us in enumerate(launch_us.values()):
-        axis.text(1.02, at, f"{us:.1f} us", transform=axis.get_yaxis_transform(), va="center", fontsize=CELL)
+        axis.text(1.02, at, f"{us:.1f} us", **beside)
     counted = [f"geometric mean of {len(of)}" for of in shown.values()]
     axis.set_yticks(range(bottom), [*problems, *counted], fontsize=CELL)
     axis.set_ylim(bottom - 0.4, -0.6)

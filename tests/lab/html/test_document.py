@@ -10,8 +10,8 @@ import pytest
 import vl_convert
 
 from hopper_gemm.lab.html.charts import charts
-from hopper_gemm.lab.html.document import VEGA_LITE, document
-from hopper_gemm.lab.html.records import records
+from hopper_gemm.lab.html.document import VEGA_LITE, best_of, caveats, document
+from hopper_gemm.lab.html.records import records, roofline
 from hopper_gemm.tune.study.reader import Study, read_study
 from tests.command import run
 from tests.conftest import ROOT
@@ -76,11 +76,48 @@ def test_the_table_begins_with_the_speedup_of_a_problem_and_leaves_out_what_all_
     assert "against" in compared
 
 
-def test_a_map_has_a_point_for_each_problem(tmp_path):
-    rows = [row(stage="map", sizes=(64, 64, k), tile_m=tile) for k in (64, 128) for tile in (64, 128)]
-    study = Study(tmp_path, tuple(rows), ABOUT)
+PICKED = [
+    row(stage="map", sizes=(64, 64, k), tile_m=tile, how=how, speedup=speedup)
+    for k in (64, 128)
+    for tile, how, speedup in ((64, "pick 1", 0.9), (128, "drawn", 1.5))
+]
+
+
+def test_a_map_shows_of_each_problem_the_pick_and_the_best(tmp_path):
+    study = Study(tmp_path, tuple(PICKED), ABOUT)
     (problems,) = (one for one in charts(study, records(study)) if one.title == "Problems")
-    assert [point["problem"].split()[0] for point in problems.spec["data"]["values"]] == ["64x64x64", "64x64x128"]
+    shown = [(one["problem"].split()[0], one["who"], one["speedup"]) for one in problems.spec["data"]["values"]]
+    assert shown == [
+        ("64x64x64", "the model's pick", 0.9),
+        ("64x64x64", "the best measured", 1.5),
+        ("64x64x128", "the model's pick", 0.9),
+        ("64x64x128", "the best measured", 1.5),
+    ]
+
+
+def test_a_part_of_a_map_is_called_a_sample_and_its_picks_are_summed_up(tmp_path):
+    study = Study(tmp_path, tuple(PICKED), ABOUT)
+    assert "A part of a list: 2 of its problems, in an order that a seed shuffled: a sample of it." in caveats(study)
+    assert best_of(study)[-1].startswith("all: problems 2, pick 0.900, least 0.900 ")
+
+
+def test_no_point_of_a_roofline_lies_above_its_ceiling(tmp_path):
+    study = Study(tmp_path, (row(speedup=1.0, tflops=900.0),), ABOUT)
+    _, ceilings = roofline(study)
+    assert max(one["tflops"] for one in ceilings) == 900.0
+    assert "fastest burst: 900 TFLOP/s" in ceilings[-1]["ceiling"]
+    _, usual = roofline(Study(tmp_path, (row(speedup=1.0, tflops=400.0),), ABOUT))
+    assert "fastest burst: 840 TFLOP/s" in usual[-1]["ceiling"]
+
+
+@pytest.mark.results
+def test_the_seed_table_tells_what_its_two_parameters_are_worth():
+    """It is no search: nothing of importance was noted while it ran."""
+    study = read_study(ROOT / "results/h200/seed-table")
+    (importance,) = (one for one in charts(study, records(study)) if one.title == "Importance")
+    shares = importance.spec["data"]["values"]
+    assert {one["parameter"] for one in shares} == {"tile_m", "k_depth"}
+    assert len({one["place"] for one in shares}) == 4
 
 
 def test_a_study_without_rows_to_show_is_an_error_of_one_line(tmp_path):
@@ -107,7 +144,7 @@ def test_no_text_of_a_study_becomes_an_element_or_a_script(tmp_path):
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", script) == []
 
 
-RECORDED = ("seed-table", "suite", "ladder", "short/tune", "steady/steady-i", "neighbours/walk")
+RECORDED = ("seed-table", "suite", "ladder", "short/tune", "steady/steady-i", "neighbours/walk", "map", "space")
 
 
 @pytest.mark.results

@@ -176,6 +176,19 @@ def test_every_figure_is_a_column_of_the_results_schema(world):
     assert {"speedup", "spacer_us", "watts", "baseline_pj_per_flop", "rel_err", "choice", "baseline_rel_err"} <= names
 
 
+def test_a_bench_takes_its_kernels_from_what_it_is_given(world):
+    asked = []
+
+    def load(config, problem, store):
+        asked.append((config, problem, store))
+        return lambda a, b, out: (world.log.append("ours"), right(a, b, out))
+
+    info = dict.fromkeys(DeviceInfo.__dataclass_fields__, 0) | {"sms": 132}
+    outcome = Bench(DeviceInfo(**info), load=load).measure(point(), Burst(pairs=2))
+    assert (outcome.status, world.loaded) == ("ok", [])
+    assert asked == [(point().config, PROBLEM, None)]
+
+
 def test_an_outcome_travels_between_processes(world):
     outcome = world.bench().measure(point(context="isolated"), Burst(pairs=2), process=3)
     assert pickle.loads(pickle.dumps(outcome)) == outcome
