@@ -6,12 +6,17 @@ import inspect
 from importlib.metadata import version
 
 import pytest
-from cutlass import pipeline
+from cutlass import cute, pipeline
 
 from hopper_gemm.lab.pages import depth, rings
 from hopper_gemm.lab.pages.claims import CLAIMS
 from hopper_gemm.lab.pages.wording import percent
 from tests.conftest import ROOT
+
+
+def page(path: str) -> str:
+    """A page's words, whatever its lines."""
+    return " ".join((ROOT / path).read_text().split())
 
 
 def test_the_claims_name_their_sources_and_each_stands_once():
@@ -127,8 +132,8 @@ def test_the_l2_hits_more_where_groups_are_eight_wide():
 def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_otherwise():
     """Of the DSL that the page names: what commits, releases and creates do."""
     release = ".".join(version("nvidia-cutlass-dsl").split(".")[:2])
-    assert f"CuTe DSL {release} does" in " ".join((ROOT / "docs/sources.md").read_text().split())
-    plain, tma = pipeline.PipelineAsync, pipeline.PipelineTmaAsync
+    assert f"CuTe DSL {release} does" in page("docs/sources.md")
+    plain, tma, umma = pipeline.PipelineAsync, pipeline.PipelineTmaAsync, pipeline.PipelineTmaUmma
     assert inspect.getsource(tma.producer_commit).rstrip().endswith("pass")
     assert "sync_object_full.arrive" in inspect.getsource(tma.producer_acquire)
     assert "is_signaling_thread" in inspect.getsource(tma.consumer_release)
@@ -137,3 +142,8 @@ def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_o
     arrives = inspect.getsource(pipeline.helpers.MbarrierArray.arrive)
     assert "arrive_cp_async_mbarrier" in arrives
     assert "arrive_tcgen05mma" in arrives
+    assert "destination cta rank" in (inspect.getdoc(pipeline.helpers.MbarrierArray.arrive) or "")
+    assert "expected_tx" in inspect.signature(umma.producer_acquire).parameters
+    assert not hasattr(cute, "cp_async_wait")
+    told = "`expected_tx`", "`producer_mask` and `consumer_mask` say to which CTAs", "`cute.cp_async_wait(barrier)`"
+    assert [word for word in told if word not in page("docs/sources.md")] == []
