@@ -223,6 +223,21 @@ def token() -> str:
     )
 
 
+def speeds() -> str:
+    """Shares of their time that producer and consumer wait for each other, near cuBLAS and elsewhere."""
+    rows = probed()
+    waits = rows.xs("True", level="peek")[["producer_wait_pct", "consumer_wait_pct"]].astype(float)
+    near = (rows["speedup"].xs("False", level="peek").astype(float) >= NEAR).reindex(waits.index)
+    middle, others = waits[near].median(), waits[~near]["consumer_wait_pct"]
+    slow = others[others > 10]
+    return (
+        f"confirmed. In the {near.sum()} kernels within 10 % of cuBLAS loads are the faster: the producer waits "
+        f"{middle['producer_wait_pct']:.0f} % of its time for an empty slot, a consumer "
+        f"{middle['consumer_wait_pct']:.0f} % for a full one (medians). In {len(slow)} of the {len(others)} others a "
+        f"consumer waits {slow.min():.0f} to {slow.max():.0f} %: there loads are the slower"
+    )
+
+
 def waits_table() -> str:
     """A consumer's waits in full rings of 256 x 128 at 8192^3, by depth and stagger."""
     rows = probed().xs("True", level="peek").query(f"problem == '{CUBES[8192]}' and tile == '256x128'").reset_index()

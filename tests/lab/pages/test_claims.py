@@ -109,6 +109,19 @@ def test_loads_of_four_stages_are_told_as_an_upper_bound():
 
 
 @pytest.mark.results
+def test_near_cublas_the_producer_waits_and_a_consumer_hardly_does():
+    """D says that their speeds always differ."""
+    assert "the producer waits 91 % of its time for an empty slot, a consumer 4 % for a full one" in depth.speeds()
+
+
+def test_what_only_c_says_of_the_start_is_told_as_its_own():
+    """A gives the two phases, and C what happens without; C has one phase bit for each role as the others have."""
+    named = {claim: source for source, claim, _ in CLAIMS}
+    assert named["the producer's state starts in the other phase (C: else all wait for ever)"] == "A, C"
+    assert named["one phase bit for each role is enough, flipped when its index wraps"] == "A, B, C, D"
+
+
+@pytest.mark.results
 def test_a_second_consumer_is_told_apart_by_stagger():
     """It gains where a stage is released at once, and loses where a late release fills the same gap."""
     assert "+8.6 % to +9.2 % at stagger 0 and -2.4 % to -1.1 % at stagger 1" in depth.quarter()
