@@ -100,12 +100,49 @@ def test_the_verdict_on_a_late_release_tells_every_problem_of_the_deep_rings():
 
 
 @pytest.mark.results
+def test_a_gain_with_a_stage_more_is_told_of_two_and_three_consumers_too():
+    """In rings of the same depths and stages ahead they gain as one does, so it says nothing of a queued group."""
+    one, several = depth.pairings()["same look-ahead"], depth.several_at_equal_look_ahead()
+    medians = [found.groupby(level="problem").median() for found in (one, several)]
+    assert medians[1].min() > medians[0].min()
+    assert medians[1].max() > medians[0].max()
+    found = depth.late_release()
+    assert "+8.3 % to +11.5 % with two or three" in found
+    assert "no evidence for the queue" in found
+
+
+@pytest.mark.results
+def test_a_pair_at_equal_look_ahead_has_a_stage_more_at_stagger_1():
+    rows = depth.ran("joint").query("tile == '256x128' and problem == '4096x4096x4096' and k_depth == 4")
+    rate = rows.set_index(["stages", "stagger"])["speedup"]
+    found = depth.several_at_equal_look_ahead().loc["4096x4096x4096", "256x128", 4]
+    assert found[1] == rate[3, 1] / rate[2, 0]
+
+
+@pytest.mark.results
+def test_the_time_stamps_have_a_group_always_under_way_once_the_next_is_queued():
+    """The verdict on a late release says so."""
+    late = rings.overlaps("one consumer, stagger 1")["group"]
+    assert rings.overlaps("one consumer, stagger 0")["group"] < 0.9 < late == pytest.approx(1, abs=0.001)
+
+
+@pytest.mark.results
 def test_loads_of_four_stages_are_told_as_an_upper_bound():
     """A load counts until the consumer has its stage, and with four stages it seldom waits for that."""
     shares = [rings.overlaps(name)["awaited"] for name in ("two stages", "three stages", "one consumer, stagger 0")]
     assert shares == pytest.approx([1, 0.94, 0.06], abs=0.01)
     assert "The figures of four stages are upper bounds" in rings.in_flight()
     assert "A load counts as under way until a consumer has its stage" in page("docs/sources.md")
+
+
+@pytest.mark.results
+def test_only_rings_that_fit_two_numbers_of_stages_can_lose_by_the_fullest():
+    """Of 310 rings with two or three consumers 120 fit a single stage."""
+    lost = depth.lost_by_the_fullest()
+    counts = depth.joint(0).groupby(depth.RING)["stages"].nunique()
+    assert (counts[lost.index] > 1).all()
+    assert len(lost) == (counts > 1).sum() < len(counts)
+    assert "4 of 190 rings with two or three consumers and in 14 of 80 with one" in depth.many_stages()
 
 
 @pytest.mark.results
