@@ -103,14 +103,22 @@ def at_equal_look_ahead() -> pd.DataFrame:
     return rates.div(rates[4], axis=0)
 
 
+def lost_by_the_fullest() -> pd.Series:
+    """Share of the speed at the best number of stages that the fullest ring of a depth loses, stagger 0; rings of two
+    and more, since one that fits a single stage has nothing to lose."""
+    rates = joint(0).set_index([*RING, "stages"])["speedup"].unstack("stages")
+    rates = rates[rates.notna().sum(axis=1) > 1]
+    return 1 - rates.ffill(axis=1).iloc[:, -1] / rates.max(axis=1)
+
+
 def many_stages() -> str:
     """The cost of too many stages and of many barriers."""
     flat = joint(0)
     best = ran("joint").loc[ran("joint").groupby("problem")["speedup"].idxmax()]
     there = best.query("k_depth == 4")["stages"]
-    full = flat.loc[flat.groupby(RING)["stages"].idxmax()].set_index(RING)
-    lost = 1 - full["speedup"] / flat.groupby(RING)["speedup"].max()
-    single, shared = lost[full["consumers"] == 1], lost[full["consumers"] > 1]
+    lost = lost_by_the_fullest()
+    few = lost.index.get_level_values("tile_m") == ONE_CONSUMER_ROWS
+    single, shared = lost[few], lost[~few]
     place = single.idxmax()
     ring = flat.set_index(RING).loc[place].set_index("stages")["tflops"]
     equal = at_equal_look_ahead()
@@ -124,12 +132,31 @@ def many_stages() -> str:
         f"with two or three). Depths 2 and 1, with twice and four times the barriers, run at {beside_four[2]:.2f} and "
         f"{beside_four[1]:.2f}; but rows of theirs are loaded in parts shorter than 128 bytes, as are those of depth "
         f"3, which has fewer barriers than depth 2 and runs at {beside_four[3]:.2f}. "
-        "The fullest ring loses over 5 % to the best number of stages in "
+        "Where more than one number of stages fits, the fullest ring loses over 5 % to the best number in "
         f"{(shared > 0.05).sum()} of {len(shared)} rings with two or three consumers and in "
         f"{(single > 0.05).sum()} of {len(single)} with one: {place[1]}x128, depth "
         f"{place[2]}, {cube(place[0])} falls from {ring.max():.0f} TFLOP/s with {ring.idxmax()} stages to "
         f"{ring[ring.index.max()]:.0f} with {ring.index.max()}, which is not explained"
     )
+
+
+def at_equal_look_ahead_late(rows: pd.DataFrame) -> pd.Series:
+    """Speed at stagger 1 over that at stagger 0 with a stage less: by problem, tile, depth and stages loaded ahead of
+    the one that is multiplied, one at least."""
+    keys = ["problem", "tile", "k_depth", "ahead", "stagger"]
+    ahead = rows.assign(ahead=rows["stages"] - 1 - rows["stagger"]).query("ahead > 0")
+    rates = ahead.set_index(keys)["speedup"].unstack("stagger")
+    return (rates[1] / rates[0]).dropna()
+
+
+def several_at_equal_look_ahead() -> pd.Series:
+    """:func:`at_equal_look_ahead_late` with two or three consumers, of the depths and stages ahead that were paired
+    with one."""
+    one, several = (
+        at_equal_look_ahead_late(rows) for rows in (ran("one-consumer"), ran("joint").query("consumers > 1"))
+    )
+    rings = [found.index.droplevel(["problem", "tile"]) for found in (one, several)]
+    return several[rings[1].isin(rings[0])]
 
 
 def pairings() -> dict[str, pd.Series]:
@@ -138,13 +165,11 @@ def pairings() -> dict[str, pd.Series]:
     ones["ahead"] = ones["stages"] - 1 - ones["stagger"]
     ones["lasts"] = ones["ahead"] * ones["tile_m"] * ones["tile_n"] * ones["k_depth"] // 128
     same = pairs_by(ones, "stagger", 0, 1).set_index(["problem", "tile"])
-    keys = ["problem", "tile", "k_depth", "ahead"]
-    ahead = {stagger: part.set_index(keys)["speedup"] for stagger, part in ones.groupby("stagger")}
     tops = ones.groupby(["problem", "tile", "stagger"])["speedup"].max().unstack("stagger")
     return {
         "same stages": same["ratio"],
         f"same stages, {LONG_ENOUGH} clocks ahead or more": same[same["lasts"] >= LONG_ENOUGH]["ratio"],
-        "same look-ahead": (ahead[1] / ahead[0]).dropna().droplevel(["k_depth", "ahead"]),
+        "same look-ahead": at_equal_look_ahead_late(ones).droplevel(["k_depth", "ahead"]),
         "best of each tile": tops[1] / tops[0],
     }
 
@@ -166,24 +191,29 @@ def pairings_table() -> str:
 
 
 def late_release() -> str:
-    """The rings in which a late release pays."""
-    paired, every = pairings(), problems_of("one-consumer")
+    """The rings in which a late release pays, and why a gain with a stage more says nothing of the queue."""
+    paired = pairings()
     ones = ran("one-consumer").query("tile == '128x128' and k_depth == 4 and stages == 6")
     square = ones.set_index(["problem", "stagger"])["speedup"].unstack("stagger")
     both = pairs_by(ran("joint"), "stagger", 0, 1).query("consumers > 1 and stages >= 4")["ratio"]
+    several = several_at_equal_look_ahead()
 
-    def medians(name: str) -> pd.Series:
-        return pd.Series({problem: paired[name].loc[problem].median() for problem in every})
+    def medians(found: pd.Series) -> pd.Series:
+        return found.groupby(level="problem", sort=False).median()
 
-    deep = medians(f"same stages, {LONG_ENOUGH} clocks ahead or more")
+    deep = medians(paired[f"same stages, {LONG_ENOUGH} clocks ahead or more"])
     told = ", ".join(f"{percent(gain)} at {cube(problem)}" for problem, gain in deep.items())
     return (
-        "confirmed for one consumer where a stage more makes up for the load ahead that it costs: the medians of the "
-        f"problems are {reach(medians('same look-ahead'))}. At the same number of stages they are "
-        f"{reach(medians('same stages'))}; where the loads left ahead last {LONG_ENOUGH} clocks or more, {told}; one "
-        f"of these rings, 128x128 with depth 4 and six stages, gains {reach(square[1] / square[0])} at {len(square)} "
-        f"problems. Two or three consumers gain nothing: {percent(both.median())} at the median of {len(both)} pairs "
-        "of four stages and more"
+        "confirmed for one consumer: by the [time stamps](#who-overlaps-what) a group is always under way once the "
+        "next is queued, and rings that can spare a load ahead gain in part. At the same number of stages 128x128 with "
+        f"depth 4 and six stages gains {reach(square[1] / square[0])} at {len(square)} problems; the medians of all "
+        f"rings in which the loads left ahead last {LONG_ENOUGH} clocks or more are {told}; those of all rings "
+        f"{reach(medians(paired['same stages']))}. Two or three consumers, which fill each other's gaps, gain nothing: "
+        f"{percent(both.median())} at the median of {len(both)} pairs of four stages and more. With a stage more, so "
+        f"that as much is loaded ahead, the medians are {reach(medians(paired['same look-ahead']))} with one consumer "
+        f"and {reach(medians(several))} with two or three in rings of the same depths and stages ahead, so that is no "
+        "evidence for the queue: in a ring that starves a late release does not wait for the math "
+        "([notebook 4](../notebooks/4_stagger.ipynb))"
     )
 
 
@@ -220,6 +250,21 @@ def token() -> str:
         f"may suspend. The mean gain over no probe is small: {every} over {len(gains)} kernels, {close} over the "
         f"{near.sum()} within 10 % of cuBLAS, where {succeed} probes succeed (medians): in a well-tuned ring C expects "
         "it of both"
+    )
+
+
+def speeds() -> str:
+    """Shares of their time that producer and consumer wait for each other, near cuBLAS and elsewhere."""
+    rows = probed()
+    waits = rows.xs("True", level="peek")[["producer_wait_pct", "consumer_wait_pct"]].astype(float)
+    near = (rows["speedup"].xs("False", level="peek").astype(float) >= NEAR).reindex(waits.index)
+    middle, others = waits[near].median(), waits[~near]["consumer_wait_pct"]
+    slow = others[others > 10]
+    return (
+        f"confirmed. In the {near.sum()} kernels within 10 % of cuBLAS loads are the faster: the producer waits "
+        f"{middle['producer_wait_pct']:.0f} % of its time for an empty slot, a consumer "
+        f"{middle['consumer_wait_pct']:.0f} % for a full one (medians). In {len(slow)} of the {len(others)} others a "
+        f"consumer waits {slow.min():.0f} to {slow.max():.0f} %: there loads are the slower"
     )
 
 

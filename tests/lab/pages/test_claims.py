@@ -6,12 +6,17 @@ import inspect
 from importlib.metadata import version
 
 import pytest
-from cutlass import pipeline
+from cutlass import cute, pipeline
 
 from hopper_gemm.lab.pages import depth, rings
 from hopper_gemm.lab.pages.claims import CLAIMS
 from hopper_gemm.lab.pages.wording import percent
 from tests.conftest import ROOT
+
+
+def page(path: str) -> str:
+    """A page's words, whatever its lines."""
+    return " ".join((ROOT / path).read_text().split())
 
 
 def test_the_claims_name_their_sources_and_each_stands_once():
@@ -95,6 +100,65 @@ def test_the_verdict_on_a_late_release_tells_every_problem_of_the_deep_rings():
 
 
 @pytest.mark.results
+def test_a_gain_with_a_stage_more_is_told_of_two_and_three_consumers_too():
+    """In rings of the same depths and stages ahead they gain as one does, so it says nothing of a queued group."""
+    one, several = depth.pairings()["same look-ahead"], depth.several_at_equal_look_ahead()
+    medians = [found.groupby(level="problem").median() for found in (one, several)]
+    assert medians[1].min() > medians[0].min()
+    assert medians[1].max() > medians[0].max()
+    found = depth.late_release()
+    assert "+8.3 % to +11.5 % with two or three" in found
+    assert "no evidence for the queue" in found
+
+
+@pytest.mark.results
+def test_a_pair_at_equal_look_ahead_has_a_stage_more_at_stagger_1():
+    rows = depth.ran("joint").query("tile == '256x128' and problem == '4096x4096x4096' and k_depth == 4")
+    rate = rows.set_index(["stages", "stagger"])["speedup"]
+    found = depth.several_at_equal_look_ahead().loc["4096x4096x4096", "256x128", 4]
+    assert found[1] == rate[3, 1] / rate[2, 0]
+
+
+@pytest.mark.results
+def test_the_time_stamps_have_a_group_always_under_way_once_the_next_is_queued():
+    """The verdict on a late release says so."""
+    late = rings.overlaps("one consumer, stagger 1")["group"]
+    assert rings.overlaps("one consumer, stagger 0")["group"] < 0.9 < late == pytest.approx(1, abs=0.001)
+
+
+@pytest.mark.results
+def test_loads_of_four_stages_are_told_as_an_upper_bound():
+    """A load counts until the consumer has its stage, and with four stages it seldom waits for that."""
+    shares = [rings.overlaps(name)["awaited"] for name in ("two stages", "three stages", "one consumer, stagger 0")]
+    assert shares == pytest.approx([1, 0.94, 0.06], abs=0.01)
+    assert "The figures of four stages are upper bounds" in rings.in_flight()
+    assert "A load counts as under way until a consumer has its stage" in page("docs/sources.md")
+
+
+@pytest.mark.results
+def test_only_rings_that_fit_two_numbers_of_stages_can_lose_by_the_fullest():
+    """Of 310 rings with two or three consumers 120 fit a single stage."""
+    lost = depth.lost_by_the_fullest()
+    counts = depth.joint(0).groupby(depth.RING)["stages"].nunique()
+    assert (counts[lost.index] > 1).all()
+    assert len(lost) == (counts > 1).sum() < len(counts)
+    assert "4 of 190 rings with two or three consumers and in 14 of 80 with one" in depth.many_stages()
+
+
+@pytest.mark.results
+def test_near_cublas_the_producer_waits_and_a_consumer_hardly_does():
+    """D says that their speeds always differ."""
+    assert "the producer waits 91 % of its time for an empty slot, a consumer 4 % for a full one" in depth.speeds()
+
+
+def test_what_only_c_says_of_the_start_is_told_as_its_own():
+    """A gives the two phases, and C what happens without; C has one phase bit for each role as the others have."""
+    named = {claim: source for source, claim, _ in CLAIMS}
+    assert named["the producer's state starts in the other phase (C: else all wait for ever)"] == "A, C"
+    assert named["one phase bit for each role is enough, flipped when its index wraps"] == "A, B, C, D"
+
+
+@pytest.mark.results
 def test_a_second_consumer_is_told_apart_by_stagger():
     """It gains where a stage is released at once, and loses where a late release fills the same gap."""
     assert "+8.6 % to +9.2 % at stagger 0 and -2.4 % to -1.1 % at stagger 1" in depth.quarter()
@@ -127,8 +191,8 @@ def test_the_l2_hits_more_where_groups_are_eight_wide():
 def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_otherwise():
     """Of the DSL that the page names: what commits, releases and creates do."""
     release = ".".join(version("nvidia-cutlass-dsl").split(".")[:2])
-    assert f"CuTe DSL {release} does" in " ".join((ROOT / "docs/sources.md").read_text().split())
-    plain, tma = pipeline.PipelineAsync, pipeline.PipelineTmaAsync
+    assert f"CuTe DSL {release} does" in page("docs/sources.md")
+    plain, tma, umma = pipeline.PipelineAsync, pipeline.PipelineTmaAsync, pipeline.PipelineTmaUmma
     assert inspect.getsource(tma.producer_commit).rstrip().endswith("pass")
     assert "sync_object_full.arrive" in inspect.getsource(tma.producer_acquire)
     assert "is_signaling_thread" in inspect.getsource(tma.consumer_release)
@@ -137,3 +201,8 @@ def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_o
     arrives = inspect.getsource(pipeline.helpers.MbarrierArray.arrive)
     assert "arrive_cp_async_mbarrier" in arrives
     assert "arrive_tcgen05mma" in arrives
+    assert "destination cta rank" in (inspect.getdoc(pipeline.helpers.MbarrierArray.arrive) or "")
+    assert "expected_tx" in inspect.signature(umma.producer_acquire).parameters
+    assert not hasattr(cute, "cp_async_wait")
+    told = "`expected_tx`", "`producer_mask` and `consumer_mask` say to which CTAs", "`cute.cp_async_wait(barrier)`"
+    assert [word for word in told if word not in page("docs/sources.md")] == []

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.pages import comparisons, studies
+from hopper_gemm.lab.pages import comparisons, depth, studies
+from tests.conftest import ROOT
+
+
+def of_parameters() -> str:
+    """The words of the page on parameters."""
+    return " ".join((ROOT / "docs/studies.md").read_text().split())
 
 
 def test_a_ring_holds_what_is_read_in_the_time_of_a_load_in_whole_stages():
@@ -28,3 +34,28 @@ def test_the_answer_on_the_suite_counts_the_problems_by_published_intervals():
     answer = " ".join(comparisons.suite_answer().split())
     assert f"on {told.count('ahead')} of the {len(told)} problems" in answer
     assert f"on {told.count('behind')}; over `torch.mm`" in answer
+
+
+@pytest.mark.results
+def test_at_equal_look_ahead_a_late_release_is_busier_where_the_ring_starves_and_even_where_it_does_not():
+    """With two or three consumers, on the long problem; the page on parameters says so."""
+    rows = depth.ran("stagger").query("k == 8192").copy()
+    rows["ahead"] = rows["stages"] - 1 - rows["stagger"]
+    rows["lasts"] = rows["ahead"] * rows["tile_m"] * rows["tile_n"] * rows["k_depth"] / 128
+    busy = rows.set_index(["tile", "k_depth", "ahead", "lasts", "stagger"])["tensor_active"].astype(float)
+    ratio = (busy.unstack("stagger")[1] / busy.unstack("stagger")[0]).dropna()
+    lasts, deep = ratio.index.get_level_values("lasts"), ratio.index.get_level_values("k_depth").isin([2, 4])
+    assert ratio[lasts < 900].median() > 1.1
+    assert ratio[(lasts >= 1800) & deep].median() == pytest.approx(1, abs=0.003)
+    assert "At equal look-ahead a ring that starves is faster at stagger 1" in of_parameters()
+
+
+@pytest.mark.results
+def test_depths_2_and_4_are_as_busy_at_equal_bytes_ahead_on_the_long_problem_only():
+    rows = depth.ran("stagger").query("stagger == 0 and k_depth in (2, 4)").copy()
+    rows["ahead"] = (rows["stages"] - 1) * rows["k_depth"]
+    busy = rows.query("ahead > 0").set_index(["k", "tile", "ahead", "k_depth"])["tensor_active"].astype(float)
+    ratio = (busy.unstack("k_depth")[2] / busy.unstack("k_depth")[4]).dropna().groupby(level="k").median()
+    assert ratio[8192] == pytest.approx(1, abs=0.003)
+    assert 0.95 < ratio[512] < 0.99
+    assert "equally busy on the long problem" in of_parameters()
