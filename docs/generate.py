@@ -495,6 +495,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "stream-k": stream_k,
     "ragged": prices.ragged,
     "layers": prices.layers,
+    "finish-variants": prices.variants,
     "examples": prices.examples,
     "in-models": prices.in_models,
     "invariant-bits": prices.bits,

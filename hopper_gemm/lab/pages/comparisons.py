@@ -7,14 +7,13 @@ from math import ceil
 from typing import Any
 
 from hopper_gemm.lab.pages.prices import invariant_ratios, invariant_rows, out_of_reach
-from hopper_gemm.lab.pages.sources import recorded
+from hopper_gemm.lab.pages.sources import recorded, version
 from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import pick, recorded_entries, results_root
 from hopper_gemm.tune.measure.verdict import published
-from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.shapes import read_shapes
@@ -38,10 +37,6 @@ STEADY = (
     *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),
 )
 """Studies at the power cap."""
-
-CURRENT = ("suite", "suite-chained", "short")
-"""Comparisons whose kernels still compile to the machine code that was measured: this version, though the sources may
-have changed since, such as those of what follows a product. ``tests/lab/pages/test_comparisons.py`` compiles them."""
 
 PEERS = {"cublas": "over `torch.mm`", "triton": "over Triton", "quack": "over quack"}
 """Baselines of the comparison with other projects' kernels, with the name of their column."""
@@ -81,12 +76,6 @@ def version_of(*names: str) -> str:
     return ", ".join((*versions, *dict.fromkeys(about["created"][:10] for about in told)))
 
 
-def version(kernel: str) -> str:
-    """Words for the kernel of a digest of sources."""
-    current = {kernel_digest(), *(recorded(name).provenance["kernel"] for name in CURRENT)}
-    return "this version" if kernel in current else "an earlier version"
-
-
 def no_longer_served(name: str = "suite") -> list[str]:
     """The problems of a comparison for which the recorded table has another config than it ran."""
     entries = recorded_entries()
@@ -120,7 +109,8 @@ def headline() -> str:
         lines.append((what.format(len(found)), context, ours, faster, version_of(name)))
         what = "the same {}"
     lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
-    lines += [(*line[:3], "", line[3]) for line in _others("docs/suite.md")[:-1]]
+    short, *_, picked, _ = _others("docs/suite.md")
+    lines += [(*line[:3], "", line[3]) for line in (short, picked)]
     best = over("served", regime="steady")["8192x8192x8192"]["cublas"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     what = f"[8192^3 at the power cap](docs/steady.md); {energy}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hopper_gemm.lab.pages.sources import version
 from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.lab.verify.rows import read_rows
 from hopper_gemm.lab.verify.tally import counted, torch_lines
@@ -56,12 +57,12 @@ LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
 
 
 def bits(folder: Path | None = None) -> str:
-    """Kernels and outputs that were compared with the newest kernel, by what was launched; and the digests of kernel
-    and verifiers."""
+    """Kernels and outputs of this version that were compared, by what was launched; and the digests of kernels and
+    verifiers."""
     rows = read_rows(folder or results_root() / "verification/batch-invariance")
     if not rows:
         return NOT_YET
-    now = [row for row in rows if row.kernel == rows[-1].kernel]
+    now = [row for row in rows if row.kernel == rows[-1].kernel or version(row.kernel) == "this version"]
     lines = []
     for kind in [*dict.fromkeys(row.kind for row in now), ""]:
         own = [row for row in now if kind in ("", row.kind)]
@@ -70,13 +71,15 @@ def bits(folder: Path | None = None) -> str:
         counts = len(own), counted(own), other, len(own) - status["ok"] - status["skipped"] - other
         boards = len({row.board for row in own if row.board})
         lines.append([kind or "all", *(f"{count:,}" for count in counts), str(boards)])
-    verifiers = ", ".join(dict.fromkeys(f"`{row.verifier}`" for row in now))
+    kernels, verifiers = (
+        ", ".join(dict.fromkeys(f"`{getattr(row, name)}`" for row in now)) for name in ("kernel", "verifier")
+    )
     gpus = ", ".join(dict.fromkeys(row.gpu for row in now if row.gpu))
     head = ["launched", "jobs", "outputs with the reference's bits", "jobs with other bits", "failed else", "boards"]
     reasons = Counter(row.reason.split(":")[0] if row.status == "crash" else row.status for row in now)
     told = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if reason not in ("ok", "skipped"))
     about = f" Failed: {told}." if told else ""
-    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel `{now[0].kernel}`, verifier {verifiers}.{about}"
+    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel {kernels}, verifier {verifiers}.{about}"
 
 
 def torch_changes(folder: Path | None = None) -> str:
@@ -159,7 +162,7 @@ def ragged(path: Path | None = None) -> str:
     return with_boards(("problem", "out of reach", *times_of, "over torch.mm", "host (torch.mm)"), lines, rows)
 
 
-LAYERS = {"bias+gelu": "`linear` with bias and gelu", "silu*up": "`swiglu`"}
+LAYERS = {"bias": "`linear` with bias", "bias+gelu": "`linear` with bias and gelu", "silu*up": "`swiglu`"}
 """Finishes that were timed, as the page calls them."""
 
 BESIDE = {
@@ -173,44 +176,74 @@ BESIDE = {
 SLOWER = 0.98
 """Speed of a layer, over that of its product alone, below which the page says what the rest of it costs."""
 
+VARIANTS = {
+    "as it was": "none of the steps",
+    "exact as for fp32": "gelu as exact as for fp32",
+    "not in order, kept": "registers kept, not in order",
+    "not in order": "not in order",
+}
+"""Variants of a kernel with a finish that were timed beside it, as the page calls them."""
+
+
+def finished_rows(path: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of layers: of the newest kernel first, then of earlier ones."""
+    rows = measured_rows("linear", path)
+    return sorted(rows, key=lambda row: row.get("kernel") != rows[-1].get("kernel"))
+
 
 def layers(path: Path | None = None) -> str:
     """Layers in one launch over the same in several, and over a product alone, with a sentence on where what follows
     the product costs."""
-    rows = measured_rows("linear", path)
+    rows = finished_rows(path)
+    newest = rows[0].get("kernel")
     arms = [name for name in BESIDE if any(name in row["us"] for row in rows)]
     lines, slower = [], dict[str, list[str]]()
     for row in rows:
         layer, place, alone = LAYERS[row["finish"]], "x".join(map(str, row["problem"])), over(row, "plain product")
         ratios = [f"{over(row, name):.3f}x" if name in row["us"] else "" for name in arms]
-        lines.append([layer, place, f"{median(row['us']['ours']):.1f}", *ratios])
-        if alone < SLOWER:
-            slower.setdefault(layer, []).append(f"{1 / alone:.2f} times at {place}")
+        kernel = f"`{newest[:6]}`" if newest and row.get("kernel") == newest else "an earlier one"
+        lines.append([layer, place, f"{median(row['us']['ours']):.1f}", *ratios, kernel])
+        if alone < SLOWER and row.get("kernel") == newest:
+            slower.setdefault(layer, []).append(f"{1 / alone:.3f} times at {place}")
     ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
     told = "".join(f" {layer} takes longer than its product alone: {', '.join(of)}." for layer, of in slower.items())
-    table = with_boards(("layer", "m x n x k", "us", *(BESIDE[name] for name in arms)), lines, rows)
+    table = markdown(("layer", "m x n x k", "us", *(BESIDE[name] for name in arms), "kernel"), lines)
     return f"{table}\n\n{wrapped(f'Isolated, medians of the rounds, on an {ran}.{told}')}"
+
+
+def variants(path: Path | None = None) -> str:
+    """Time of a layer without a step of its epilogue, over its time with all."""
+    rows = [row for row in finished_rows(path) if set(VARIANTS) & set(row["us"])]
+    lines = [
+        [
+            LAYERS[row["finish"]],
+            "x".join(map(str, row["problem"])),
+            *(f"{over(row, name):.3f}x" if name in row["us"] else "" for name in VARIANTS),
+        ]
+        for row in rows
+    ]
+    return markdown(("layer", "m x n x k", *VARIANTS.values()), lines)
 
 
 def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
     """Sentence on layers in one launch and on patched models, each as the least and the greatest of its speedups."""
+    rows = finished_rows(layers)
     by_finish: dict[str, list[dict[str, Any]]] = {}
-    for row in measured_rows("linear", layers):
-        by_finish.setdefault(row["finish"], []).append(row)
-    compiled = _range(over(row, "compiled") for row in by_finish["bias+gelu"])
-    gated = _range(over(row, "eager") for row in by_finish["silu*up"])
+    for row in rows:
+        if row.get("kernel") == rows[0].get("kernel"):
+            by_finish.setdefault(row["finish"], []).append(row)
+    gelu, gated = (_range(over(row, "eager") for row in by_finish[finish]) for finish in ("bias+gelu", "silu*up"))
     tables = _examples(examples)
-    rows = tables["A layer of 4096 channels on cuda, over torch"]["rows"]
-    layer = _range(row[name] for row in rows for name in ("graph speedup", "patched graph") if name in row)
-    fused = [row["fused graph"] for row in rows if "fused graph" in row]
-    beside = f", one with fused epilogues at {_range(fused)}" if fused else ""
+    timed = tables["A layer of 4096 channels on cuda, over torch"]["rows"]
+    layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
     model = {row["phase"]: row["speedup"] for row in tables["Logits and time on cuda, CUDA graphs"]["rows"]}
     phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
     return wrapped(
-        f"In models, on NVIDIA H200s: a layer with bias and gelu in one launch runs at {compiled} the speed of "
-        f"`torch.compile`'s, a gated one at {gated} that of torch's operators, at three sizes each; in CUDA graphs a "
-        f"patched layer of Llama-3-8B at {layer} that of torch's{beside}, by the number of tokens, and a patched model "
-        f"of a public architecture at {phases}. [All of them](docs/using.md#a-model-in-one-line)."
+        f"In models, on NVIDIA H200s: a layer with bias and gelu in one launch runs at {gelu} the speed of torch's "
+        f"operators, a gated one at {gated}, at three sizes each; in CUDA graphs a "
+        f"patched layer of Llama-3-8B at {layer} that of torch's, one with fused epilogues at {fused}, by the number "
+        f"of tokens, and a patched model of a public architecture at {phases}. "
+        "[All of them](docs/using.md#a-model-in-one-line)."
     )
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from hopper_gemm.compiler.loader import compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, versions
-from hopper_gemm.lab.pages import comparisons
-from hopper_gemm.lab.pages.comparisons import CURRENT, standings, version_of, widened
-from hopper_gemm.lab.pages.sources import recorded
+from hopper_gemm.lab.pages import comparisons, sources
+from hopper_gemm.lab.pages.comparisons import standings, version_of, widened
+from hopper_gemm.lab.pages.sources import CURRENT, recorded
 from hopper_gemm.tune.measure.verdict import component_of
 from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import FASTER
@@ -68,12 +68,13 @@ def test_a_problem_is_ahead_or_behind_only_by_its_whole_published_interval(monke
 
 def test_a_figure_is_marked_with_the_version_of_the_kernel_that_gave_it(monkeypatch):
     about = {"a": {"kernel": "now", "created": "2026-11-25 10:00"}, "b": {"kernel": "then", "created": "2026-11-22 1"}}
-    monkeypatch.setattr(comparisons, "CURRENT", ())
-    monkeypatch.setattr(comparisons, "recorded", lambda name: SimpleNamespace(provenance=about[name]))
-    monkeypatch.setattr(comparisons, "kernel_digest", lambda: "now")
+    for module in (comparisons, sources):
+        monkeypatch.setattr(module, "recorded", lambda name: SimpleNamespace(provenance=about[name]))
+    monkeypatch.setattr(sources, "CURRENT", ())
+    monkeypatch.setattr(sources, "kernel_digest", lambda: "now")
     assert [version_of(name) for name in "ab"] == ["this version, 2026-11-25", "an earlier version, 2026-11-22"]
     assert version_of("a", "b") == "this version, an earlier version, 2026-11-25, 2026-11-22"
-    monkeypatch.setattr(comparisons, "CURRENT", ("b",))
+    monkeypatch.setattr(sources, "CURRENT", ("b",))
     assert version_of("b") == "this version, 2026-11-22"
 
 
