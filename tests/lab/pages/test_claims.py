@@ -151,6 +151,31 @@ def test_near_cublas_the_producer_waits_and_a_consumer_hardly_does():
     assert "the producer waits 91 % of its time for an empty slot, a consumer 4 % for a full one" in depth.speeds()
 
 
+@pytest.mark.results
+def test_a_gain_is_of_two_rows_of_one_board():
+    """One machine code ran on both boards of the ring's study: the intervals of its ratio to cuBLAS lie apart, by more
+    than a relaxed wait changed from one board to the other."""
+    ring, again = (depth.ran(name).query("m == 8192") for name in ("ring", "consumers"))
+    (own,) = ring[ring["code"] == ring.loc[ring["cluster"] == "1x1", "code"].iloc[0]].to_dict("records")
+    relaxed, same = ring[ring["waits"] == "relaxed"].iloc[0], again[again["code"] == own["code"]].iloc[0]
+    assert own["board"] != relaxed["board"] == same["board"]
+    assert own["speedup_high"] < same["speedup_low"]
+    assert own["speedup"] < relaxed["speedup"] < same["speedup"]
+    apart = "all producer's threads", "all threads", "relaxed waits", "two full barriers", "cp.async", "unrolled"
+    assert [rings.gain(name, "ring", 8192) for name in apart] == [None] * len(apart)
+    assert rings.gain("packed state", "ladder", 8192) is None
+    told = rings.relaxed(), rings.mixed(), rings.packed()
+    assert [one for one in told if "8192^3" in one or "4096^3" not in one] == []
+
+
+@pytest.mark.results
+def test_a_gain_of_two_rows_of_one_board_is_the_ratio_of_their_speedups():
+    rate = depth.ran("ring").query("m == 8192 and cluster == '1x2' and k_depth == 4 and stagger == 0")
+    rate = rate.set_index("ring")["speedup"]
+    assert rings.gain("library ring", "ring", 8192) == pytest.approx(rate["library"] / rate["own"] - 1)
+    assert rings.gain("own ring", "ring", 8192) is None
+
+
 def test_what_only_c_says_of_the_start_is_told_as_its_own():
     """A gives the two phases, and C what happens without; C has one phase bit for each role as the others have."""
     named = {claim: source for source, claim, _ in CLAIMS}
