@@ -182,6 +182,21 @@ def test_a_gain_of_two_rows_of_one_board_is_the_ratio_of_their_speedups():
     assert rings.gain("own ring", "ring", 8192) is None
 
 
+@pytest.mark.results
+def test_a_third_stage_leaves_a_third_of_the_gap_between_groups():
+    """Chapter 2 says so: in a fifth of the time no group is under way yet."""
+    two, three = (rings.overlaps(name) for name in ("two stages", "three stages"))
+    gaps = [(1 - one["group"]) * one["clocks"] for one in (two, three)]
+    assert gaps[1] / gaps[0] == pytest.approx(1 / 3, abs=0.02)
+    assert "the gap between two groups of wgmma shrinks to a third" in page("docs/learn/2-stages.md")
+
+
+def test_no_page_says_that_the_tile_of_the_post_spills():
+    """C gives no cause of its row of 320."""
+    assert "that tile spills here and is as slow" in page("docs/seed-table.md")
+    assert "spills here too" not in page("docs/seed-table.md")
+
+
 def test_what_only_c_says_of_the_start_is_told_as_its_own():
     """A gives the two phases, and C what happens without; C has one phase bit for each role as the others have."""
     named = {claim: source for source, claim, _ in CLAIMS}
