@@ -231,6 +231,9 @@ SIDES = {"producer": "producer", "consumer": "consumer", "both": "True"}
 NEAR = 0.9
 """Speedup over cuBLAS from which a kernel counts as near it."""
 
+LONG_WAIT = 10
+"""Percent of its time above which a consumer's waits count as long."""
+
 
 def token() -> str:
     """Gain of the probes, and how often they succeed."""
@@ -254,17 +257,19 @@ def token() -> str:
 
 
 def speeds() -> str:
-    """Shares of their time that producer and consumer wait for each other, near cuBLAS and elsewhere."""
+    """Shares of its time that a consumer waits for a full slot, near cuBLAS and elsewhere, and the producer's waits."""
     rows = probed()
     waits = rows.xs("True", level="peek")[["producer_wait_pct", "consumer_wait_pct"]].astype(float)
     near = (rows["speedup"].xs("False", level="peek").astype(float) >= NEAR).reindex(waits.index)
-    middle, others = waits[near].median(), waits[~near]["consumer_wait_pct"]
-    slow = others[others > 10]
+    close, others = waits[near]["consumer_wait_pct"], waits[~near]["consumer_wait_pct"]
+    quick, slow = close[close <= LONG_WAIT], others[others > LONG_WAIT]
+    idle = [waits[part]["producer_wait_pct"].median() for part in (near, ~near)]
     return (
-        f"confirmed. In the {near.sum()} kernels within 10 % of cuBLAS loads are the faster: the producer waits "
-        f"{middle['producer_wait_pct']:.0f} % of its time for an empty slot, a consumer "
-        f"{middle['consumer_wait_pct']:.0f} % for a full one (medians). In {len(slow)} of the {len(others)} others a "
-        f"consumer waits {slow.min():.0f} to {slow.max():.0f} %: there loads are the slower"
+        f"confirmed by a consumer's waits for a full slot. In {len(quick)} of the {len(close)} kernels within 10 % of "
+        f"cuBLAS it waits {quick.min():.0f} to {quick.max():.0f} % of its time: there loads are the faster. In "
+        f"{len(slow)} of the {len(others)} others it waits {slow.min():.0f} to {slow.max():.0f} %: there loads are the "
+        "slower. The waits of the producer, which only issues loads, do not tell: for an empty slot it waits "
+        f"{idle[0]:.0f} % of its time near cuBLAS and {idle[1]:.0f} % elsewhere (medians)"
     )
 
 

@@ -13,8 +13,10 @@ from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.lab.pages.depth import RING, by_stages, joint, page_table, ran
 from hopper_gemm.lab.pages.sources import pairs_by, recorded, share, spans, unique_panels
 from hopper_gemm.lab.pages.wording import cube, percent, spread
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.parameters import kernel_of
 from hopper_gemm.tune.study.reader import read_provenance
 from hopper_gemm.tune.tables.ladder import Step, ladder
 from hopper_gemm.tune.tables.pivot import config_of, problem_of, rows_of
@@ -35,10 +37,28 @@ def rungs(name: str) -> dict[str, Step]:
     return {one.name: one for one in ladder(rows_of(study, "sweep"), study.provenance["rungs"])}
 
 
-def worth(name: str, study: str = "ring", regime: str = "burst") -> str:
-    """Gain of a rung over the rung that it starts from, at each cube."""
-    found = (one for one in rungs(study)[name].results if one.group.regime == regime)
-    return ", ".join(f"{percent(1 + one.gain, 2)} at {one.group.m}^3" for one in found if one.gain is not None)
+@cache
+def boards(study: str) -> dict[tuple[Kernel, int], str]:
+    """The board of every kernel of a recorded ladder in bursts, by side."""
+    rows = rows_of(recorded(study), "sweep").query("regime == 'burst'").to_dict("records")
+    return {(config_of(row), row["m"]): row["board"] for row in rows}
+
+
+def gain(name: str, study: str, m: int) -> float | None:
+    """Gain of a rung in bursts over the rung that it starts from; None where it starts from none, or the two ran on two
+    boards: from board to board the ratio of one kernel to cuBLAS moves by as much as the smaller gains."""
+    rung = rungs(study)[name]
+    if rung.start is None:
+        return None
+    kernels = [kernel_of(one.config) for one in (rung, rungs(study)[rung.start])]
+    (found,) = (one.gain for one in rung.results if (one.group.m, one.group.regime) == (m, "burst"))
+    return found if len({boards(study)[kernel, m] for kernel in kernels}) == 1 else None
+
+
+def worth(name: str, study: str = "ring") -> str:
+    """:func:`gain` of a rung at each cube that has one."""
+    found = {m: gain(name, study, m) for m in SIDES}
+    return ", ".join(f"{percent(1 + one, 2)} at {m}^3" for m, one in found.items() if one is not None)
 
 
 def noise() -> str:
@@ -48,15 +68,16 @@ def noise() -> str:
 
 
 def ring_table() -> str:
-    """Every kernel of the study of the ring: speedup, gain over the kernel beside it, instructions."""
+    """Every kernel of the study of the ring: speedup, :func:`gain` over the kernel beside it, instructions."""
     codes = ran("ring").drop_duplicates("code").copy()
     codes.index = [str(config_of(row)) for row in codes.to_dict("records")]
     lines = []
     for rung in rungs("ring").values():
         figures = {one.group.m: one for one in rung.results}
+        gains = {m: gain(rung.name, "ring", m) for m in SIDES}
         shown = [
-            f"{one.speedup:.3f}x" + ("" if one.gain is None else f", {percent(1 + one.gain, 2)}")
-            for one in (figures[m] for m in SIDES)
+            f"{figures[m].speedup:.3f}x" + ("" if over is None else f", {percent(1 + over, 2)}")
+            for m, over in gains.items()
         ]
         instructions = codes.loc[str(LadderConfig.of(rung.config))]["instructions"]
         lines.append((rung.name, rung.start or "", *shown, f"{instructions:.0f}"))
