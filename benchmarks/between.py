@@ -1,7 +1,7 @@
 """Kernels beside the menu for numbers of rows between its tiles: a sweep that times them, gated layers, and a verdict.
 
-    python -m benchmarks.between sweep > sweeps/archive/between.toml    # needs no GPU
-    hopper-gemm sweep sweeps/archive/between.toml
+    python -m benchmarks.between sweep > between.toml                    # needs no GPU
+    hopper-gemm sweep between.toml
     python -m benchmarks.between judge results/local/h200/between       # the best of the menu, and of the others
     python -m benchmarks.between exchange 24 --rows results/local/h200/between    # a menu with 24 kernels exchanged
     python -m benchmarks.between gated --out gated.jsonl                # swiglu by the pick and by other kernels
