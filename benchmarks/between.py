@@ -47,7 +47,7 @@ GATED_ROWS = (1, 23, 100, 257, 777, 1500)
 GATED = Finish(activation="silu", gated=True)
 
 SEED, ROWS, LARGEST_N = 29, np.array([65, 1100]), 100_000
-"""Of the drawn numbers of rows: the seed, the least and the greatest; and the n up to which weights count."""
+"""Seed, least and greatest of the drawn numbers of rows; and the n up to which weights count."""
 
 OFFERED, MISSED = 5, 0.03
 """Kernels outside the menu that each of these problems offers; and the loss of a problem that forbids an exchange."""

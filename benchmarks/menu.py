@@ -172,7 +172,7 @@ def searched() -> dict[GemmProblem, Searched]:
 
 
 def summary(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float, float]]]) -> Searched:
-    """What the rows of a problem say: of each config speedups, each with the baseline's microseconds."""
+    """Speedups of each config in the rows of a problem, each with the baseline's microseconds."""
     speeds = {config: median(speed for speed, _ in values) for config, values in configs.items()}
     baseline = median(us for values in configs.values() for _, us in values)
     best = max(speeds.values())

@@ -126,7 +126,7 @@ class Layer(torch.nn.Module):
         return self.norm(x, (self.config.hidden_size,), weight, self.config.rms_norm_eps)
 
     def mixed(self, x: torch.Tensor, cache: Cache | None) -> torch.Tensor:
-        """What attention gives, heads side by side."""
+        """The result of attention, heads side by side."""
         config, start = self.config, cache.used if cache else 0
         parts = self.qkv(self.normed(x, self.before)).split(self.shares, dim=-1)
         q, keys, values = (part.unflatten(-1, (-1, config.head_size)).transpose(1, 2) for part in parts)

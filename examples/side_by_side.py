@@ -70,6 +70,6 @@ def recorded(title: str, out: Path | None) -> list[Row]:
 
 
 def machine() -> dict[str, str]:
-    """What a table was measured on and with."""
+    """Device and version of torch with which a table was measured."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {"device": device, "torch": torch.__version__}

@@ -216,7 +216,7 @@ class FinishedLoop(Mainloop):
     def multiply_tile(
         self, state: RingState, k_tiles: Int32, turn: Turn | None, seen: Observer
     ) -> tuple[RingState, Observer]:
-        """As :meth:`Mainloop.multiply_tile`."""
+        """Multiply a tile, as :meth:`Mainloop.multiply_tile` does."""
         released = state.behind(self.stagger)
         if cutlass.const_expr(self.order is not None):
             self.order.begin()

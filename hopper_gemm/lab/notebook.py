@@ -1,4 +1,4 @@
-"""What the notebooks share, in one place: studies to read, what follows from a config, comparisons, small pictures.
+"""Helpers of the notebooks: studies to read, figures that follow from a config, comparisons, small pictures.
 
 Names of the package are passed on; the functions below are used by notebooks alone.
 """

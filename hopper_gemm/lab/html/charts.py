@@ -252,7 +252,7 @@ def _importance(study: Study) -> Chart | None:
 
 
 def _importances(study: Study) -> Mapping[str, Any]:
-    """What a search noted of the importance of its parameters; of a sweep of a whole space it is computed now."""
+    """Importance of a search's parameters as the search noted it; computed now for a sweep of a whole space."""
     noted: Mapping[str, Any] = study.provenance.get("importance") or {}
     if noted or study.provenance.get("spec", {}).get("sampler") != "exhaustive":
         return noted

@@ -241,7 +241,7 @@ def _bursts(name: str) -> dict[Kernel, Mapping[str, Any]]:
 
 
 def burst(rung: str) -> Result:
-    """What is recorded of a rung at 8192^3 in a burst."""
+    """Recorded figures of a rung at 8192^3 in a burst."""
     return _result(rung, "burst")
 
 
