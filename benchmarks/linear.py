@@ -48,9 +48,10 @@ from hopper_gemm.tune.parameters import kernel_digest
 PROBLEMS = [(8192, 14336, 4096), (2048, 14336, 4096), (128, 14336, 4096)]
 GATED_PROBLEMS = [(m, 2 * n, k) for m, n, k in PROBLEMS]
 BIAS_GELU, GATED, BIAS = Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True), Finish(bias=True)
+BIAS_TANH = Finish(bias=True, activation="gelu_tanh")
 
-OURS, PLAIN = "ours", "plain product"
-"""Names of two arms."""
+OURS, PLAIN, QUACK = "ours", "plain product", "quack"
+"""Names of three arms."""
 
 Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -58,6 +59,11 @@ Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor
 def linear_gelu(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """The first layer, as a model of torch writes it."""
     return functional.gelu(functional.linear(x, w, bias))
+
+
+def linear_tanh(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The same with the approximate gelu, the one that quack has."""
+    return functional.gelu(functional.linear(x, w, bias), approximate="tanh")
 
 
 def gated(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -68,7 +74,18 @@ def gated(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.
 
 def layer_of(finish: Finish) -> Layer:
     """A finish as a model of torch writes it."""
-    return gated if finish.gated else linear_gelu if finish.activation else functional.linear
+    by_activation = {"gelu": linear_gelu, "gelu_tanh": linear_tanh}
+    return gated if finish.gated else by_activation.get(finish.activation, functional.linear)
+
+
+def by_quack(finish: Finish) -> Layer | None:
+    """A finish by quack's fused call, tuned by its autotuner; None where quack has no such call."""
+    from quack.gemm_interface import gemm_act
+
+    how = {"activation": "swiglu", "concat_layout": ("B",)} if finish.gated else {"activation": "gelu_tanh_approx"}
+    if not finish.gated and finish.activation != "gelu_tanh":
+        return None
+    return lambda x, w, bias: gemm_act(x, w.t(), bias=bias, store_preact=False, tuned=True, **how)[1]
 
 
 def kernels(
@@ -87,6 +104,7 @@ def launches(
     finish: Finish,
     bias: torch.Tensor | None,
     tuned: bool,
+    quack: bool,
     more: Mapping[str, GemmConfig | LoadedKernel],
 ) -> tuple[dict[str, Launch], dict[str, str]]:
     """Every arm's launch on a set of matrices, ours first; and what is wrong with the first result of others.
@@ -130,6 +148,12 @@ def launches(
         compiled = torch.compile(layer, mode="max-autotune-no-cudagraphs", dynamic=False)
         compiled(first.a, first.b, bias)
         arms["compiled"] = by(compiled)
+    if quack and (call := by_quack(finish)) is not None:
+        error = float((call(first.a, first.b, bias) - exact).norm() / exact.norm())
+        if error < 3e-3:
+            arms[QUACK] = by(call)
+        else:
+            wrong[QUACK] = f"off by {error:.1e}"
     return arms, wrong
 
 
@@ -139,6 +163,8 @@ def timed(
     rounds: int,
     tuned: bool,
     more: Mapping[str, GemmConfig | LoadedKernel] = MappingProxyType({}),
+    *,
+    quack: bool = False,
 ) -> dict[str, Any]:
     """Microseconds of every arm, round by round, without the spacer's; ``more`` are further configs and kernels of
     ours."""
@@ -149,7 +175,7 @@ def timed(
     work.reference.mul_(problem.k**-0.5)
     bias = torch.randn(problem.n, device="cuda").to(work.sets[0].a.dtype) if finish.bias else None
     alone = Arm(spacer, work.sets, seconds_per_launch(spacer, work.sets))
-    ready, wrong = launches(work, finish, bias, tuned, more)
+    ready, wrong = launches(work, finish, bias, tuned, quack, more)
     arms = {
         name: Arm(launch, work.sets, seconds_per_launch(launch, work.sets) + alone.seconds, spacer)
         for name, launch in ready.items()
@@ -225,12 +251,15 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--compile", action="store_true", help="also time torch.compile(mode='max-autotune')")
+    parser.add_argument("--quack", action="store_true", help="also time quack's fused calls, with the approximate gelu")
     parser.add_argument("--candidates", type=int, default=0, help="time so many of the model's best configs as well")
     parser.add_argument("--variants", action="store_true", help="time variants of the kernel as well")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further problem after so long")
     parser.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
     asked, begun = parser.parse_args(given), time.monotonic()
     jobs = [(GemmProblem(*one), BIAS_GELU) for one in PROBLEMS] + [(GemmProblem(*one), GATED) for one in GATED_PROBLEMS]
+    if asked.quack:
+        jobs = [*((problem, BIAS_TANH) for problem, finish in jobs if finish == BIAS_GELU), *jobs]
     if asked.variants or asked.candidates:
         jobs += [(GemmProblem(*one), BIAS) for one in PROBLEMS[:2]]
     rows = []
@@ -239,7 +268,7 @@ def main(given: Sequence[str] | None = None) -> None:
         for (problem, finish), arms in zip(jobs, more, strict=True):
             if time.monotonic() - begun > asked.seconds:
                 break
-            row = timed(problem, finish, asked.rounds, asked.compile, arms)
+            row = timed(problem, finish, asked.rounds, asked.compile, arms, quack=asked.quack)
             torch.cuda.empty_cache()
             with asked.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
