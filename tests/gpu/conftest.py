@@ -7,6 +7,7 @@ gives to the fixture ``wrong``. A kernel that is not known ahead is compiled whe
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import shutil
 import sys
 import time
@@ -77,7 +78,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 shutil.rmtree(old)
         with pytest.MonkeyPatch.context() as patch, _uncaptured(session.config):
             patch.setenv(CACHE, str(cache))
-            compile_all(wanted, default_store(), say)
+            done = cache / f"{hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]}.done"
+            if not done.exists():
+                compile_all(wanted, default_store(), say)
+                done.touch()
     finally:
         lock.release()
 
