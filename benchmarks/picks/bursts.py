@@ -13,6 +13,7 @@ import numpy as np
 
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import clusters_at_once, clusters_launched, work_items
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.row import Row
 
@@ -22,6 +23,10 @@ LEAST = 8
 HASTY = 4.0
 """Microseconds of torch.mm below which rows of a single pair are left out. Of the 18 recorded searches' rows there with
 several pairs two began with a pair that was off by a fourth, one with a pair off by 6 %."""
+
+KIND, WHOLE = "NVIDIA H200", "2026-11-24 19:30 UTC"
+"""Kind of GPU to which the model is fitted; and since when split-K launches hold whole tiles: earlier rows of those
+that did not are left out."""
 
 STEADY = 0.1
 """Rows count whose torch.mm took its median time of their problem, within this share: on some problems it has two."""
@@ -58,12 +63,15 @@ def bursts_of(context: str, folders: Sequence[Path] | None = None) -> tuple[Burs
 
     Args:
         context: isolated or chained.
-        folders: results folders, by default all recorded ones.
+        folders: results folders, by default all recorded ones; those of another kind of GPU are left out.
     """
     found: dict[GemmProblem, dict[Kernel, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for folder in recorded_folders() if folders is None else folders:
-        for row in read_study(folder).stage("sweep", "final", "map"):
-            if row.ok and _usual(row, context):
+    for study in map(read_study, recorded_folders() if folders is None else folders):
+        if study.provenance["gpu"]["name"] != KIND:
+            continue
+        torn = study.provenance["created"] < WHOLE
+        for row in study.stage("sweep", "final", "map"):
+            if row.ok and _usual(row, context) and not (torn and _torn(row)):
                 found[row.point.problem][row.point.config].append(row)
     return tuple(_bursts(problem, kernels) for problem, kernels in found.items() if len(kernels) >= LEAST)
 
@@ -76,6 +84,13 @@ def _usual(row: Row, context: str) -> bool:
         return False
     hasty = float(row.figures["baseline_us"]) < HASTY and int(row.figures["pairs"]) == 1
     return not hasty and not (context == "isolated" and point.config.pdl)
+
+
+def _torn(row: Row) -> bool:
+    """Whether a round of the launch left some parts of a tile to the next one."""
+    kernel, problem = row.point.config, row.point.problem
+    at_once = clusters_at_once(kernel.cluster_size) * kernel.ctas_per_sm
+    return clusters_launched(kernel, at_once) < min(at_once, work_items(kernel, problem))
 
 
 def _bursts(problem: GemmProblem, rows: dict[Kernel, list[Row]]) -> Bursts:
