@@ -21,6 +21,16 @@ def test_a_ring_holds_what_is_read_in_the_time_of_a_load_in_whole_stages():
 
 
 @pytest.mark.results
+def test_the_order_of_the_tiles_is_told_as_far_as_it_is_the_same_in_both_regimes():
+    """The eighth in a burst is not the eighth in steady state."""
+    rates = depth.ran("tile-shape").groupby(["regime", "tile"])["speedup"].max()
+    burst, steady = (rates[regime].sort_values(ascending=False).index.tolist() for regime in ("burst", "steady"))
+    assert burst[:7] == steady[:7]
+    assert burst[7] != steady[7]
+    assert studies.tile_order().startswith("The 7 fastest tiles have the same order")
+
+
+@pytest.mark.results
 def test_rows_of_shallow_stages_are_counted_once_where_a_cluster_shares_them():
     """128x128 alone in its cluster: 256 rows in 128 clocks at the peak. With A shared by two CTAs: 192."""
     found = studies.shallow_rows().query("tile == '128x128' and k == 4096 and n == 4096")
