@@ -278,7 +278,8 @@ def even() -> str:
         "Less than 1 % separates the kernel from the faster baseline on these problems, whose waves of tiles stand in "
         f"brackets: {', '.join(shown)}. In a single wave the first load has to be asked for and to arrive, and the "
         "last byte to leave ([neighbours](neighbours.md)), with nothing beside them. The best of some thousand "
-        f"algorithms of cuBLASLt has not got rid of that either, and runs the same tile on {len(same)} of the {len(shown)}."
+        "algorithms of cuBLASLt has not got rid of that either, and runs the same tile on "
+        f"{len(same)} of the {len(shown)}."
     )
 
 
