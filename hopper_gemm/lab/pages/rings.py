@@ -185,8 +185,8 @@ def packed() -> str:
     """Cost of a ring position in one integer instead of two."""
     return (
         f"one integer gains nothing in a ring of four stages: {worth('packed state', 'ladder')}. With one stage, where "
-        "A spares the division, it was not measured. A's phase, the integer over the stages, grows past 1; PTX allows a "
-        "wait the parities 0 and 1 alone, and what was measured keeps the lowest bit"
+        "A spares the division, it was not measured. A's phase, the integer over the stages, grows past 1; PTX allows "
+        "a wait the parities 0 and 1 alone, and what was measured keeps the lowest bit"
     )
 
 
