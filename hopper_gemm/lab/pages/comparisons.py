@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any
@@ -261,6 +262,41 @@ def left() -> str:
         missing = f"{us * (1 - least / LEAD):.1f}" if least < LEAD else ""
         lines.append((problem, f"{least:.3f}x", *times, missing))
     return markdown(("problem", "over the faster", "us", "tensor cores", "memory", "left", "to a lead"), lines)
+
+
+def even() -> str:
+    """A sentence on the problems on which less than 1 % separates the kernel from the faster baseline: their waves, and
+    the tile of cuBLASLt's best algorithm."""
+    shown, same = [], []
+    for problem, of in suite_cells().items():
+        if abs(min(one["speedup"] for one in of.values()) - 1) < LEAD - 1:
+            ours = of["cublas"]
+            shown.append(f"{problem} ({waves(config_of(ours), problem_of(ours)).waves})")
+            if f"_{ours['tile_m']:.0f}x{ours['tile_n']:.0f}_" in of["cublaslt"]["baseline_kernel"]:
+                same.append(problem)
+    return wrapped(
+        "Less than 1 % separates the kernel from the faster baseline on these problems, whose waves of tiles stand in "
+        f"brackets: {', '.join(shown)}. In a single wave the first load has to be asked for and to arrive, and the "
+        "last byte to leave ([neighbours](neighbours.md)), with nothing beside them. The best of some thousand "
+        "algorithms of cuBLASLt has not got rid of that either, and runs the same tile on "
+        f"{len(same)} of the {len(shown)}."
+    )
+
+
+def rivals_clusters() -> str:
+    """Clusters in which cuBLASLt's best algorithm ran in the suite, on the problems of the study of split-K parts."""
+    problems = "256x4096x14336", "512x512x65536", "1024x1024x16384"
+    clusters: dict[str, set[str]] = {problem: set() for problem in problems}
+    for row in recorded("suite").stage("compare"):
+        if row.ok and str(row.point.problem) in clusters and row.point.against == "cublaslt":
+            found = re.search(r"_(\d+x\d+)_[hv]_", str(row.figures["baseline_kernel"]))
+            assert found
+            clusters[str(row.point.problem)].add(found[1])
+    told = ", ".join(f"{' or '.join(sorted(of))} on {problem}" for problem, of in clusters.items())
+    return wrapped(
+        "The best algorithms of cuBLASLt on these problems, in clusters that their names tell (nine processes of the "
+        f"[suite](suite.md)): {told}."
+    )
 
 
 def lists() -> str:

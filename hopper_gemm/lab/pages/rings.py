@@ -185,7 +185,8 @@ def packed() -> str:
     """Cost of a ring position in one integer instead of two."""
     return (
         f"one integer gains nothing in a ring of four stages: {worth('packed state', 'ladder')}. With one stage, where "
-        "A spares the division, it was not measured"
+        "A spares the division, it was not measured. A's phase, the integer over the stages, grows past 1; PTX allows "
+        "a wait the parities 0 and 1 alone, and what was measured keeps the lowest bit"
     )
 
 
@@ -410,18 +411,31 @@ def best_widths() -> str:
             best.append(f"{near[0]} at {m}^3")
         else:
             even.append(f"at {m}^3 the intervals of {', '.join(near[:-1])} and {near[-1]} overlap")
-    alone = ran("walk").query("cluster == '1x1' and raster == 'm'")
-    rates = alone.pivot_table(index=["problem", "tile"], columns="swizzle", values="speedup")
-    single, over = rates.idxmax(axis=1), rates.max(axis=1) / rates[8] - 1
-    far = over[over > 0.01].sort_values()
+    rates = widths_alone("m")
+    single, far = rates.idxmax(axis=1), worth_a_width(rates)
     widths, tiles = (" and ".join(map(str, sorted(set(of)))) for of in (single[far.index], far.index.unique("tile")))
     told = ", ".join(f"{percent(1 + gain)} at {cube(problem)}" for (problem, _), gain in far.items())
+    across = worth_a_width(widths_alone("n"))
+    same = "the same tile" if far.index.unique("tile").equals(across.index.unique("tile")) else "several tiles"
     return (
         "on the tile, and of a small tile on the size too. 256x128 in clusters of two is fastest with "
         f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 is worth more than 1 % "
-        f"in {len(far)} of {len(single)} pairs of problem and tile, tile {tiles} with {widths}: {told}. "
-        "The L2 was the same in all"
+        f"in {len(far)} of {len(single)} pairs of problem and tile along m, which is D's order: tile {tiles} with "
+        f"{widths}, {told}. Along n it is in {len(across)} of {len(single)}, {same}: up to "
+        f"{percent(1 + across.max())}. The L2 was the same in all"
     )
+
+
+def widths_alone(raster: str) -> pd.DataFrame:
+    """Speedups of single CTAs along an axis, isolated: by problem and tile, a column for each width of a group."""
+    alone = ran("walk").query(f"cluster == '1x1' and raster == '{raster}'")
+    return alone.pivot_table(index=["problem", "tile"], columns="swizzle", values="speedup")
+
+
+def worth_a_width(rates: pd.DataFrame) -> pd.Series:
+    """What the best width gains over 8, where that is more than 1 %, the least first."""
+    over = rates.max(axis=1) / rates[8] - 1
+    return over[over > 0.01].sort_values()
 
 
 def timeline_table() -> str:

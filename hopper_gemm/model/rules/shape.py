@@ -118,7 +118,7 @@ def _multicast(kernel: Kernel) -> Iterator[str]:
 SHAPE_RULES = (
     Rule("tile_m", "a tile is whole 64-row wgmma blocks, up to three consumers of two each", one_of("tile_m", TILE_M)),
     Rule("tile_n", "wgmma's n goes from 8 to 256 in steps of 8", _tile_n),
-    Rule("k_depth", "deeper stages leave no room for a second stage", _k_depth),
+    Rule("k_depth", "deeper stages leave most tiles no room for a second stage", _k_depth),
     Rule(
         "consumers",
         "five consumer warpgroups enter with 80 registers each, too few for a wgmma of 128 columns (C7602)",

@@ -252,3 +252,13 @@ def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_o
     assert not hasattr(cute, "cp_async_wait")
     told = "`expected_tx`", "`producer_mask` and `consumer_mask` say to which CTAs", "`cute.cp_async_wait(barrier)`"
     assert [word for word in told if word not in page("docs/sources.md")] == []
+
+
+@pytest.mark.results
+def test_what_a_width_is_worth_is_told_along_both_axes():
+    """Small tiles gain more by the best width along n than along m, and in more pairs."""
+    along, across = (rings.worth_a_width(rings.widths_alone(raster)) for raster in "mn")
+    assert len(along) < len(across)
+    found = rings.best_widths()
+    assert f"in {len(along)} of 15 pairs of problem and tile along m" in found
+    assert f"in {len(across)} of 15, the same tile: up to {percent(1 + across.max())}" in found

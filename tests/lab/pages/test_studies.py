@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import log
+
 import pytest
 
-from hopper_gemm.lab.pages import comparisons, depth, studies
+from hopper_gemm.lab.pages import comparisons, depth, rings, studies
 from tests.conftest import ROOT
 
 
@@ -18,6 +21,30 @@ def test_a_ring_holds_what_is_read_in_the_time_of_a_load_in_whole_stages():
     table = studies.bytes_ahead()
     assert "| 256x192 | 66 KiB | 112 KiB | 168 KiB |" in table
     assert "| 256x128 | 84 KiB | 120 KiB | 144 KiB |" in table
+
+
+@pytest.mark.results
+def test_the_order_of_the_tiles_is_told_as_far_as_it_is_the_same_in_both_regimes():
+    """The eighth in a burst is not the eighth in steady state."""
+    rates = depth.ran("tile-shape").groupby(["regime", "tile"])["speedup"].max()
+    burst, steady = (rates[regime].sort_values(ascending=False).index.tolist() for regime in ("burst", "steady"))
+    assert burst[:7] == steady[:7]
+    assert burst[7] != steady[7]
+    assert studies.tile_order().startswith("The 7 fastest tiles have the same order")
+
+
+@pytest.mark.results
+def test_four_ideas_bring_nearly_all_of_the_ladder():
+    """Overlap, the order of the tiles, a larger tile and the epilogue; at 8192^3 the order brings more than the
+    epilogue."""
+    found = {name: {one.group: one.speedup for one in step.results} for name, step in rings.rungs("ladder").items()}
+    for place in found["serial"]:
+        names = "serial", "full ring", "swizzle 8", "stagger 1", "persistent", "TMA store", "256x192"
+        logs = [log(found[name][place]) for name in names]
+        steps = [above - below for below, above in pairwise(logs)]
+        overlap, order, tile, _, epilogue, _ = steps
+        assert overlap + order + tile + epilogue > 0.9 * sum(steps)
+        assert (order > epilogue) == (place.m == 8192)
 
 
 @pytest.mark.results
