@@ -19,7 +19,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -91,15 +90,20 @@ def by_quack(finish: Finish) -> Layer | None:
 
 
 def _let_quack_name_contexts() -> None:
-    """Let quack 0.6.5 name its epilogues where the DSL's decorators hold a context variable, as those of 4.8.1 do."""
+    """Let quack 0.6.5 name its epilogues although the decorators of this DSL hold what it has no name for, such as
+    context variables: by their type and name."""
     from quack.gemm_runtime import identity
 
     known = identity.semantic_value_key
 
     def key(value: Any, seen: Any) -> Any:
-        return ("context", value.name) if isinstance(value, ContextVar) else known(value, seen)
+        try:
+            return known(value, seen)
+        except TypeError:
+            return "named", type(value).__qualname__, getattr(value, "__qualname__", getattr(value, "name", ""))
 
-    identity.semantic_value_key = key
+    if known.__module__ == identity.__name__:
+        identity.semantic_value_key = key
 
 
 def kernels(

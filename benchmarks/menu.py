@@ -37,7 +37,7 @@ import numpy as np
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import LONG, PACE, ROUNDS, launches
+from hopper_gemm.model.menu import LONG, PACE, ROUNDS, binaries, launches
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
@@ -88,8 +88,8 @@ PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
 
 
 def offered() -> list[Kernel]:
-    """Binaries to choose from: a space of tiles and techniques, and what recorded searches found."""
-    found = [resolve(one) for one in _space() if is_legal(one)]
+    """Binaries to choose from: a space of tiles and techniques, the shipped menu, and what recorded searches found."""
+    found = [*(resolve(one) for one in _space() if is_legal(one)), *binaries()]
     found += [one for problem in searched().values() for one, share in problem.shares.items() if share > 1 - CLOSE]
     found += [without_pdl(entry.config) for entry in recorded_entries() if not read_held_out().has(entry.problem)]
     return list(dict.fromkeys(plain(one) for one in found if type(one) is Kernel and not one.pdl and is_legal(one)))
