@@ -24,6 +24,9 @@ def map(
     seconds: Annotated[
         float | None, typer.Option(min=1, help="Begin no further problem after this time. Default: map all.")
     ] = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Map only the problems of the list that nothing is fitted to.")
+    ] = False,
     drawn: Annotated[
         int | None, typer.Option(min=0, help="Kernels of a problem drawn from the menu; 0: only picks. Default: 24.")
     ] = None,
@@ -51,14 +54,15 @@ def map(
     if backend not in ("cuda", "replay"):
         raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
     read = read_shapes(shapes or suite_file().with_name("map.toml"))
+    name = f"{read.name}-held-out" if held_out else read.name
     if backend == "replay":
-        show(view(read_study(recorded or recorded_study(read.name, ""))), "json" if as_json else None)
+        show(view(read_study(recorded or recorded_study(name, ""))), "json" if as_json else None)
         return
     if recorded is not None:
         raise ValueError(f"--from names a study to show but --backend is {backend}; add --backend replay")
     source = local_source(gpus, "a map", "; --backend replay shows a recorded one")
     kind = source.gpus[0].name
-    folder = out or local_root() / slug(kind) / read.name
+    folder = out or local_root() / slug(kind) / name
     told = started = time.monotonic()
 
     def watch(row: Any, done: int, total: int) -> None:
@@ -70,11 +74,13 @@ def map(
             how = f"{row.figures['how']} over {row.point.against}"
             stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {how}: {what}")
 
-    problems = tuple(dict.fromkeys(one.problem() for one in read.problems))
-    spec = MapSpec(read.name, read.question, problems, drawn=DRAWN if drawn is None else drawn)
+    problems = tuple(dict.fromkeys(one.problem() for one in read.problems if one.held_out or not held_out))
+    if not problems:
+        raise ValueError(f"{read.name} must hold problems to map but none is held out; leave --held-out away")
+    spec = MapSpec(name, read.question, problems, drawn=DRAWN if drawn is None else drawn)
     question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
     saying(as_json)(source.opening("Mapping", f"{len(spec.problems)} problems", folder))
-    run_question(question, source, read.name, stderr, question, shared=shared, against=("cublas", LIBRARY))
+    run_question(question, source, name, stderr, question, shared=shared, against=("cublas", LIBRARY))
     for one, reason in question.missing.items():
         stderr(f"without {one}: {reason}")
     publish(folder)
