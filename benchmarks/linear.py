@@ -281,7 +281,7 @@ def main(given: Sequence[str] | None = None) -> None:
     asked, begun = parser.parse_args(given), time.monotonic()
     jobs = [(GemmProblem(*one), BIAS_GELU) for one in PROBLEMS] + [(GemmProblem(*one), GATED) for one in GATED_PROBLEMS]
     if asked.quack:
-        jobs = [*((problem, BIAS_TANH) for problem, finish in jobs if finish == BIAS_GELU), *jobs]
+        jobs = [*jobs[len(PROBLEMS) :], *((GemmProblem(*one), BIAS_TANH) for one in PROBLEMS), *jobs[: len(PROBLEMS)]]
     if asked.variants or asked.candidates:
         jobs += [(GemmProblem(*one), BIAS) for one in PROBLEMS[:2]]
     rows = []

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from benchmarks.picks import fit
-from benchmarks.picks.bursts import Bursts, bursts_of
+from benchmarks.picks.bursts import Bursts, _torn, bursts_of
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_held_out
+from tests.conftest import ROOT
 
 HELD_OUT = GemmProblem(777, 4608, 3584)
 PROBLEMS = [
@@ -80,6 +82,8 @@ def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):
     ]
 
     class Study:
+        provenance = {"gpu": {"name": "NVIDIA H200"}, "created": "2026-11-25 00:00 UTC"}
+
         def stage(self, *names):
             return [row for row in rows if row.stage in names]
 
@@ -87,6 +91,17 @@ def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):
     (found,) = bursts_of("isolated", ("anywhere",))
     assert found.kernels == one.kernels[:11]
     assert found.torch_us == 100.0
+
+
+def test_rows_of_another_kind_of_gpu_and_of_torn_launches_are_left_out():
+    between = [ROOT / f"results/{kind}/between" for kind in ("h100", "h200")]
+    assert bursts_of("isolated", (between[0],)) == ()
+    assert len(bursts_of("isolated", (between[1],))) == 12
+    (mapped,) = (ROOT / "results/h200/map",)
+    torn = [row for row in read_study(mapped).stage("map") if not row.point.is_baseline and _torn(row)]
+    kernels = {(one.problem, kernel) for one in bursts_of("isolated", (mapped,)) for kernel in one.kernels}
+    assert torn
+    assert not kernels & {(row.point.problem, row.point.config) for row in torn}
 
 
 def test_the_models_constants_are_those_that_were_fitted():

@@ -17,7 +17,7 @@ from hopper_gemm.model.roofline import clusters_at_once, clusters_launched, work
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.row import Row
 
-LEAST = 8
+LEAST = 5
 """Kernels of a problem at least."""
 
 HASTY = 4.0

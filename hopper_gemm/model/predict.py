@@ -53,6 +53,7 @@ from hopper_gemm.model.roofline import (
 )
 
 SMEM_BYTES_PER_CLOCK = 128
+PIECE_BYTES = 128
 L2_PORT_BYTES = 64
 """Bytes a clock of an SM's port to the L2, as commonly given; not measured here."""
 
@@ -76,13 +77,15 @@ class ModelConstants:
         l2_share: bytes that the L2 passes on each clock for an SM, while all SMs load.
         off_lines, off_sectors: extra share of a load whose rows start at odd multiples of 32 bytes, so that three of
             four touch another line of the L2, and of 16, so that nearly all touch another sector as well.
-        beyond: cost of a byte outside the matrices, relative to a byte inside.
+        beyond: cost of a byte outside the matrices, relative to a byte inside, for the SM whose box holds it.
+        outside: clocks that 128 bytes outside the matrices add to a load of every SM (docs/neighbours.md).
         half, quarter: rate of loads whose rows span 64 and 32 bytes, relative to 128.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
         odd_rows: extra share of C's bytes where a chunk's rows are an odd number of 16-byte pieces.
         straight: extra DRAM traffic without a serpentine walk.
         latency: from a free slot to its load's first byte, the load itself excluded.
+        away: extra in a cluster, where consumers of every CTA must have left the slot.
         stage: for the barriers and addresses of a stage, in the producer.
         write_share: share of the writes to the ring that delays wgmma's reads.
         drain: idle tensor cores between two stages of a consumer that multiplies alone and keeps no wgmma group in
@@ -111,42 +114,44 @@ class ModelConstants:
         slope_hz: drop of the clock for a load of 1 beyond the knee.
     """
 
-    l2_bytes: float = 143.0
-    l2_share: float = 43.1
-    off_lines: float = 0.306
-    off_sectors: float = 0.86
-    beyond: float = 1.56
-    half: float = 0.626
-    quarter: float = 0.259
-    dram_share: float = 0.111
-    dram_rate: float = 1.05
-    odd_rows: float = 0.66
+    l2_bytes: float = 121.0
+    l2_share: float = 39.4
+    off_lines: float = 0.265
+    off_sectors: float = 0.799
+    beyond: float = 0.386
+    outside: float = 0.0596
+    half: float = 0.634
+    quarter: float = 0.274
+    dram_share: float = 0.0692
+    dram_rate: float = 1.01
+    odd_rows: float = 0.687
     straight: float = 0.134
-    latency: float = 378.0
-    stage: float = 85.7
-    write_share: float = 0.255
-    drain: float = 71.8
-    epilogue: float = 14.0
-    tail: float = 0.0548
+    latency: float = 301.0
+    away: float = 322.0
+    stage: float = 66.6
+    write_share: float = 0.25
+    drain: float = 84.2
+    epilogue: float = 14.2
+    tail: float = 0.0519
     direct: float = 10.0
     thread_loads: float = 0.583
-    sharpness: float = 2.68
-    launch: float = 2770.0
-    cluster: float = 742.0
-    counted: float = 760.0
-    balance: float = 0.0168
-    alone: float = 0.462
-    paired: float = 0.297
-    meet: float = 3390.0
-    apart: float = 4180.0
+    sharpness: float = 3.0
+    launch: float = 2960.0
+    cluster: float = 705.0
+    counted: float = 793.0
+    balance: float = 0.0179
+    alone: float = 0.482
+    paired: float = 0.259
+    meet: float = 3800.0
+    apart: float = 4430.0
     piece: float = 6290.0
-    chunk: float = 82.6
-    lone: float = 250.0
-    turn: float = 121.0
-    fast_hz: float = 1.96e9
-    knee: float = 0.703
-    heat: float = 0.0981
-    slope_hz: float = 1.07e9
+    chunk: float = 78.4
+    lone: float = 264.0
+    turn: float = 130.0
+    fast_hz: float = 1.97e9
+    knee: float = 0.679
+    heat: float = 0.0942
+    slope_hz: float = 1.04e9
     drift: float = 0.07
 
 
@@ -155,7 +160,7 @@ FITTED = ModelConstants()
 
 BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "tail", "heat", "odd_rows"), 0.0),
+    **dict.fromkeys(("beyond", "outside", "away", "tail", "heat", "odd_rows"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
     l2_bytes=71.6,
     l2_share=inf,
@@ -261,9 +266,11 @@ def predict(
     asked, passed = _asked(kernel, problem, taken, sides, constants)
     rate = _load_rate(kernel, constants)
     load = asked / constants.l2_bytes / rate + constants.stage + _from_dram(kernel, problem, resident, constants)
+    load += constants.outside * _outside(kernel, problem, sides) * min(1.0, resident / prod(sides))
     l2 = passed / constants.l2_share / rate * min(1.0, resident * size / chip.sms)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
-    ring = (math + constants.latency + load) / (ahead + 1)
+    away = constants.away if size > 1 else 0.0
+    ring = (math + constants.latency + away + load) / (ahead + 1)
     ctas = min(ctas, ceil(clusters / fits))
     math, load, l2 = math * ctas, load * ctas, l2 * ctas
     each = _norm((math, load, l2, ring), constants.sharpness)
@@ -458,6 +465,14 @@ def _asked(
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
     again_a, again_b = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
     return asked, asked - of_a * again_a - of_b * again_b
+
+
+def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> float:
+    """Pieces of 128 bytes outside the matrices that the boxes of all tiles hold in a stage, multicast counted once."""
+    down, across = output_sides(kernel, problem.m, problem.n)
+    of_a = (sides[0] * kernel.cluster_m * kernel.tile_m - down) * sides[1]
+    of_b = (sides[1] * kernel.cluster_n * kernel.tile_n - across) * sides[0]
+    return (of_a + of_b) * ELEMENT_BYTES * kernel.tile_k / PIECE_BYTES
 
 
 def _from_dram(kernel: Kernel, problem: GemmProblem, resident: int, constants: ModelConstants) -> float:

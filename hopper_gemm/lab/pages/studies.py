@@ -12,8 +12,12 @@ from hopper_gemm.lab.pages.rings import rungs
 from hopper_gemm.lab.pages.sources import pairs_by, recorded
 from hopper_gemm.lab.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
-from hopper_gemm.model.tuned import results_root
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.menu import binaries, choices
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import results_root, without_pdl
 from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.shapes import STRATA
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.mapped import by_stratum, mapped, stratum_name
@@ -242,6 +246,48 @@ def map_answer() -> str:
         f"the geometric mean; it is ahead by its whole interval on {ahead} and behind on {behind}, and has "
         f"{share:.3f} of the speed of the best kernel that was measured beside it."
     )
+
+
+def held_out_table() -> str:
+    """The held-out problems of the map by the time of torch.mm."""
+    study = recorded("map-held-out")
+    shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", "wins"])
+    return markdown_table(shown, "torch.mm takes")
+
+
+EDGE = {"64x96x64 s10": "96 wide, single CTAs", "64x96x128 s5": "96 wide, pairs", "64x64x64": "64 high, single CTAs"}
+"""How kernels of the study of rows outside are called here, by the beginning of their names."""
+
+
+def edge() -> str:
+    """Microseconds by the number of rows, for kernels whose tile has 64 or 96 of them."""
+    times: dict[tuple[str, int], dict[int, float]] = {}
+    for row in recorded("edge").stage("sweep"):
+        name = next((told for start, told in EDGE.items() if str(row.point.config).startswith(start)), None)
+        if row.ok and name is not None:
+            us = row.figures["baseline_us"] / row.figures["speedup"]
+            times.setdefault((name, row.point.problem.k), {})[row.point.problem.m] = us
+    rows = sorted({m for of in times.values() for m in of})
+    lines = [[name, str(k), *(f"{of[m]:.1f}" for m in rows)] for (name, k), of in sorted(times.items())]
+    return markdown(("tile", "k", *(f"m = {m}" for m in rows)), lines)
+
+
+def between() -> str:
+    """Products of a layer at numbers of rows between the menu's tiles: the pick, the menu's best, and the best of all
+    that were timed, on an H200; the menu was changed by the rows of an H100."""
+    speeds: dict[GemmProblem, dict[Kernel, float]] = {}
+    for row in read_study(results_root() / "h200/between").stage("sweep"):
+        if row.ok and not row.point.is_baseline:
+            speeds.setdefault(row.point.problem, {})[row.point.config] = row.figures["speedup"]
+    known, lines, means = set(binaries()), [], list[tuple[float, ...]]()
+    for problem, of in speeds.items():
+        first = choices(problem, 1)[0]
+        best = max(speed for kernel, speed in of.items() if without_pdl(kernel).compiled() in known)
+        means.append((best, max(of.values())))
+        pick = f"{of[first]:.3f}x" if first in of else "not timed"
+        lines.append([str(problem), pick, *(f"{speed:.3f}x" for speed in means[-1])])
+    lines.append(["geometric mean", "", *(f"{geometric_mean(of):.3f}x" for of in zip(*means, strict=True))])
+    return markdown(("m x n x k", "pick", "best of the menu", "best of all timed"), lines)
 
 
 def picks_again() -> str:
