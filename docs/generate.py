@@ -486,6 +486,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "map": studies.map_table,
     "map-picks": studies.picks_again,
     "map-held-out": studies.held_out_table,
+    "map-held-out-again": studies.held_out_again,
     "between": studies.between,
     "edge": studies.edge,
     "answer-map": studies.map_answer,

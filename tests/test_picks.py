@@ -6,6 +6,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):
     ]
 
     class Study:
-        provenance = {"gpu": {"name": "NVIDIA H200"}, "created": "2026-11-25 00:00 UTC"}
+        provenance = MappingProxyType({"gpu": {"name": "NVIDIA H200"}, "created": "2026-11-25 00:00 UTC"})
 
         def stage(self, *names):
             return [row for row in rows if row.stage in names]

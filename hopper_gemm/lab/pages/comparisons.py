@@ -158,7 +158,7 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
     short = link("24 short problems", "short-and-random-problems")
     random = link(f"{len(drawn)} random problems", "short-and-random-problems")
     untuned = link("untuned", "problems-that-nobody-tuned")
-    picks = [one.pick for one in mapped(recorded("map").stage("map"))]
+    picks = [one.pick for one in mapped(recorded("map-held-out").stage("map"))]
     menu = f"{suite.removesuffix('suite.md')}menu.md#what-a-pick-is-worth"
     off, padded = out_of_reach(), link("padded at each call", "rows-that-tma-cannot-reach")
     more = len(off.keys() - {str(row.point.problem) for row in drawn})
@@ -167,10 +167,10 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
         (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), ""),
         (
-            f"{len(picks)} problems [drawn from a map]({menu}), untuned: what a model picks",
+            f"{len(picks)} untuned problems [held out]({menu}) from a model's fit: what it picks",
             "isolated",
             picks,
-            "map",
+            "map-held-out",
         ),
         (
             f"{len(picked)} of the short ones, {untuned}",

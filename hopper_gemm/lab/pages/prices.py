@@ -162,12 +162,18 @@ def ragged(path: Path | None = None) -> str:
     return with_boards(("problem", "out of reach", *times_of, "over torch.mm", "host (torch.mm)"), lines, rows)
 
 
-LAYERS = {"bias": "`linear` with bias", "bias+gelu": "`linear` with bias and gelu", "silu*up": "`swiglu`"}
+LAYERS = {
+    "bias": "`linear` with bias",
+    "bias+gelu": "`linear` with bias and gelu",
+    "bias+gelu_tanh": "the same, gelu by tanh",
+    "silu*up": "`swiglu`",
+}
 """Finishes that were timed, as the page calls them."""
 
 BESIDE = {
     "eager": "over torch, operator by operator",
     "compiled": "over torch.compile",
+    "quack": "over quack's fused call",
     "torch.mm": "over torch.mm alone",
     "plain product": "over our product alone",
 }
@@ -207,7 +213,7 @@ def layers(path: Path | None = None) -> str:
             slower.setdefault(layer, []).append(f"{1 / alone:.3f} times at {place}")
     ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
     told = "".join(f" {layer} takes longer than its product alone: {', '.join(of)}." for layer, of in slower.items())
-    table = markdown(("layer", "m x n x k", "us", *(BESIDE[name] for name in arms), "kernel"), lines)
+    table = with_boards(("layer", "m x n x k", "us", *(BESIDE[name] for name in arms), "kernel"), lines, rows)
     return f"{table}\n\n{wrapped(f'Isolated, medians of the rounds, on an {ran}.{told}')}"
 
 
@@ -225,8 +231,8 @@ def variants(path: Path | None = None) -> str:
     return markdown(("layer", "m x n x k", *VARIANTS.values()), lines)
 
 
-LAYER = "A layer of 4096 channels on cuda, over torch"
-"""How the titles of the tables of a decoder layer begin: few sizes tuned; all picked."""
+LAYER = "A layer of 4096 channels on cuda, over torch", "A layer of 4096 channels on cuda, over torch, all picked"
+"""Titles of the tables of a decoder layer: few sizes tuned; all picked."""
 
 
 def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
@@ -238,7 +244,7 @@ def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
             by_finish.setdefault(row["finish"], []).append(row)
     gelu, gated = (_range(over(row, "eager") for row in by_finish[finish]) for finish in ("bias+gelu", "silu*up"))
     tables = _examples(examples)
-    layers_timed = (of["rows"] for title, of in tables.items() if title.startswith(LAYER))
+    layers_timed = (tables[title]["rows"] for title in LAYER)
     timed = [row for rows in layers_timed for row in rows]
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
     model = {row["phase"]: row["speedup"] for row in tables["Logits and time on cuda, CUDA graphs"]["rows"]}
