@@ -18,6 +18,7 @@ from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import as_text, header, summed
 from hopper_gemm.tune.study.schema import NAMES
+from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.study.spec import read_spec
 from tests.command import run
 from tests.conftest import ROOT
@@ -51,6 +52,10 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         ([*EXPLAIN, "tile_m=" + "9" * 30], "tile_m must be an integer"),
         (["explain", "4096", "4096", "0"], "k must be a positive integer but got 0"),
         (["frobnicate"], "No such command"),
+        (
+            ["map", "--held-out", "--shapes", SUITE],
+            "suite must hold problems to map but none is held out; leave --held",
+        ),
         (["sweep", "nowhere.toml"], "nowhere.toml does not exist; the sweeps lie in sweeps/"),
         (["sweep", "results"], "results cannot be read (Is a directory)"),
         (["sweep", SEED, "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
@@ -600,3 +605,11 @@ def test_a_command_names_the_extra_that_brings_what_it_lacks():
     assert done.stderr == (
         "hopper-gemm: table needs the package pandas, which is not installed; pip install 'hopper-gemm[tune]'\n"
     )
+
+
+def test_the_recorded_map_of_held_out_problems_holds_all_of_them_and_no_other():
+    done = run("map", "--held-out", "--backend", "replay")
+    assert done.returncode == 0
+    assert "134" in done.stdout
+    held = {one.problem() for one in read_shapes(ROOT / "sweeps/shapes/map.toml").problems if one.held_out}
+    assert {row.point.problem for row in read_study(ROOT / "results/h200/map-held-out").stage("map")} == held

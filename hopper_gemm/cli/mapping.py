@@ -58,6 +58,9 @@ def map(
     if backend == "replay":
         show(view(read_study(recorded or recorded_study(name, ""))), "json" if as_json else None)
         return
+    problems = tuple(dict.fromkeys(one.problem() for one in read.problems if one.held_out or not held_out))
+    if not problems:
+        raise ValueError(f"{read.name} must hold problems to map but none is held out; leave --held-out away")
     if recorded is not None:
         raise ValueError(f"--from names a study to show but --backend is {backend}; add --backend replay")
     source = local_source(gpus, "a map", "; --backend replay shows a recorded one")
@@ -74,9 +77,6 @@ def map(
             how = f"{row.figures['how']} over {row.point.against}"
             stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {how}: {what}")
 
-    problems = tuple(dict.fromkeys(one.problem() for one in read.problems if one.held_out or not held_out))
-    if not problems:
-        raise ValueError(f"{read.name} must hold problems to map but none is held out; leave --held-out away")
     spec = MapSpec(name, read.question, problems, drawn=DRAWN if drawn is None else drawn)
     question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
     saying(as_json)(source.opening("Mapping", f"{len(spec.problems)} problems", folder))

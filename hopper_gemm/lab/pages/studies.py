@@ -272,8 +272,8 @@ def held_out_again() -> str:
         "No constant was fitted to them. Two terms of the model were found on an [earlier run]"
         "(../results/archive/h200/2026-11-24-map-held-out/rows.csv.xz) of the same list, though, so they are not "
         "wholly unseen: what lies outside a matrix, and how long a cluster's CTAs wait for one another. Of the eight "
-        f"kernels that this run timed, the model of then took one with {then:.3f} of the best one's speed in the geometric mean; "
-        f"today's takes one with {geometric_mean(shares):.3f}."
+        f"kernels that this run timed, the model of then took one with {then:.3f} of the best one's speed in the "
+        f"geometric mean; today's takes one with {geometric_mean(shares):.3f}."
     )
 
 

@@ -88,7 +88,10 @@ def test_a_layer_is_shown_by_its_newest_row_of_each_board_and_the_page_says_wher
     assert "takes longer" not in told
     path.write_text(path.read_text() + layer([125.0] * 3, same, board="GPU-2", kernel="0123456789") + "\n")
     lines = [line for line in layers(path).splitlines() if "64x8x8 |" in line]
-    assert [line.split(" | ")[-2:] for line in lines] == [["0.800x", "`012345` |"], ["0.990x", "an earlier one |"]]
+    assert [line.split(" | ")[-3:] for line in lines] == [
+        ["0.800x", "`012345`", "GPU-2 |"],
+        ["0.990x", "an earlier one", "not noted |"],
+    ]
     assert layers(path).endswith("takes longer than its product alone:\n1.250 times at 64x8x8.")
 
 
