@@ -282,7 +282,8 @@ EDGE = {"64x96x64 s10": "96 wide, single CTAs", "64x96x128 s5": "96 wide, pairs"
 
 
 def edge() -> str:
-    """Microseconds by the number of rows, for kernels whose tile has 64 or 96 of them."""
+    """Microseconds by the number of rows, for kernels whose tile has 64 or 96 of them, and how many times as long two
+    tiles take that are just begun."""
     times: dict[tuple[str, int], dict[int, float]] = {}
     for row in recorded("edge").stage("sweep"):
         name = next((told for start, told in EDGE.items() if str(row.point.config).startswith(start)), None)
@@ -291,7 +292,13 @@ def edge() -> str:
             times.setdefault((name, row.point.problem.k), {})[row.point.problem.m] = us
     rows = sorted({m for of in times.values() for m in of})
     lines = [[name, str(k), *(f"{of[m]:.1f}" for m in rows)] for (name, k), of in sorted(times.items())]
-    return markdown(("tile", "k", *(f"m = {m}" for m in rows)), lines)
+    pairs = {"two tiles of 96 rows": ("96", 97, 192), "two of 64 rows": ("64", 65, 128)}
+    told = []
+    for name, (side, few, full) in pairs.items():
+        ratios = sorted(of[few] / of[full] for (tile, _), of in times.items() if tile.startswith(side))
+        told.append(f"{name} take {ratios[0]:.1f} to {ratios[-1]:.1f} times as long for {few} rows as for {full}")
+    table = markdown(("tile", "k", *(f"m = {m}" for m in rows)), lines)
+    return f"{table}\n\n{wrapped(f'So {told[0]}, and {told[1]}.')}"
 
 
 def between() -> str:
