@@ -165,7 +165,7 @@ def ragged(path: Path | None = None) -> str:
 LAYERS = {
     "bias": "`linear` with bias",
     "bias+gelu": "`linear` with bias and gelu",
-    "bias+gelu_tanh": "the same, gelu by tanh",
+    "bias+gelu_tanh": "`linear` with bias and gelu by tanh",
     "silu*up": "`swiglu`",
 }
 """Finishes that were timed, as the page calls them."""
@@ -203,16 +203,21 @@ def layers(path: Path | None = None) -> str:
     rows = finished_rows(path)
     newest = rows[0].get("kernel")
     arms = [name for name in BESIDE if any(name in row["us"] for row in rows)]
-    lines, slower = [], dict[str, list[str]]()
+    lines, slower = [], dict[str, dict[str, list[str]]]()
     for row in rows:
         layer, place, alone = LAYERS[row["finish"]], "x".join(map(str, row["problem"])), over(row, "plain product")
         ratios = [f"{over(row, name):.3f}x" if name in row["us"] else "" for name in arms]
         kernel = f"`{newest[:6]}`" if newest and row.get("kernel") == newest else "an earlier one"
         lines.append([layer, place, f"{median(row['us']['ours']):.1f}", *ratios, kernel])
         if alone < SLOWER and row.get("kernel") == newest:
-            slower.setdefault(layer, []).append(f"{1 / alone:.3f} times at {place}")
+            slower.setdefault(layer, {}).setdefault(place, []).append(f"{1 / alone:.3f}")
     ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
-    told = "".join(f" {layer} takes longer than its product alone: {', '.join(of)}." for layer, of in slower.items())
+    told = "".join(
+        f" {layer} takes over {100 * (1 / SLOWER - 1):.0f} % longer than its product alone: "
+        + ", ".join(f"{' and '.join(times)} times at {place}" for place, times in of.items())
+        + "."
+        for layer, of in slower.items()
+    )
     table = with_boards(("layer", "m x n x k", "us", *(BESIDE[name] for name in arms), "kernel"), lines, rows)
     return f"{table}\n\n{wrapped(f'Isolated, medians of the rounds, on an {ran}.{told}')}"
 

@@ -203,8 +203,8 @@ def mixed() -> str:
 def relaxed() -> str:
     """Gain of a relaxed wait."""
     return (
-        "in their code, without a word on it. It gains nothing, since the assembler makes the same instruction of a "
-        f"wait: {worth('relaxed waits')}"
+        "in the code of their rings, without a word on it. It gains nothing, since the assembler makes the same "
+        f"instruction of a wait: {worth('relaxed waits')}"
     )
 
 

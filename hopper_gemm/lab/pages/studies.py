@@ -272,8 +272,8 @@ def held_out_again() -> str:
         "No constant was fitted to them. Two terms of the model were found on an [earlier run]"
         "(../results/archive/h200/2026-11-24-map-held-out/rows.csv.xz) of the same list, though, so they are not "
         "wholly unseen: what lies outside a matrix, and how long a cluster's CTAs wait for one another. Of the eight "
-        f"kernels that this run timed, the model of then took one with {then:.3f} of the best one's speed in the "
-        f"geometric mean; today's takes one with {geometric_mean(shares):.3f}."
+        f"kernels that the earlier run timed, the model of then took one with {then:.3f} of the best one's speed in "
+        f"the geometric mean; today's takes one with {geometric_mean(shares):.3f}."
     )
 
 
@@ -282,8 +282,8 @@ EDGE = {"64x96x64 s10": "96 wide, single CTAs", "64x96x128 s5": "96 wide, pairs"
 
 
 def edge() -> str:
-    """Microseconds by the number of rows, for kernels whose tile has 64 or 96 of them, and how many times as long two
-    tiles take that are just begun."""
+    """Microseconds by the number of rows, for kernels whose tile has 64 or 96 of them, and how much longer two tiles
+    take where one row lies in the second than where the rows fill both."""
     times: dict[tuple[str, int], dict[int, float]] = {}
     for row in recorded("edge").stage("sweep"):
         name = next((told for start, told in EDGE.items() if str(row.point.config).startswith(start)), None)
@@ -292,18 +292,22 @@ def edge() -> str:
             times.setdefault((name, row.point.problem.k), {})[row.point.problem.m] = us
     rows = sorted({m for of in times.values() for m in of})
     lines = [[name, str(k), *(f"{of[m]:.1f}" for m in rows)] for (name, k), of in sorted(times.items())]
-    pairs = {"two tiles of 96 rows": ("96", 97, 192), "two of 64 rows": ("64", 65, 128)}
-    told = []
-    for name, (side, few, full) in pairs.items():
-        ratios = sorted(of[few] / of[full] for (tile, _), of in times.items() if tile.startswith(side))
-        told.append(f"{name} take {ratios[0]:.1f} to {ratios[-1]:.1f} times as long for {few} rows as for {full}")
-    table = markdown(("tile", "k", *(f"m = {m}" for m in rows)), lines)
-    return f"{table}\n\n{wrapped(f'So {told[0]}, and {told[1]}.')}"
+    one_row = {
+        side: pd.Series([of[side + 1] / of[2 * side] for (name, _), of in times.items() if name.startswith(str(side))])
+        for side in (96, 64)
+    }
+    longer = {side: f"{found.min():.1f} to {found.max():.1f} times as long" for side, found in one_row.items()}
+    assert one_row[96].max() > 2
+    told = wrapped(
+        f"Two tiles of 96 rows take {longer[96]} for 97 rows as for 192, two tiles of 64 rows {longer[64]} for 65 as "
+        "for 128."
+    )
+    return f"{told}\n\n{markdown(('tile', 'k', *(f'm = {m}' for m in rows)), lines)}"
 
 
 def between() -> str:
     """Products of a layer at numbers of rows between the menu's tiles: the pick, the menu's best, and the best of all
-    that were timed, on an H200; the menu was changed by the rows of an H100."""
+    that were timed, on an H200; the menu was changed by the rows of an H100, then by these."""
     speeds: dict[GemmProblem, dict[Kernel, float]] = {}
     for row in read_study(results_root() / "h200/between").stage("sweep"):
         if row.ok and not row.point.is_baseline:
@@ -320,7 +324,8 @@ def between() -> str:
 
 
 def picks_again() -> str:
-    """Picks of the model before and after it was fitted to the map, on the problems that both measured."""
+    """Picks of the model before and after it was fitted to the map, on the problems that both measured, and how many of
+    the later ones today's model shares."""
     before, after = ({one.problem: one for one in mapped(recorded(name).stage("map"))} for name in ("map", "map-picks"))
     both = [(before[problem], one) for problem, one in after.items() if problem in before]
     parts = {stratum_name(index): [pair for pair in both if pair[0].stratum == index] for index in range(len(STRATA))}
@@ -331,7 +336,18 @@ def picks_again() -> str:
             best = geometric_mean(max(first.best, then.best) for first, then in pairs)
             means = (geometric_mean(one.pick for one in of) for of in (old, new))
             lines.append((name, str(len(pairs)), *(f"{mean:.3f}x" for mean in (*means, best))))
-    return markdown(("torch.mm takes", "problems", "picks before", "picks now", "best measured"), lines)
+    picked = {
+        row.point.problem: row.point.config
+        for row in recorded("map-picks").stage("map")
+        if row.ok and "pick 1" in str(row.figures["how"]).split(", ")
+    }
+    same = sum(choices(new.problem, 1)[0].compiled() == picked[new.problem].compiled() for _, new in both)
+    told = wrapped(
+        f"The model was fitted again since, and kernels of the menu were exchanged: of {len(both)} problems {same} "
+        "have the same pick today."
+    )
+    head = ("torch.mm takes", "problems", "picks before", "picks once fitted", "best measured")
+    return f"{markdown(head, lines)}\n\n{told}"
 
 
 def rests() -> str:

@@ -242,6 +242,11 @@ def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_o
     assert inspect.getsource(tma.producer_commit).rstrip().endswith("pass")
     assert "sync_object_full.arrive" in inspect.getsource(tma.producer_acquire)
     assert "is_signaling_thread" in inspect.getsource(tma.consumer_release)
+    assert "tidx < cute.size(cluster_shape_vmnk)" in inspect.getsource(tma.init_empty_barrier_arrive_signal)
+    assert "tx_count" not in inspect.signature(plain.create).parameters
+    assert "tx_count" in inspect.signature(tma.create).parameters
+    for wait in (pipeline.PipelineProducer.acquire, pipeline.PipelineConsumer.wait):
+        assert "state" not in inspect.signature(wait).parameters
     assert inspect.signature(plain.create).return_annotation == plain.__name__
     assert "make_producer" in inspect.getsource(plain.make_participants)
     arrives = inspect.getsource(pipeline.helpers.MbarrierArray.arrive)
