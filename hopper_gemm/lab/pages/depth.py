@@ -141,12 +141,12 @@ def many_stages() -> str:
 
 
 def at_equal_look_ahead_late(rows: pd.DataFrame) -> pd.Series:
-    """Speed at stagger 1 over that at stagger 0 with a stage less: by problem, tile, depth and stages loaded ahead of
-    the one that is multiplied, one at least."""
-    keys = ["problem", "tile", "k_depth", "ahead", "stagger"]
+    """Speed at stagger 1 over that at stagger 0 with a stage less, on one board: by problem, tile, depth and stages
+    loaded ahead of the one that is multiplied, one at least."""
+    keys = ["problem", "tile", "k_depth", "ahead", "board", "stagger"]
     ahead = rows.assign(ahead=rows["stages"] - 1 - rows["stagger"]).query("ahead > 0")
     rates = ahead.set_index(keys)["speedup"].unstack("stagger")
-    return (rates[1] / rates[0]).dropna()
+    return (rates[1] / rates[0]).dropna().droplevel("board")
 
 
 def several_at_equal_look_ahead() -> pd.Series:
@@ -160,11 +160,12 @@ def several_at_equal_look_ahead() -> pd.Series:
 
 
 def pairings() -> dict[str, pd.Series]:
-    """Speed at stagger 1 over stagger 0 with one consumer, by problem and tile, for each way to pair them."""
+    """Speed at stagger 1 over stagger 0 with one consumer on one board, by problem and tile, for each way to pair
+    them."""
     ones = ran("one-consumer").copy()
     ones["ahead"] = ones["stages"] - 1 - ones["stagger"]
     ones["lasts"] = ones["ahead"] * ones["tile_m"] * ones["tile_n"] * ones["k_depth"] // 128
-    same = pairs_by(ones, "stagger", 0, 1).set_index(["problem", "tile"])
+    same = pairs_by(ones, "stagger", 0, 1).query("board == board_first").set_index(["problem", "tile"])
     tops = ones.groupby(["problem", "tile", "stagger"])["speedup"].max().unstack("stagger")
     return {
         "same stages": same["ratio"],
@@ -183,7 +184,7 @@ def pairings_table() -> str:
     """Medians of the pairings of stagger 1 and 0 with one consumer, problem by problem."""
     problems = problems_of("one-consumer")
     table = {
-        name: {"pairs": str(len(part.loc[problems[0]]))}
+        name: {"pairs": " to ".join(str(count) for count in sorted(set(part.groupby(level="problem").size())))}
         | {cube(problem): percent(part.loc[problem].median()) for problem in problems}
         for name, part in pairings().items()
     }
@@ -239,6 +240,7 @@ def token() -> str:
     """Gain of the probes, and how often they succeed."""
     rows = probed()
     speedups = rows["speedup"].astype(float).unstack("peek").dropna()
+    speedups = speedups[rows["board"].unstack("peek").reindex(speedups.index).nunique(axis=1) == 1]
     gains = pd.DataFrame({name: speedups[side] / speedups["False"] for name, side in SIDES.items()})
     hits = rows.groupby(level=KERNEL)[["producer_hit_pct", "consumer_hit_pct"]].max().reindex(gains.index).astype(float)
     near = speedups["False"] >= NEAR
@@ -252,9 +254,10 @@ def token() -> str:
     )
     return (
         "no rule for these kernels, whose probe is a test_wait, which returns at once; C's token is a try_wait, which "
-        f"may suspend. The mean gain over no probe is small: {every} over {len(gains)} kernels, {close} over the "
-        f"{near.sum()} within 10 % of cuBLAS, where {succeed} probes succeed (medians): in a well-tuned ring C expects "
-        "it of both. Where probes almost always fail C fears a small loss; the producer's do, and the mean shows none"
+        f"may suspend. The mean gain over no probe is small: {every} over {len(gains)} kernels, each timed on "
+        f"one board, {close} over the {near.sum()} of them within 10 % of cuBLAS, where {succeed} probes succeed "
+        "(medians): in a well-tuned ring C expects it of both. Where probes almost always fail C fears a small loss; "
+        "the producer's do, and the mean shows none"
     )
 
 

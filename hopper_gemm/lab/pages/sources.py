@@ -69,12 +69,12 @@ def pairs_by(rows: pd.DataFrame, name: str, first: object, second: object, follo
 
     Returns:
         The rows with the second value that have a partner in the same study, with ``ratio``: their speedup over that
-        of the first.
+        of the first, and ``board_first``, the board of the first.
     """
     keys = ["study", *GROUP, *(field for field in FIELDS if field not in (name, *follow))]
     ok = rows[rows["status"] == "ok"]
     found = [ok[ok[name] == value].drop_duplicates(keys) for value in (first, second)]
-    both = found[1].merge(found[0][[*keys, "speedup"]], on=keys, suffixes=("", "_first"))
+    both = found[1].merge(found[0][[*keys, "speedup", "board"]], on=keys, suffixes=("", "_first"))
     return both.assign(ratio=both["speedup"] / both["speedup_first"])
 
 

@@ -175,6 +175,24 @@ def test_a_gain_is_of_two_rows_of_one_board():
 
 
 @pytest.mark.results
+def test_means_and_medians_of_gains_are_of_pairs_on_one_board():
+    """One kernel of the probe study, and one ring of one consumer, ran on two."""
+    boards = depth.probed()["board"].unstack("peek").nunique(axis=1)
+    assert (boards > 1).sum() == 1
+    assert f"over {len(boards) - 1} kernels, each timed on one board" in depth.token()
+    ones = depth.ran("one-consumer").query("problem == '2048x2048x2048' and tile == '64x64' and k_depth == 2")
+    both = ones.query("stages == 4").set_index("stagger")[["speedup", "board"]]
+    assert both["board"][0] != both["board"][1]
+    found = depth.pairings()
+    assert both["speedup"][1] / both["speedup"][0] not in set(found["same stages"])
+    assert {name: len(part.loc["2048x2048x2048"]) for name, part in found.items() if "stages" not in name} == {
+        "same look-ahead": 36,
+        "best of each tile": 5,
+    }
+    assert "| same stages | 83 to 84 |" in depth.pairings_table()
+
+
+@pytest.mark.results
 def test_a_gain_of_two_rows_of_one_board_is_the_ratio_of_their_speedups():
     rate = depth.ran("ring").query("m == 8192 and cluster == '1x2' and k_depth == 4 and stagger == 0")
     rate = rate.set_index("ring")["speedup"]
