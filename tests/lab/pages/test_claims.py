@@ -11,6 +11,8 @@ from cutlass import cute, pipeline
 from hopper_gemm.lab.pages import depth, rings
 from hopper_gemm.lab.pages.claims import CLAIMS
 from hopper_gemm.lab.pages.wording import percent
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.legality import is_legal
 from tests.conftest import ROOT
 
 
@@ -220,6 +222,17 @@ def test_what_only_c_says_of_the_start_is_told_as_its_own():
     named = {claim: source for source, claim, _ in CLAIMS}
     assert named["the producer's state starts in the other phase (C: else all wait for ever)"] == "A, C"
     assert named["one phase bit for each role is enough, flipped when its index wraps"] == "A, B, C, D"
+
+
+@pytest.mark.results
+def test_the_cell_that_c_leaves_out_fits_where_no_output_is_staged():
+    """The ladder ran a ring of as many bytes that stores from registers."""
+    cell = GemmConfig(tile_m=320, tile_n=128, k_depth=16, stages=1, stagger=0)
+    assert [is_legal(cell.but(stores=how)) for how in ("tma", "direct")] == [False, True]
+    full = depth.ran("ladder").query("tile == '128x128' and k_depth == 4 and stages == 7 and stores == 'direct'")
+    assert 7 * (128 + 128) * 64 * 2 == (320 + 128) * 256 * 2
+    assert len(full) > 0
+    assert "here too where TMA stores the output" in depth.capacity()
 
 
 @pytest.mark.results
