@@ -82,14 +82,14 @@ def by_quack(finish: Finish) -> Layer | None:
     """A finish by quack's fused call, tuned by its autotuner; None where quack has no such call."""
     from quack.gemm_interface import gemm_act
 
-    _let_quack_name_contexts()
-    how = {"activation": "swiglu", "concat_layout": ("B",)} if finish.gated else {"activation": "gelu_tanh_approx"}
     if not finish.gated and finish.activation != "gelu_tanh":
         return None
+    _let_quack_name_all()
+    how = {"activation": "swiglu", "concat_layout": ("B",)} if finish.gated else {"activation": "gelu_tanh_approx"}
     return lambda x, w, bias: gemm_act(x, w.t(), bias=bias, store_preact=False, tuned=True, **how)[1]
 
 
-def _let_quack_name_contexts() -> None:
+def _let_quack_name_all() -> None:
     """Let quack 0.6.5 name its epilogues although the decorators of this DSL hold what it has no name for, such as
     context variables: by their type and name."""
     from quack.gemm_runtime import identity

@@ -87,7 +87,7 @@ def _usual(row: Row, context: str) -> bool:
 
 
 def _torn(row: Row) -> bool:
-    """Whether a round of the launch left some parts of a tile to the next one."""
+    """Return True if a round of the launch left some parts of a tile to the next one."""
     kernel, problem = row.point.config, row.point.problem
     at_once = clusters_at_once(kernel.cluster_size) * kernel.ctas_per_sm
     return clusters_launched(kernel, at_once) < min(at_once, work_items(kernel, problem))

@@ -53,7 +53,6 @@ from hopper_gemm.model.roofline import (
 )
 
 SMEM_BYTES_PER_CLOCK = 128
-PIECE_BYTES = 128
 L2_PORT_BYTES = 64
 """Bytes a clock of an SM's port to the L2, as commonly given; not measured here."""
 
@@ -472,7 +471,7 @@ def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> fl
     down, across = output_sides(kernel, problem.m, problem.n)
     of_a = (sides[0] * kernel.cluster_m * kernel.tile_m - down) * sides[1]
     of_b = (sides[1] * kernel.cluster_n * kernel.tile_n - across) * sides[0]
-    return (of_a + of_b) * ELEMENT_BYTES * kernel.tile_k / PIECE_BYTES
+    return (of_a + of_b) * ELEMENT_BYTES * kernel.tile_k / hopper.L2_LINE_BYTES
 
 
 def _from_dram(kernel: Kernel, problem: GemmProblem, resident: int, constants: ModelConstants) -> float:

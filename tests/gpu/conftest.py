@@ -80,6 +80,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             patch.setenv(CACHE, str(cache))
             done = cache / f"{hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]}.done"
             if not done.exists():
+                cache.mkdir(exist_ok=True)
                 compile_all(wanted, default_store(), say)
                 done.touch()
     finally:

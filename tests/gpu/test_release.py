@@ -140,7 +140,7 @@ def test_no_slot_is_handed_back_before_the_tensor_cores_can_have_read_it(child, 
 
 @pytest.mark.parametrize(("fault", "config"), FAULTY, ids=str)
 def test_a_consumer_that_hands_slots_back_too_soon_is_found(child, fault, config):
-    """By its time stamps or by a wrong product; on an NVIDIA H100 one of twelve showed by its product alone."""
+    """Time stamps or a wrong product show it; on an NVIDIA H100 one of twelve showed by its product alone."""
     found = seen(child, fault, config)
     assert early(found.moments, resolve(config)) != [] or found.wrong != []
 

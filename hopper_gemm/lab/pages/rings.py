@@ -433,7 +433,7 @@ def widths_alone(raster: str) -> pd.DataFrame:
 
 
 def worth_a_width(rates: pd.DataFrame) -> pd.Series:
-    """What the best width gains over 8, where that is more than 1 %, the least first."""
+    """Gains of the best width over 8, of those above 1 %, the least first."""
     over = rates.max(axis=1) / rates[8] - 1
     return over[over > 0.01].sort_values()
 

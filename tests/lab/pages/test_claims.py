@@ -139,7 +139,7 @@ def test_loads_of_four_stages_are_told_as_an_upper_bound():
 
 @pytest.mark.results
 def test_only_rings_that_fit_two_numbers_of_stages_can_lose_by_the_fullest():
-    """Of 310 rings with two or three consumers 120 fit a single stage."""
+    """A single stage fits 120 of 310 rings with two or three consumers."""
     lost = depth.lost_by_the_fullest()
     counts = depth.joint(0).groupby(depth.RING)["stages"].nunique()
     assert (counts[lost.index] > 1).all()

@@ -101,7 +101,7 @@ def test_more_kernels_than_112_save_little_by_prediction_and_half_the_loss_on_se
 
 @pytest.mark.results
 def test_two_tiles_take_longer_for_a_row_in_the_second_than_where_the_rows_fill_both():
-    """Of tiles of 96 rows at least twice as long, of tiles of 64 less than that; the ratios are those of the table."""
+    """Tiles of 96 rows take at least twice as long, tiles of 64 less; the ratios are those of the table."""
     told, _, table = studies.edge().partition("\n\n")
     told = " ".join(told.split())
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
