@@ -257,7 +257,7 @@ def held_out_table() -> str:
 
 
 def held_out_again() -> str:
-    """Sentence on an earlier run of the held-out problems: shares of the best speed that the picks then and now have."""
+    """Sentence on an earlier run of the held-out problems: shares of the best speed of the picks then and now."""
     rows = read_study(results_root() / "archive/h200/2026-11-24-map-held-out").stage("map")
     then = geometric_mean(one.pick / one.best for one in mapped(rows))
     speeds: dict[GemmProblem, dict[Kernel, float]] = {}
