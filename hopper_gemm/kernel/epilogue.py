@@ -24,11 +24,11 @@ EVICT_FIRST = 0x12F0000000000000
 
 @dataclass(frozen=True)
 class Region:
-    """Place of one consumer's share in the output, in chunks.
+    """Place of one consumer's share in the output.
 
     Args:
-        rows, columns: of the share, down and across.
-        row, column: of the share's first chunk in the whole output.
+        rows, columns: of the share, in chunks, down and across.
+        row, column: of the output, with which the share begins.
     """
 
     rows: int
@@ -152,6 +152,7 @@ class Chunks:
             thread_copy.partition_D(own),
             boxes,
             global_boxes,
+            self.transposed,
             hopper.WGMMA_M // self.box[0],
             buffers,
             consumer + 1,
@@ -175,6 +176,7 @@ class Epilogue:
         registers: this thread's view of the shared buffers, (copy..., buffer).
         shared: partitioned shared memory, (box, buffer); (row, column, buffer) where threads store.
         target: partitioned output, (box, row of boxes, chunk column); C itself where threads store.
+        transposed: True if rows of the tile are columns of C.
         boxes: of a chunk, one below the other.
         buffers: buffers of this consumer.
         barrier: id of the named barrier of this consumer's 128 threads.
@@ -193,6 +195,7 @@ class Epilogue:
     registers: cute.Tensor
     shared: cute.Tensor
     target: cute.Tensor
+    transposed: bool
     boxes: int
     buffers: int
     barrier: Int32
@@ -244,7 +247,7 @@ class Epilogue:
             reduction: adds up and stores the chunks that this CTA owns; None if the accumulators are the sums.
             first: the first slot of the ring in which to stage; the stores have then read all slots on return.
         """
-        rows, columns, row, column = region.rows, region.columns, region.row, region.column
+        rows, columns = region.rows, region.columns
         chunks = rows * columns
         flat = self.chunked(accumulators, columns, rows)
         if cutlass.const_expr(self.held > 0):
@@ -253,8 +256,8 @@ class Epilogue:
             self._claim()
         if cutlass.const_expr(reduction is None):
             for j in cutlass.range_constexpr(chunks):
-                i, at = divmod(j, columns)
-                self._store_chunk(flat[None, at, i], j, chunks, row, i, column, at, first)
+                down, across = divmod(j, columns)
+                self._store_chunk(flat[None, across, down], j, chunks, region, down, across, first)
             if cutlass.const_expr(self.held > 0):
                 self.wait_reads(0)
                 self.sync()
@@ -265,8 +268,7 @@ class Epilogue:
                 chunk = reduction.rank + slot * parts
                 if chunk < chunks:
                     reduction.add(own[None, slot], slot)
-                    at_row, at_column = row + chunk // columns, column + chunk % columns
-                    self._store_chunk(own[None, slot], slot, slots, at_row, 0, at_column, 0)
+                    self._store_chunk(own[None, slot], slot, slots, region, chunk // columns, chunk % columns)
 
     @cute.jit
     def _store_chunk(
@@ -274,48 +276,51 @@ class Epilogue:
         values: cute.Tensor,
         number: cutlass.Constexpr[int],
         chunks: cutlass.Constexpr[int],
-        row: Int32,
-        i: cutlass.Constexpr[int],
-        column: Int32,
-        at: cutlass.Constexpr[int],
+        region: Region,
+        down: Int32 | int,
+        across: Int32 | int,
         first: Int32 | None = None,
     ) -> None:
-        """Store chunk ``number`` of ``chunks`` to its place in the output: (row + i, column + at)."""
+        """Store chunk ``number`` of ``chunks`` to its place in the region, some chunks down and across."""
         slot = self._slot(number, first)
         packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
-        packed.store(self.finished(values, row + i, column, at).to(self.registers.element_type))
+        packed.store(self.finished(values, region, down, across).to(self.registers.element_type))
         cute.copy(self.copy, packed, self.registers[None, None, None, slot])
         cute.arch.fence_proxy("async.shared", space="cta")
         if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
             self.wait_reads(self.buffers - 2)
         self.sync()
-        self._send(slot, (row, i), (column, at))
+        self._send(slot, region, down, across)
         if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
             self.wait_reads(0)
             self.sync()
 
     @cute.jit
-    def _send(self, slot: int | tuple[int, Int32], down: tuple[Int32, int], across: tuple[Int32, int]) -> None:
-        """Start storing the chunk in a buffer to its place in the output, each the sum of two. In the storing warp."""
-        (row, i), (column, at) = down, across
+    def _send(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
+        """Start storing the chunk in a buffer to its place in the region, in chunks. In the storing warp."""
         if self.stores:
+            target = self.target_from(region)
             hint = {} if self.policy is None else {"cache_policy": Int64(self.policy)}
             if cutlass.const_expr(self.boxes == 1):
-                cute.copy(self.atom, self.shared[None, (0, 0, slot)], self.target[None, (row + i, column + at)], **hint)
+                cute.copy(self.atom, self.shared[None, (0, 0, slot)], target[None, (down, across)], **hint)
             else:
                 for box in cutlass.range_constexpr(self.boxes):
-                    at_row = (row + i) * self.boxes + box
-                    target = self.target[None, (at_row, column + at)]
-                    cute.copy(self.atom, self.shared[None, (box, 0, slot)], target, **hint)
+                    place = target[None, (down * self.boxes + box, across)]
+                    cute.copy(self.atom, self.shared[None, (box, 0, slot)], place, **hint)
             cute.arch.cp_async_bulk_commit_group()
+
+    def target_from(self, region: Region) -> cute.Tensor:
+        """The output from a region on, whose first chunk begins there."""
+        within = (region.row, region.column) if self.transposed else (region.column, region.row)
+        return cute.domain_offset(((within, 0), (0, 0)), self.target)
 
     def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
         """The accumulators chunk by chunk: (values of a chunk, columns, rows)."""
         size = cute.size(accumulators) // (rows * columns)
         return cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))
 
-    def finished(self, values: cute.Tensor, row: Int32, column: Int32, at: int):
-        """The values of the chunk at (row, column + at) before they are rounded; here the accumulators."""
+    def finished(self, values: cute.Tensor, region: Region, down: Int32 | int, across: Int32 | int):
+        """The values of a chunk of a region before they are rounded; here the accumulators."""
         return values.load()
 
     def _slot(self, number: int, first: Int32 | None) -> int | tuple[int, Int32]:

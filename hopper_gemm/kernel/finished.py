@@ -25,11 +25,12 @@ from cutlass.cutlass_dsl import T
 
 from hopper_gemm.kernel.consumer import UNIFORM_WGMMA, Mainloop, Share, Turn
 from hopper_gemm.kernel.cta import CtaTask, Operands, Output
-from hopper_gemm.kernel.epilogue import Epilogue
+from hopper_gemm.kernel.epilogue import Epilogue, Region
 from hopper_gemm.kernel.gemm import FIRST_TURN, HopperGemm
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import Operand, OperandLoad
 from hopper_gemm.kernel.pipeline import RingState
+from hopper_gemm.kernel.work import Edge
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import ACTIVATIONS, Finish, ordered_stages
 from hopper_gemm.model.kernel import Kernel
@@ -289,7 +290,6 @@ class FinishedEpilogue(Epilogue):
 
     Args:
         finish: what is done before rounding.
-        transposed: True if rows of the tile are columns of C.
         thread: within the warpgroup.
         bias, residual: what is added; None without.
         scale: the factor; None without.
@@ -301,7 +301,6 @@ class FinishedEpilogue(Epilogue):
     """
 
     finish: Finish
-    transposed: bool
     thread: Int32
     bias: Addend | None
     residual: Addend | None
@@ -329,19 +328,19 @@ class FinishedEpilogue(Epilogue):
     def _activated(self, values):
         return ACTIVATIONS[self.finish.activation].value(values, Functions, NAMES[self.registers.element_type])
 
-    def finished(self, values: cute.Tensor, row: Int32, column: Int32, at: int):
-        """The values of a chunk before they are rounded; its place is counted in chunks. Piece by piece, so that few
-        registers beside the accumulators are in use at a time."""
+    def finished(self, values: cute.Tensor, region: Region, down: Int32 | int, across: Int32 | int):
+        """The values of a chunk of a region before they are rounded. Piece by piece, so that few registers beside the
+        accumulators are in use at a time."""
         if self.finish.gated:
             up = cute.make_tensor(values.iterator + self.half, values.layout)
             return self._activated(values.load()) * up.load()
         thread = opaque(self.thread)
         lane = thread % hopper.WARP_THREADS
-        at_row = row * hopper.WGMMA_M + thread // hopper.WARP_THREADS * 16 + lane // 4
-        at_column, groups = (column + at) * self.chunk, self.chunk // hopper.WGMMA_N_STEP
+        at_row = region.row + down * hopper.WGMMA_M + thread // hopper.WARP_THREADS * 16 + lane // 4
+        at_column, groups = region.column + across * self.chunk, self.chunk // hopper.WGMMA_N_STEP
         bias, skipped = [], 0
         if self.ahead:
-            bias, skipped = self.ahead, at * self.chunk
+            bias, skipped = self.ahead, across * self.chunk
         elif self.bias is not None:
             bias = self._bias_words(at_row, at_column, lane)
         found = cute.make_rmem_tensor(4 * groups, Float32)
@@ -405,10 +404,14 @@ class FinishedEpilogue(Epilogue):
 class GatedLoad(OperandLoad):
     """The loads of gate and up rows, (f, depth, 2), into the two halves of a tile."""
 
-    def at(self, tile: Int32, part: Int32 | int, depth: Int32) -> tuple:
-        """Place in the source of a slice of a tile."""
+    def source_from(self, first_row: Int32) -> cute.Tensor:
+        """The source from a row of gate and up on."""
+        return cute.domain_offset((((0, first_row), 0), (0, 0, 0)), self.source)
+
+    def at(self, part: Int32 | int, depth: Int32) -> tuple:
+        """Place in the source of a slice of a tile that begins with the source."""
         half = self.slices // 2
-        return tile * half + part % half, depth, part // half
+        return part % half, depth, part // half
 
 
 @dataclass(frozen=True)
@@ -485,6 +488,13 @@ class FinishedGemm(HopperGemm):
             b = cute.make_tensor(b.iterator, layout)
         return super()._operands(a, b)
 
+    def _edge(self, c: cute.Tensor) -> Edge:
+        """None where C is its own residual: rows that two tiles write would have it added twice."""
+        edge, (_, residual, _) = super()._edge(c), self.added
+        if residual is None:
+            return edge
+        return edge.unless(residual.iterator.toint() == c.iterator.toint())
+
     def _output(self, c: cute.Tensor) -> FinishedOutput:
         plain = super()._output(c)
         return FinishedOutput(plain.atom, plain.c, *self.added)
@@ -499,7 +509,6 @@ class FinishedGemm(HopperGemm):
         return FinishedEpilogue(
             **vars(plain),
             finish=self.finish,
-            transposed=swapped,
             thread=thread,
             bias=bias,
             residual=residual,
@@ -518,8 +527,8 @@ class FinishedGemm(HopperGemm):
         order = Order(task.place.warpgroup - 1, stages) if stages else None
         return FinishedLoop(**vars(plain), order=order)
 
-    def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
+    def _of_tile(self, loop: Mainloop, task: CtaTask, row: Int32, column: Int32) -> Mainloop:
         """The main loop for one output tile, the bias of its share being read meanwhile."""
         if not self.finish.bias or self.config.swap_ab or self.config.split_k > 1:
             return loop
-        return replace(loop, epilogue=loop.epilogue.of_tile(tile_n * self.out_n, self.config.share_n))
+        return replace(loop, epilogue=loop.epilogue.of_tile(column, self.config.share_n))

@@ -32,9 +32,10 @@ from hopper_gemm.kernel.producer import Fill, Pace
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
 from hopper_gemm.kernel.threads.scatter import ScatterEpilogue
-from hopper_gemm.kernel.work import DynamicWalk, Item, Raster, TileScheduler
+from hopper_gemm.kernel.work import DynamicWalk, Edge, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import ELEMENT_BYTES
 
 ALL_SHARED = 100
 """Shared-memory carveout, per cent."""
@@ -42,6 +43,10 @@ ALL_SHARED = 100
 INIT_WARP = 1
 """Warp of a CTA that initialises the barriers, while the producer's first warp prepares its first load: worth 0.1
 to 0.3 % of launches of 5 to 25 us (docs/ideas.md)."""
+
+STEP = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
+"""Elements in which a tile is moved along a contiguous axis: with 8 columns of C, pairs that threads store stay whole.
+"""
 
 SET_UP, FIRST_TURN = 0, 4
 """Ids of named barriers: of the initialisation of the ring's barriers, and of the first consumer's turn in pingpong.
@@ -149,8 +154,9 @@ class HopperGemm:
         parts = config.work_items, config.part_order == "part"
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
+        edge = self._edge(c) if cutlass.const_expr(config.moves_back) else None
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
-        self.kernel(raster, k_tiles, workspace, operands, output, readings).launch(
+        self.kernel(raster, k_tiles, edge, workspace, operands, output, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
             block=(config.threads, 1, 1),
             # a launch with the attribute costs 0.4 to 1 us more, also where the cluster is one CTA
@@ -168,6 +174,7 @@ class HopperGemm:
         self,
         raster: Raster,
         k_tiles: Int32,
+        edge: Edge | None,
         workspace: Workspace | None,
         operands: Operands,
         output: Output,
@@ -186,7 +193,8 @@ class HopperGemm:
         if cutlass.const_expr(self.parts > 1):
             k_first, k_tiles = raster.stretch(place.part, self.parts, k_tiles)
         mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
-        scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox)
+        covers = config.tile_m, self.out_n
+        scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox, covers, edge)
         task = CtaTask(scheduler, operands, output, memory, seen)
         self._set_up(task)
         self._play(task)
@@ -262,8 +270,8 @@ class HopperGemm:
         while walk.more(at):
             item, number = walk.item(at), walk.number(at)
             at = walk.ask(at)
-            tile_m, tile_n = scheduler.tile(item)
-            filling = fill.tile(filling, tile_m, tile_n, item, number)
+            row, column = scheduler.origin(item)
+            filling = fill.tile(filling, row, column, item, number)
             if cutlass.const_expr(self.parts > 1):
                 meet()
                 meet()
@@ -304,17 +312,16 @@ class HopperGemm:
         self._fall_behind(task, walk, at, consumer)
         while walk.more(at):
             item = walk.item(at)
-            tile_m, tile_n = scheduler.tile(item)
+            row, column = scheduler.origin(item)
             seen = seen.at("first")
             turn = None
             if cutlass.const_expr(pingpong):
                 mine, other, clusters = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer, scheduler.raster.clusters
                 turn = Turn(mine, other, at >= clusters, at + clusters < scheduler.raster.tiles)
-            tile_loop = self._of_tile(loop, task, tile_m, tile_n)
+            tile_loop = self._of_tile(loop, task, row, column)
             state, seen = tile_loop.multiply_tile(state, item.k_count, turn, seen)
             seen = seen.at("fed")
-            row = tile_m * (config.tile_m // hopper.WGMMA_M) + consumer_m * rows
-            column = tile_n * (self.out_n // self.chunks.n) + consumer_n * columns
+            row, column = row + consumer_m * config.share_m, column + consumer_n * (columns * self.chunks.n)
             self._store(tile_loop, state, item, parts, Region(rows, columns, row, column))
             seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
@@ -345,6 +352,14 @@ class HopperGemm:
 
     init_warp = INIT_WARP
     """Warp that initialises the barriers."""
+
+    def _edge(self, c: cute.Tensor) -> Edge:
+        """Where the last tiles begin; at multiples of 16 bytes along axes that are contiguous in memory. On the
+        host."""
+        swapped = self.config.swap_ab
+        contiguous = self.a.by_rows or swapped, self.b.by_rows or not swapped
+        size = cute.size(c, mode=[0]), cute.size(c, mode=[1])
+        return Edge.of(size, (self.config.tile_m, self.out_n), tuple(STEP if one else 1 for one in contiguous))
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         """Both operands with their TMA loads. On the host."""
@@ -427,7 +442,7 @@ class HopperGemm:
         held = self.config.held_slots(self.out_dtype.width // 8)
         return Mainloop(task.ring, share, epilogue, self.config.stagger, self._peeks("consumer"), held)
 
-    def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
+    def _of_tile(self, loop: Mainloop, task: CtaTask, row: Int32, column: Int32) -> Mainloop:
         """The main loop for one output tile: the same for all."""
         return loop
 

@@ -49,6 +49,7 @@ class OperandLoad:
         atom: the TMA copy of one slice.
         shared: partitioned shared memory, (element, (slice, box, stage)).
         source: partitioned global tensor, (element, (slice, box) of the whole matrix).
+        by_rows: True if rows are contiguous, False if depth is.
         slices: slices of a tile.
         boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
         first: the first slice that this CTA loads.
@@ -61,6 +62,7 @@ class OperandLoad:
     atom: cute.CopyAtom
     shared: cute.Tensor
     source: cute.Tensor
+    by_rows: bool
     slices: int
     boxes: int
     first: Int32 | int
@@ -69,33 +71,39 @@ class OperandLoad:
     mask: Int16 | None
 
     @cute.jit
-    def issue(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-        """Start the copies of this CTA's slices of one tile into one stage; they complete ``full`` by bytes, in every
-        CTA that receives them."""
+    def issue(self, first_row: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
+        """Start the copies of this CTA's slices of the tile from a row on into one stage; they complete ``full`` by
+        bytes, in every CTA that receives them."""
         if cutlass.const_expr(self.turn is None):
-            self._copy(tile, k_tile, stage, full)
+            self._copy(first_row, k_tile, stage, full)
         else:
             rank, ranks = self.turn
             if k_tile % ranks == rank:
-                self._copy(tile, k_tile, stage, full)
+                self._copy(first_row, k_tile, stage, full)
 
     @cute.jit
-    def _copy(self, tile: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
+    def _copy(self, first_row: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
+        source = self.source_from(first_row)
         for i in cutlass.range_constexpr(self.count):
             part = self.first + i
             for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):
                 cute.copy(
                     self.atom,
-                    self.source[None, self.at(tile, part, k_tile * self.boxes + box)],
+                    source[None, self.at(part, k_tile * self.boxes + box)],
                     self.shared[None, (part, box, stage)],
                     tma_bar_ptr=full,
                     mcast_mask=self.mask,
                     **self.options,
                 )
 
-    def at(self, tile: Int32, part: Int32 | int, depth: Int32) -> tuple:
-        """Place in the source, in boxes, of a slice of a tile."""
-        return tile * self.slices + part, depth
+    def source_from(self, first_row: Int32) -> cute.Tensor:
+        """The source from a row on: its first slice begins there."""
+        within = (first_row, 0) if self.by_rows else (0, first_row)
+        return cute.domain_offset(((within, 0), (0, 0)), self.source)
+
+    def at(self, part: Int32 | int, depth: Int32) -> tuple:
+        """Place in the source, in boxes, of a slice of a tile that begins with the source."""
+        return part, depth
 
     @property
     def options(self) -> dict[str, Any]:
@@ -117,11 +125,12 @@ class Loads:
     b: OperandLoad
 
     @cute.jit
-    def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32, tag: Int32 | None = None) -> None:
-        """Start loading one stage into an empty slot, with an optional tag."""
+    def issue(self, row: Int32, column: Int32, k_tile: Int32, index: Int32, tag: Int32 | None = None) -> None:
+        """Start loading one stage of the tile at a row and column of the output into an empty slot, with an optional
+        tag."""
         self.ring.expect(index, tag)
-        self.a.issue(tile_m, k_tile, index, self.ring.full(0) + index)
-        self.b.issue(tile_n, k_tile, index, self.ring.full(1) + index)
+        self.a.issue(row, k_tile, index, self.ring.full(0) + index)
+        self.b.issue(column, k_tile, index, self.ring.full(1) + index)
 
 
 @dataclass(frozen=True)
@@ -211,4 +220,5 @@ class Operand:
         first = rank * count if self.loaders > 1 else 0
         turn = (rank, self.sharers) if self.turns and self.sharers > 1 else None
         boxes = self.tile_k // box[1]
-        return self.loading(atom, parts, global_parts, self.slices, boxes, first, count, turn, mask)
+        by_rows, slices = self.by_rows, self.slices
+        return self.loading(atom, parts, global_parts, by_rows, slices, boxes, first, count, turn, mask)

@@ -153,8 +153,8 @@ class Fill:
         return Filling(state, seen, Int32(0) if counted else 0, patience)
 
     @cute.jit
-    def tile(self, at: Filling, tile_m: Int32, tile_n: Int32, item: Item, number: Any) -> Filling:
-        """The load role, for one output tile: fill as many stages as the item has.
+    def tile(self, at: Filling, row: Int32, column: Int32, item: Item, number: Any) -> Filling:
+        """The load role, for the output tile at a row and column: fill as many stages as the item has.
 
         Returns:
             The state after the last stage: the ring runs on across tiles, so that the next tile's loads overlap this
@@ -174,7 +174,7 @@ class Fill:
             ring.acquire(state.index, state.parity, passed)
             seen = seen.stage("had", k_tile, passed)
             k_at = start + self.turned(k_tile, turn, item) * step
-            self.loads.issue(tile_m, tile_n, k_at, state.index, number if self.tagged else None)
+            self.loads.issue(row, column, k_at, state.index, number if self.tagged else None)
             seen = seen.stage("issued", k_tile)
             state = state.next()
             if cutlass.const_expr(self.pace is not None):

@@ -50,6 +50,9 @@ SLOTS = 2
 NUMBER_BYTES = 4
 """Numbers that a mailbox holds, and the bytes of one."""
 
+FAR = 2**31 - 1
+"""A row or column beyond all tiles."""
+
 NO_MORE = -1
 """Tag in place of an item's number when no item is left."""
 
@@ -181,6 +184,34 @@ class Item(Bundle):
     part: Int32 | int
     k_first: Int32 | int
     k_count: Int32
+
+
+@dataclass(frozen=True)
+class Edge(Bundle):
+    """Where the last tiles begin. Moved back to end with the matrix, they ask for no row outside of it, which TMA would
+    fill with zeros and at a price (docs/neighbours.md); rows that two tiles have are computed and written twice, with
+    the same bits.
+
+    Args:
+        row, column: the last of C with which a tile begins.
+    """
+
+    row: Int32
+    column: Int32
+
+    @staticmethod
+    def of(size: tuple[Int32, Int32], tile: tuple[int, int], steps: tuple[int, int]) -> Edge:
+        """The edge of a matrix that tiles of a size cover, in multiples of steps along each axis. A matrix smaller than
+        a tile has its tile at zero. On the host."""
+        lasts = (
+            (cutlass.max(whole - part, 0) + step - 1) // step * step
+            for whole, part, step in zip(size, tile, steps, strict=True)
+        )
+        return Edge(*lasts)
+
+    def unless(self, condition: Boolean) -> Edge:
+        """The edge, or one that moves no tile if a condition holds. On the host."""
+        return Edge(*(cutlass.select_(condition, Int32(FAR), last) for last in (self.row, self.column)))
 
 
 class Static:
@@ -428,6 +459,8 @@ class TileScheduler:
         k_first, k_tiles: stages of every tile that this CTA multiplies.
         workspace: of the launch, or None.
         mailbox: shared memory of a cluster's dynamic scheduler, or None.
+        covers: rows and columns of C that a tile covers.
+        edge: where the last tiles begin; None if no tile is moved.
     """
 
     config: Kernel
@@ -438,14 +471,17 @@ class TileScheduler:
     k_tiles: Int32
     workspace: Workspace | None
     mailbox: cute.Pointer | None
+    covers: tuple[int, int]
+    edge: Edge | None
 
-    def tile(self, item: Item) -> tuple[Int32, Int32]:
-        """The output tile (m, n) of the thread's CTA in an item."""
-        cluster_tile_m, cluster_tile_n = self.raster.tile(item.tile)
-        return (
-            cluster_tile_m * self.config.cluster_m + self.place.rank_m,
-            cluster_tile_n * self.config.cluster_n + self.place.rank_n,
-        )
+    def origin(self, item: Item) -> tuple[Int32, Int32]:
+        """Row and column of C with which the output tile of the thread's CTA in an item begins."""
+        (height, width), (cluster_tile_m, cluster_tile_n) = self.covers, self.raster.tile(item.tile)
+        row = (cluster_tile_m * self.config.cluster_m + self.place.rank_m) * height
+        column = (cluster_tile_n * self.config.cluster_n + self.place.rank_n) * width
+        if self.edge is None:
+            return row, column
+        return cutlass.min(row, self.edge.row), cutlass.min(column, self.edge.column)
 
     def producer(self) -> Walk | DynamicWalk:
         """The producer's walk."""

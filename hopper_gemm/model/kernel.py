@@ -162,6 +162,12 @@ class Kernel(GemmConfig):
         return self.split_k > 1 and self.reduction == "cluster"
 
     @property
+    def moves_back(self) -> bool:
+        """True if the last tiles move back to end with the matrix: if every tile adds up k in the same order, so that
+        rows which two tiles write get the same bits from both."""
+        return not self.reverse_k
+
+    @property
     def chunk_swizzled(self) -> bool:
         """True if a chunk is swizzled; rows of an odd number of 16-byte pieces need not be. A transposed chunk, whose
         swizzle spans 64 rows of the tile, always is."""

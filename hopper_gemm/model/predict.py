@@ -469,8 +469,13 @@ def _asked(
 def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> float:
     """Pieces of 128 bytes outside the matrices that the boxes of all tiles hold in a stage, multicast counted once."""
     down, across = output_sides(kernel, problem.m, problem.n)
-    of_a = (sides[0] * kernel.cluster_m * kernel.tile_m - down) * sides[1]
-    of_b = (sides[1] * kernel.cluster_n * kernel.tile_n - across) * sides[0]
+    rows, columns = sides[0] * kernel.cluster_m, sides[1] * kernel.cluster_n
+    if kernel.moves_back:
+        of_a = rows * max(0, kernel.tile_m - down) * sides[1]
+        of_b = columns * max(0, kernel.tile_n - across) * sides[0]
+    else:
+        of_a = (rows * kernel.tile_m - down) * sides[1]
+        of_b = (columns * kernel.tile_n - across) * sides[0]
     return (of_a + of_b) * ELEMENT_BYTES * kernel.tile_k / hopper.L2_LINE_BYTES
 
 

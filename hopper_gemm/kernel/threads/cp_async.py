@@ -73,13 +73,13 @@ class ThreadLoad:
         return ThreadLoad(source, pitch, rows, depth, at, row, column, tile_rows, tile_k, span)
 
     @cute.jit
-    def issue(self, tile: Int32, k_tile: Int32, index: Int32) -> None:
-        """Start this thread's copies of one tile into one stage."""
+    def issue(self, first_row: Int32, k_tile: Int32, index: Int32) -> None:
+        """Start this thread's copies of the tile from a row on into one stage."""
         pass_rows = hopper.WARPGROUP_THREADS * COPY_BYTES // (self.span * ELEMENT_BYTES)
         row_bytes = self.span * ELEMENT_BYTES
         stage = self.shared + index * (self.tile_rows * self.tile_k * ELEMENT_BYTES)
-        row = tile * self.tile_rows + self.row
-        source = self.source + Int64(tile * self.tile_rows) * self.pitch + Int64(k_tile) * (self.tile_k * ELEMENT_BYTES)
+        row = first_row + self.row
+        source = self.source + Int64(first_row) * self.pitch + Int64(k_tile) * (self.tile_k * ELEMENT_BYTES)
         for box in cutlass.range(self.tile_k // self.span, unroll=1):
             within = k_tile * self.tile_k + box * self.span + self.column < self.depth
             for step in cutlass.range_constexpr(-(-self.tile_rows // pass_rows)):
@@ -119,14 +119,14 @@ class ThreadLoads:
     first: Boolean
 
     @cute.jit
-    def issue(self, tile_m: Int32, tile_n: Int32, k_tile: Int32, index: Int32) -> None:
-        """Start copying one stage into an empty slot."""
+    def issue(self, row: Int32, column: Int32, k_tile: Int32, index: Int32) -> None:
+        """Start copying one stage of the tile at a row and column of the output into an empty slot."""
         if cutlass.const_expr(isinstance(self.a, ThreadLoad)):
-            self.a.issue(tile_m, k_tile, index)
+            self.a.issue(row, k_tile, index)
         elif self.first:
             self.ring.expect(index)
-            self.a.issue(tile_m, k_tile, index, self.ring.full() + index)
-        self.b.issue(tile_n, k_tile, index)
+            self.a.issue(row, k_tile, index, self.ring.full() + index)
+        self.b.issue(column, k_tile, index)
 
     @cute.jit
     def announce(self, index: Int32, ready: Boolean) -> None:
@@ -182,13 +182,13 @@ class CopyFill:
         return Copying(state, self.landed, Int32(0), seen)
 
     @cute.jit
-    def tile(self, at: Copying, tile_m: Int32, tile_n: Int32, item: Item, number: None) -> Copying:
-        """The load role, for one output tile."""
+    def tile(self, at: Copying, row: Int32, column: Int32, item: Item, number: None) -> Copying:
+        """The load role, for the output tile at a row and column."""
         ring, state, landed, issued = self.loads.ring, at.state, at.landed, at.issued
         passed = Boolean(False)
         for k_tile in cutlass.range(item.k_count, unroll=1):
             ring.acquire(state.index, state.parity, passed)
-            self.loads.issue(tile_m, tile_n, k_tile, state.index)
+            self.loads.issue(row, column, k_tile, state.index)
             state = state.next()
             if cutlass.const_expr(self.peek):
                 passed = ring.peek_empty(state.index, state.parity)

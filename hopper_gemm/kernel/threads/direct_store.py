@@ -64,7 +64,7 @@ class DirectEpilogue:
         rows, row, column = region.rows, region.row, region.column
         groups = self.width // 8
         parts = cute.make_tensor(accumulators.iterator, cute.make_layout((4, groups, rows)))
-        first_column = column * self.width + self.column
+        first_column = column + self.column
         for i in cutlass.range_constexpr(rows):
             for j in cutlass.range_constexpr(groups):
                 packed = cute.make_rmem_tensor(4, self.dtype)
@@ -72,7 +72,7 @@ class DirectEpilogue:
                 words = cute.recast_tensor(packed, Int32)
                 at_column = first_column + j * 8
                 for half in cutlass.range_constexpr(2):
-                    at_row = (row + i) * hopper.WGMMA_M + self.row + half * 8
+                    at_row = row + i * hopper.WGMMA_M + self.row + half * 8
                     at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * (self.dtype.width // 8)
                     inside = Boolean((at_row < self.m) & (at_column < self.n))
                     if cutlass.const_expr(self.apart):

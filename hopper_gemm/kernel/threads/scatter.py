@@ -13,7 +13,7 @@ import cutlass
 from cutlass import Boolean, Int32, Int64, Uint16, Uint32, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.epilogue import Chunks, Epilogue
+from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
 from hopper_gemm.model import hopper
 
 UNROLL, UNROLL_REGISTERS = 4, 48
@@ -49,9 +49,10 @@ class ScatterEpilogue(Epilogue):
         """Nothing to wait for: a thread has read a chunk before it arrives at the next barrier."""
 
     @cute.jit
-    def _send(self, slot: int | tuple[int, Int32], down: tuple[Int32, int], across: tuple[Int32, int]) -> None:
+    def _send(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
         """Store a chunk from its buffer: by words if all rows of C start with one, else by its 16-bit elements."""
-        row, column = sum(down), sum(across)
+        rows, columns = (cute.size(self.shared, mode=[i]) for i in range(2))
+        row, column = region.row + down * rows, region.column + across * columns
         if cutlass.const_expr(self.shared.element_type.width == 32):
             self._copy_out(Int32, slot, row, column)
         else:
@@ -69,16 +70,14 @@ class ScatterEpilogue(Epilogue):
         Args:
             kind: of the units; a word holds two 16-bit elements.
             slot: the buffer.
-            row, column: of the chunk in the output, in chunks.
+            row, column: of the output, with which the chunk begins.
         """
         size, width = self.shared.element_type.width // 8, self.shared.element_type.width
         pointer = cute.recast_ptr(self.shared.iterator, swizzle_=self.swizzle, dtype=kind)  # it drops the pointer's own
         units = cute.make_tensor(pointer, cute.recast_layout(kind.width, width, self.shared.layout))
         rows, columns = (cute.size(self.shared, mode=[i]) for i in range(2))
         lines, length = (columns, rows) if cutlass.const_expr(self.across) else (rows, columns)
-        line, first = row * rows, column * columns
-        if cutlass.const_expr(self.across):
-            line, first = first, line
+        line, first = (column, row) if cutlass.const_expr(self.across) else (row, column)
         elements = kind.width // 8 // size
         each = length // elements
         # a copy whose origin the compiler does not see: else it keeps every address that follows from it in registers

@@ -127,10 +127,10 @@ class LadderGemm(ThreadGemm):
         """
         walk = task.scheduler.static()
         item = walk.item(walk.start(self._state(phase=1)))
-        tile_m, tile_n = task.scheduler.tile(item)
+        row, column = task.scheduler.origin(item)
         with cute.arch.elect_one():  # the DSL does so for a copy, not for this
             for k_tile in cutlass.range(cutlass.min(self.config.prefetch, item.k_count), unroll=1):
-                prefetch(loads, tile_m, tile_n, item.k_first + k_tile)
+                prefetch(loads, row, column, item.k_first + k_tile)
 
     @property
     def init_warp(self) -> int:
@@ -195,8 +195,8 @@ class LadderGemm(ThreadGemm):
         ahead = self.config.stages - 1 - self.config.stagger
         return LoadingMainloop(**given, loads=self._loads(task), ahead=ahead, mine=task.place.warp == 0)
 
-    def _of_tile(self, loop: Mainloop, task: CtaTask, tile_m: Int32, tile_n: Int32) -> Mainloop:
-        return loop if self.config.specialised else replace(loop, tile_m=tile_m, tile_n=tile_n)
+    def _of_tile(self, loop: Mainloop, task: CtaTask, row: Int32, column: Int32) -> Mainloop:
+        return loop if self.config.specialised else replace(loop, row=row, column=column)
 
     def _ring(self, storage) -> Ring:
         config = self.config

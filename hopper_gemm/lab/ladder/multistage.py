@@ -18,14 +18,14 @@ class LoadingMainloop(Mainloop):
 
     Args:
         loads: of both operands.
-        tile_m, tile_n: the output tile.
+        row, column: of C, with which the output tile begins.
         ahead: stages ahead. The slot must have been released by then, so ``stages - 1 - stagger`` at most.
         mine: true in the warp that issues the loads.
     """
 
     loads: Loads | None = None
-    tile_m: Int32 | int = 0
-    tile_n: Int32 | int = 0
+    row: Int32 | int = 0
+    column: Int32 | int = 0
     ahead: int = 0
     mine: Boolean | bool = False
 
@@ -46,4 +46,4 @@ class LoadingMainloop(Mainloop):
     def _load(self, slot: RingState, k_tile: Int32) -> None:
         """The slot's parity is a consumer's: what the producer waits for is the phase before."""
         self.loads.ring.acquire(slot.index, slot.parity ^ 1)
-        self.loads.issue(self.tile_m, self.tile_n, k_tile, slot.index)
+        self.loads.issue(self.row, self.column, k_tile, slot.index)

@@ -59,13 +59,14 @@ class PromotedLoad(OperandLoad):
 
 
 @cute.jit
-def prefetch(loads: Loads, tile_m: Int32, tile_n: Int32, k_tile: Int32) -> None:
-    """Ask what a stage of an output tile needs into the L2."""
-    for load, tile in ((loads.a, tile_m), (loads.b, tile_n)):
+def prefetch(loads: Loads, row: Int32, column: Int32, k_tile: Int32) -> None:
+    """Ask what a stage of the output tile at a row and column needs into the L2."""
+    for load, first_row in ((loads.a, row), (loads.b, column)):
+        source = load.source_from(first_row)
         for i in cutlass.range_constexpr(load.count):
             part = load.first + i
             for box in cutlass.range(load.boxes, unroll=1):
-                cute.prefetch(load.atom, load.source[None, (tile * load.slices + part, k_tile * load.boxes + box)])
+                cute.prefetch(load.atom, source[None, (part, k_tile * load.boxes + box)])
 
 
 def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], by_rows: bool, l2_promotion: int) -> TensorMap:
