@@ -163,9 +163,9 @@ class Kernel(GemmConfig):
 
     @property
     def moves_back(self) -> bool:
-        """True if the last tiles move back to end with the matrix: if every tile adds up k in the same order, so that
-        rows which two tiles write get the same bits from both."""
-        return not self.reverse_k
+        """True if the last tiles move back to end with the matrix, which spares TMA rows outside of it: if every tile
+        adds up k in the same order, so that rows which two tiles write get the same bits from both."""
+        return self.loads == "tma" and not self.reverse_k
 
     @property
     def chunk_swizzled(self) -> bool:

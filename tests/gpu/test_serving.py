@@ -280,7 +280,7 @@ def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded
     loaded = [serving.kernel_for(GemmProblem(m, n, k), torch.cuda.current_device()) for m in BATCHES]
     assert len({kernel.config.compiled() for kernel in loaded}) < 20
     sizes = [4 * workspace_size(one.config, m, n, one.clusters)[0] for one, m in zip(loaded, BATCHES, strict=True)]
-    assert sum(sizes) > 128 * 2**20
+    assert sum(sizes) > 64 * 2**20
     before, pool, graphs = len(WORKSPACES._known), torch.cuda.graph_pool_handle(), []
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -59,6 +59,8 @@ def _unroll(kernel: LadderKernel) -> Iterator[str]:
     if kernel.accumulators > UNROLL_ACCUMULATORS:
         room = f"an unrolled loop leaves {UNROLL_ACCUMULATORS} accumulators"
         yield f"{room} but got {kernel.accumulators}; do not unroll"
+    if kernel.loads != "tma" and kernel.consumers == 3:
+        yield f'an unrolled loop with loads "{kernel.loads}" spills beside 3 consumers; do not unroll'
 
 
 def _interleave_k(kernel: LadderKernel) -> Iterator[str]:
