@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import ceil
 
 import pandas as pd
@@ -281,28 +282,40 @@ EDGE = {"64x96x64 s10": "96 wide, single CTAs", "64x96x128 s5": "96 wide, pairs"
 """How kernels of the study of rows outside are called here, by the beginning of their names."""
 
 
+ENDS = {"edge": "reaches out", "edge-moved": "moves back"}
+"""What the last tile does in the two studies of rows that do not fill it."""
+
+
 def edge() -> str:
     """Microseconds by the number of rows, for kernels whose tile has 64 or 96 of them, and how much longer two tiles
-    take where one row lies in the second than where the rows fill both."""
-    times: dict[tuple[str, int], dict[int, float]] = {}
-    for row in recorded("edge").stage("sweep"):
-        name = next((told for start, told in EDGE.items() if str(row.point.config).startswith(start)), None)
-        if row.ok and name is not None:
-            us = row.figures["baseline_us"] / row.figures["speedup"]
-            times.setdefault((name, row.point.problem.k), {})[row.point.problem.m] = us
+    take where one row lies in the second than where the rows fill both; where the last tile reaches out, and where it
+    moves back."""
+    times: dict[tuple[str, int, str], dict[int, float]] = {}
+    for study, end in ENDS.items():
+        for row in recorded(study).stage("sweep"):
+            name = next((told for start, told in EDGE.items() if str(row.point.config).startswith(start)), None)
+            if row.ok and name is not None:
+                us = row.figures["baseline_us"] / row.figures["speedup"]
+                times.setdefault((name, row.point.problem.k, end), {})[row.point.problem.m] = us
     rows = sorted({m for of in times.values() for m in of})
-    lines = [[name, str(k), *(f"{of[m]:.1f}" for m in rows)] for (name, k), of in sorted(times.items())]
-    one_row = {
-        side: pd.Series([of[side + 1] / of[2 * side] for (name, _), of in times.items() if name.startswith(str(side))])
-        for side in (96, 64)
-    }
-    longer = {side: f"{found.min():.1f} to {found.max():.1f} times as long" for side, found in one_row.items()}
-    assert one_row[96].max() > 2
+    lines = [
+        [name, str(k), end, *(f"{of[m]:.1f}" for m in rows)]
+        for (name, k, end), of in sorted(times.items(), key=lambda one: (*one[0][:2], list(ENDS.values()).index(one[0][2])))
+    ]
     told = wrapped(
-        f"Two tiles of 96 rows take {longer[96]} for 97 rows as for 192, two tiles of 64 rows {longer[64]} for 65 as "
-        "for 128."
+        f"Where the last tile reaches out, two tiles of 96 rows take {_one_row(times, 'reaches out', 96)} for 97 rows as "
+        f"for 192, two of 64 rows {_one_row(times, 'reaches out', 64)} for 65 as for 128; where it moves back, "
+        f"{_one_row(times, 'moves back', 96)} and {_one_row(times, 'moves back', 64)}."
     )
-    return f"{told}\n\n{markdown(('tile', 'k', *(f'm = {m}' for m in rows)), lines)}"
+    return f"{told}\n\n{markdown(('tile', 'k', 'the last tile', *(f'm = {m}' for m in rows)), lines)}"
+
+
+def _one_row(times: Mapping[tuple[str, int, str], Mapping[int, float]], end: str, side: int) -> str:
+    """How much longer two tiles take for one row more than one of them has than for all rows of both."""
+    ratios = [
+        of[side + 1] / of[2 * side] for (name, _, how), of in times.items() if how == end and name.startswith(str(side))
+    ]
+    return f"{min(ratios):.1f} to {max(ratios):.1f} times as long"
 
 
 def between() -> str:
