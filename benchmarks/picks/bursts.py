@@ -35,7 +35,7 @@ STEADY = 0.1
 class ReachingOut(Kernel):
     """A kernel of before :data:`MOVED`, whose last tile reaches beyond the matrix."""
 
-    moves_back = False  # type: ignore[assignment]
+    may_move_back = False  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

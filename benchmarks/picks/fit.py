@@ -38,6 +38,7 @@ START = {
     "outside": 0.1,
     "half": 0.6,
     "quarter": 0.3,
+    "narrow": 0.3,
     "dram_share": 0.2,
     "dram_rate": 0.95,
     "odd_rows": 0.5,

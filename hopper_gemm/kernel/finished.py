@@ -488,9 +488,9 @@ class FinishedGemm(HopperGemm):
             b = cute.make_tensor(b.iterator, layout)
         return super()._operands(a, b)
 
-    def _edge(self, c: cute.Tensor) -> Edge:
-        """None where C is its own residual: rows that two tiles write would have it added twice."""
-        edge, (_, residual, _) = super()._edge(c), self.added
+    def _edge(self, a: cute.Tensor, c: cute.Tensor) -> Edge:
+        """No tile moves where C is its own residual: rows that two tiles write would have it added twice."""
+        edge, (_, residual, _) = super()._edge(a, c), self.added
         if residual is None:
             return edge
         return edge.unless(residual.iterator.toint() == c.iterator.toint())

@@ -34,7 +34,7 @@ from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
 from hopper_gemm.kernel.threads.scatter import ScatterEpilogue
 from hopper_gemm.kernel.work import DynamicWalk, Edge, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.kernel import MOVED_FROM, Kernel
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 ALL_SHARED = 100
@@ -154,7 +154,7 @@ class HopperGemm:
         parts = config.work_items, config.part_order == "part"
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
-        edge = self._edge(c) if cutlass.const_expr(config.moves_back) else None
+        edge = self._edge(a, c) if cutlass.const_expr(config.may_move_back) else None
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(raster, k_tiles, edge, workspace, operands, output, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
@@ -353,13 +353,14 @@ class HopperGemm:
     init_warp = INIT_WARP
     """Warp that initialises the barriers."""
 
-    def _edge(self, c: cute.Tensor) -> Edge:
+    def _edge(self, a: cute.Tensor, c: cute.Tensor) -> Edge:
         """Where the last tiles begin; at multiples of 16 bytes along axes that are contiguous in memory. On the
         host."""
         swapped = self.config.swap_ab
         contiguous = self.a.by_rows or swapped, self.b.by_rows or not swapped
         size = cute.size(c, mode=[0]), cute.size(c, mode=[1])
-        return Edge.of(size, (self.config.tile_m, self.out_n), tuple(STEP if one else 1 for one in contiguous))
+        steps = tuple(STEP if one else 1 for one in contiguous)
+        return Edge.of(size, (self.config.tile_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < MOVED_FROM)
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         """Both operands with their TMA loads. On the host."""

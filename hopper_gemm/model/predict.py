@@ -41,7 +41,7 @@ from math import ceil, inf, prod, sqrt
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish, ordered_stages
-from hopper_gemm.model.kernel import Kernel, resolve
+from hopper_gemm.model.kernel import Kernel, resolve, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import (
     clusters_at_once,
@@ -78,7 +78,8 @@ class ModelConstants:
             four touch another line of the L2, and of 16, so that nearly all touch another sector as well.
         beyond: cost of a byte outside the matrices, relative to a byte inside, for the SM whose box holds it.
         outside: clocks that 128 bytes outside the matrices add to a load of every SM (docs/neighbours.md).
-        half, quarter: rate of loads whose rows span 64 and 32 bytes, relative to 128.
+        half, quarter: rate of loads whose rows span 64 and 32 bytes along k, relative to 128.
+        narrow: extra share of a load of an operand contiguous along m or n, for each box beyond one in 128 bytes.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
         odd_rows: extra share of C's bytes where a chunk's rows are an odd number of 16-byte pieces.
@@ -113,44 +114,45 @@ class ModelConstants:
         slope_hz: drop of the clock for a load of 1 beyond the knee.
     """
 
-    l2_bytes: float = 121.0
-    l2_share: float = 39.4
-    off_lines: float = 0.265
-    off_sectors: float = 0.799
-    beyond: float = 0.386
-    outside: float = 0.0596
-    half: float = 0.634
-    quarter: float = 0.274
-    dram_share: float = 0.0692
+    l2_bytes: float = 139.0
+    l2_share: float = 40.5
+    off_lines: float = 0.281
+    off_sectors: float = 0.788
+    beyond: float = 0.568
+    outside: float = 0.0517
+    half: float = 0.625
+    quarter: float = 0.265
+    narrow: float = 0.185
+    dram_share: float = 0.0404
     dram_rate: float = 1.01
-    odd_rows: float = 0.687
+    odd_rows: float = 0.642
     straight: float = 0.134
-    latency: float = 301.0
-    away: float = 322.0
-    stage: float = 66.6
-    write_share: float = 0.25
-    drain: float = 84.2
-    epilogue: float = 14.2
-    tail: float = 0.0519
+    latency: float = 339.0
+    away: float = 258.0
+    stage: float = 69.1
+    write_share: float = 0.245
+    drain: float = 80.8
+    epilogue: float = 13.5
+    tail: float = 0.0508
     direct: float = 10.0
     thread_loads: float = 0.583
-    sharpness: float = 3.0
-    launch: float = 2960.0
-    cluster: float = 705.0
-    counted: float = 793.0
-    balance: float = 0.0179
-    alone: float = 0.482
-    paired: float = 0.259
-    meet: float = 3800.0
-    apart: float = 4430.0
+    sharpness: float = 3.07
+    launch: float = 2850.0
+    cluster: float = 695.0
+    counted: float = 727.0
+    balance: float = 0.0199
+    alone: float = 0.461
+    paired: float = 0.272
+    meet: float = 3680.0
+    apart: float = 4310.0
     piece: float = 6290.0
-    chunk: float = 78.4
-    lone: float = 264.0
-    turn: float = 130.0
-    fast_hz: float = 1.97e9
-    knee: float = 0.679
-    heat: float = 0.0942
-    slope_hz: float = 1.04e9
+    chunk: float = 71.4
+    lone: float = 252.0
+    turn: float = 143.0
+    fast_hz: float = 1.9e9
+    knee: float = 0.724
+    heat: float = 0.109
+    slope_hz: float = 0.955e9
     drift: float = 0.07
 
 
@@ -159,7 +161,7 @@ FITTED = ModelConstants()
 
 BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "outside", "away", "tail", "heat", "odd_rows"), 0.0),
+    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "odd_rows"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
     l2_bytes=71.6,
     l2_share=inf,
@@ -263,10 +265,9 @@ def predict(
     product, math = _math(kernel, constants)
     taken = l2_bytes_per_stage(kernel, problem)
     asked, passed = _asked(kernel, problem, taken, sides, constants)
-    rate = _load_rate(kernel, constants)
-    load = asked / constants.l2_bytes / rate + constants.stage + _from_dram(kernel, problem, resident, constants)
+    load = asked / constants.l2_bytes + constants.stage + _from_dram(kernel, problem, resident, constants)
     load += constants.outside * _outside(kernel, problem, sides) * min(1.0, resident / prod(sides))
-    l2 = passed / constants.l2_share / rate * min(1.0, resident * size / chip.sms)
+    l2 = passed / constants.l2_share * min(1.0, resident * size / chip.sms)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
     away = constants.away if size > 1 else 0.0
     ring = (math + constants.latency + away + load) / (ahead + 1)
@@ -331,7 +332,7 @@ def lower_bound(
     fits = clusters_at_once(size, chip)
     most_ctas, parts = _ctas_per_sm(kernel), kernel.work_items
     rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-    row = ELEMENT_BYTES * kernel.tile_k / _load_rate(kernel, constants)
+    row = ELEMENT_BYTES * kernel.tile_k / _load_rate(kernel, False, constants)
     row_a, row_b = row / kernel.cluster_n, row / kernel.cluster_m
     passed = 2 / sqrt(max(1, NEIGHBOURS // size)) * size / chip.sms / constants.l2_share
     all_busy, slots = chip.sms / size, clusters_launched(kernel, fits * most_ctas)
@@ -411,9 +412,11 @@ def _loads_early(kernel: Kernel) -> bool:
     return kernel.persistent and kernel.specialised and kernel.staging == "own"
 
 
-def _load_rate(kernel: Kernel, constants: ModelConstants) -> float:
-    """Rate of loads, relative to TMA's with rows that span 128 bytes."""
-    rate = {128: 1.0, 64: constants.half}.get(kernel.swizzle_bytes, constants.quarter)
+def _load_rate(kernel: Kernel, along_k: bool, constants: ModelConstants) -> float:
+    """Rate of loads, relative to TMA's with boxes that span 128 bytes. Boxes of an operand contiguous along k span what
+    a stage has of it."""
+    span = kernel.swizzle_bytes if along_k else hopper.SWIZZLE_BYTES[0]
+    rate = {128: 1.0, 64: constants.half}.get(span, constants.quarter)
     return rate * (constants.thread_loads if kernel.loads != "tma" else 1.0)
 
 
@@ -448,29 +451,39 @@ def _asked(
     sides: tuple[int, int],
     constants: ModelConstants,
 ) -> tuple[float, float]:
-    """Bytes that an SM asks for in a stage, those off lines of the L2 and outside the matrices by what they cost; and
-    those that are left of them if what neighbours ask for too counts once.
+    """Bytes that an SM asks for in a stage, those in narrow boxes, off lines of the L2 and outside the matrices by what
+    they cost; and those that are left of them if what neighbours ask for too counts once.
 
     Args:
         kernel, problem, constants: as for :func:`predict`.
         taken: bytes of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
     """
-    of_a, of_b = taken
-    lines, sectors = _astray(problem)
-    whole = ELEMENT_BYTES * kernel.tile_k * (kernel.tile_m / kernel.cluster_n + kernel.tile_n / kernel.cluster_m)
-    asked = (of_a + of_b) * (1.0 + lines * constants.off_lines + sectors * constants.off_sectors - constants.beyond)
-    asked += constants.beyond * whole
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
-    again_a, again_b = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
-    return asked, asked - of_a * again_a - of_b * again_b
+    again = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
+    stage = ELEMENT_BYTES * kernel.tile_k
+    boxes = stage * kernel.tile_m / kernel.cluster_n, stage * kernel.tile_n / kernel.cluster_m
+    shares, widest = (kernel.share_m, kernel.share_n), hopper.SWIZZLE_BYTES[0]
+    layouts, astray = problem.layouts, _astray(problem)
+    if kernel.swap_ab:
+        layouts, astray = layouts[::-1], astray[::-1]
+    asked = saved = 0.0
+    for axis, (lines, sectors), share, inside, box, repeated in zip(
+        layouts, astray, shares, taken, boxes, again, strict=True
+    ):
+        rows = 1 if axis == "k" else widest // swizzle_bytes(share)
+        price = (1.0 + constants.narrow * (rows - 1)) / _load_rate(kernel, axis == "k", constants)
+        off = lines * constants.off_lines + sectors * constants.off_sectors * rows
+        asked += (inside * (1.0 + off) + (box - inside) * constants.beyond) * price
+        saved += inside * repeated * price
+    return asked, asked - saved
 
 
 def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> float:
     """Pieces of 128 bytes outside the matrices that the boxes of all tiles hold in a stage, multicast counted once."""
     down, across = output_sides(kernel, problem.m, problem.n)
     rows, columns = sides[0] * kernel.cluster_m, sides[1] * kernel.cluster_n
-    if kernel.moves_back:
+    if kernel.moves_back(problem.k):
         of_a = rows * max(0, kernel.tile_m - down) * sides[1]
         of_b = columns * max(0, kernel.tile_n - across) * sides[0]
     else:
@@ -511,13 +524,15 @@ def _repeated(
 
 
 @cache
-def _astray(problem: GemmProblem) -> tuple[float, float]:
-    """Share of operands whose rows start at sectors but off lines of the L2, and of those that start off sectors. Rows
-    of padded operands start at lines."""
+def _astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
+    """Return of each operand whether its rows start at sectors but off lines of the L2, and whether they start off
+    sectors. Rows of padded operands start at lines."""
     rows = {"m": problem.m, "n": problem.n, "k": problem.k}
-    in_place = [axis for name, axis in zip("ab", problem.layouts, strict=True) if name not in problem.out_of_reach]
-    starts = [ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES for axis in in_place]
-    return sum(start in (32, 96) for start in starts) / 2, sum(start % 32 > 0 for start in starts) / 2
+    found = []
+    for name, axis in zip("ab", problem.layouts, strict=True):
+        start = 0 if name in problem.out_of_reach else ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES
+        found.append((start in (32, 96), start % 32 > 0))
+    return tuple(found)
 
 
 DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND

@@ -146,10 +146,10 @@ class LadderKernel(Kernel, LadderConfig):
     """A kernel of the design study on paper."""
 
     @property
-    def moves_back(self) -> bool:
-        """True if the last tiles move back; pieces of a tile are added up where stream-K cuts it, and stages from
+    def may_move_back(self) -> bool:
+        """True if the last tiles may move back; pieces of a tile are added up where stream-K cuts it, and stages from
         where a cluster begins."""
-        return super().moves_back and not self.stream_k and not self.rotate_k
+        return super().may_move_back and not self.stream_k and not self.rotate_k
 
     def narrowed(self) -> Kernel:
         """The same kernel as one of the kernel's own kind where it is plain."""

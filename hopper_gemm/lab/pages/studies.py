@@ -300,12 +300,14 @@ def edge() -> str:
     rows = sorted({m for of in times.values() for m in of})
     lines = [
         [name, str(k), end, *(f"{of[m]:.1f}" for m in rows)]
-        for (name, k, end), of in sorted(times.items(), key=lambda one: (*one[0][:2], list(ENDS.values()).index(one[0][2])))
+        for (name, k, end), of in sorted(
+            times.items(), key=lambda one: (*one[0][:2], list(ENDS.values()).index(one[0][2]))
+        )
     ]
+    out, back = ([_one_row(times, end, side) for side in (96, 64)] for end in ENDS.values())
     told = wrapped(
-        f"Where the last tile reaches out, two tiles of 96 rows take {_one_row(times, 'reaches out', 96)} for 97 rows as "
-        f"for 192, two of 64 rows {_one_row(times, 'reaches out', 64)} for 65 as for 128; where it moves back, "
-        f"{_one_row(times, 'moves back', 96)} and {_one_row(times, 'moves back', 64)}."
+        f"Where the last tile reaches out, two tiles of 96 rows take {out[0]} for 97 rows as for 192, two of 64 rows "
+        f"{out[1]} for 65 as for 128; where it moves back, {back[0]} and {back[1]}."
     )
     return f"{told}\n\n{markdown(('tile', 'k', 'the last tile', *(f'm = {m}' for m in rows)), lines)}"
 
