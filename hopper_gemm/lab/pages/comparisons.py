@@ -294,7 +294,7 @@ def rivals_clusters() -> str:
             clusters[str(row.point.problem)].add(found[1])
     told = ", ".join(f"{' or '.join(sorted(of))} on {problem}" for problem, of in clusters.items())
     return wrapped(
-        "The best algorithms of cuBLASLt on these problems, in clusters that their names tell (nine processes of the "
+        "The best algorithms of cuBLASLt on these problems, in clusters that their names tell (all processes of the "
         f"[suite](suite.md)): {told}."
     )
 

@@ -15,7 +15,6 @@ from hopper_gemm.lab.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.menu import binaries, choices
-from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root, without_pdl
 from hopper_gemm.tune.study.pooling import pooled
@@ -257,24 +256,22 @@ def held_out_table() -> str:
     return markdown_table(shown, "torch.mm takes")
 
 
+EARLIER = ("2026-11-24-map-held-out", "2026-11-24-map-held-out-again", "2026-11-25-map-held-out")
+"""Earlier runs of the held-out problems, in the archive."""
+
+
 def held_out_again() -> str:
-    """Sentence on an earlier run of the held-out problems: shares of the best speed of the picks then and now."""
-    rows = read_study(results_root() / "archive/h200/2026-11-24-map-held-out").stage("map")
-    then = geometric_mean(one.pick / one.best for one in mapped(rows))
-    speeds: dict[GemmProblem, dict[Kernel, float]] = {}
-    for row in rows:
-        if row.ok and row.point.against == "cublas":
-            speeds.setdefault(row.point.problem, {})[row.point.config] = row.figures["speedup"]
-    shares = []
-    for problem, of in speeds.items():
-        taken = min(of, key=lambda kernel: predict(kernel, problem).seconds)
-        shares.append(of[taken] / max(of.values()))
+    """Sentences on earlier runs of the held-out problems, and what the picks were worth in each."""
+    runs = [read_study(results_root() / f"archive/h200/{name}") for name in EARLIER]
+    means = [geometric_mean(one.pick for one in mapped(run.stage("map"))) for run in (*runs, recorded("map-held-out"))]
+    links = [
+        f"[{mean:.3f}x](../results/archive/h200/{name}/rows.csv.xz)" for mean, name in zip(means, EARLIER, strict=False)
+    ]
     return wrapped(
-        "No constant was fitted to them. Two terms of the model were found on an [earlier run]"
-        "(../results/archive/h200/2026-11-24-map-held-out/rows.csv.xz) of the same list, though, so they are not "
-        "wholly unseen: what lies outside a matrix, and how long a cluster's CTAs wait for one another. Of the eight "
-        f"kernels that the earlier run timed, the model of then took one with {then:.3f} of the best one's speed in "
-        f"the geometric mean; today's takes one with {geometric_mean(shares):.3f}."
+        "No constant was fitted to them. Three terms of the model were found on earlier runs of the same list, though, "
+        "so they are not wholly unseen: what lies outside a matrix, how long a cluster's CTAs wait for one another, "
+        "and narrow boxes. In these runs, each on two other boards, the picks of then had a geometric mean of "
+        f"{', '.join(links)} torch.mm; today's have {means[-1]:.3f}x."
     )
 
 
@@ -321,21 +318,19 @@ def _one_row(times: Mapping[tuple[str, int, str], Mapping[int, float]], end: str
 
 
 def between() -> str:
-    """Products of a layer at numbers of rows between the menu's tiles: the pick, the menu's best, and the best of all
-    that were timed, on an H200; the menu was changed by the rows of an H100, then by these."""
+    """Products of a layer at numbers of rows between the menu's tiles: the menu's best, and the best of all that were
+    timed, on an H200; the menu was changed by the rows of an H100, then by these."""
     speeds: dict[GemmProblem, dict[Kernel, float]] = {}
     for row in read_study(results_root() / "h200/between").stage("sweep"):
         if row.ok and not row.point.is_baseline:
             speeds.setdefault(row.point.problem, {})[row.point.config] = row.figures["speedup"]
     known, lines, means = set(binaries()), [], list[tuple[float, ...]]()
     for problem, of in speeds.items():
-        first = choices(problem, 1)[0]
         best = max(speed for kernel, speed in of.items() if without_pdl(kernel).compiled() in known)
         means.append((best, max(of.values())))
-        pick = f"{of[first]:.3f}x" if first in of else "not timed"
-        lines.append([str(problem), pick, *(f"{speed:.3f}x" for speed in means[-1])])
-    lines.append(["geometric mean", "", *(f"{geometric_mean(of):.3f}x" for of in zip(*means, strict=True))])
-    return markdown(("m x n x k", "pick", "best of the menu", "best of all timed"), lines)
+        lines.append([str(problem), *(f"{speed:.3f}x" for speed in means[-1])])
+    lines.append(["geometric mean", *(f"{geometric_mean(of):.3f}x" for of in zip(*means, strict=True))])
+    return markdown(("m x n x k", "best of the menu", "best of all timed"), lines)
 
 
 def picks_again() -> str:
