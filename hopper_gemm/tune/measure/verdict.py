@@ -67,9 +67,9 @@ class Component:
 
 
 COMPONENTS = (
-    Component(8.0, 0.0141, 0.0074, 2.14, 16, 16),
-    Component(20.0, 0.0266, 0.0116, 2.13, 18, 18),
-    Component(150.0, 0.0011, 0.0124, 2.06, 74, 25),
+    Component(8.0, 0.0141, 0.0073, 2.14, 16, 16),
+    Component(20.0, 0.0267, 0.0114, 2.13, 18, 18),
+    Component(150.0, 0.003, 0.0119, 2.06, 74, 25),
     Component(inf, 0.003, 0.0036, 2.11, 51, 19),
 )
 """Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, bursts in
