@@ -280,7 +280,7 @@ EDGE = {"64x96x64 s10": "96 wide, single CTAs", "64x96x128 s5": "96 wide, pairs"
 
 
 ENDS = {"edge": "reaches out", "edge-moved": "moves back"}
-"""What the last tile does in the two studies of rows that do not fill it."""
+"""The two studies of rows that leave a part of the last tile empty, and where that tile ends in each."""
 
 
 def edge() -> str:
