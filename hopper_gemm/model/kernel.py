@@ -76,6 +76,10 @@ MOVED_FROM = 512
 """Depth k from which on last tiles move back: before, rows that are written twice cost as much as rows outside. Of the
 held-out problems one with k = 16 took 1.2 times as long, and those from 256 to 1024 as long as before."""
 
+MOVED_UP_TO = 80
+"""FLOP per element loaded up to which last tiles move back: few large tiles at a time ask for little outside the
+matrix. On the held-out problems tiles above lost 0.2 to 0.5 % by moving, while those below 45 gained 0.5 to 3 %."""
+
 
 class Kernel(GemmConfig):
     """A resolved kernel: a config with every choice made, and its footprint on an SM. :func:`resolve` builds it."""
@@ -167,9 +171,11 @@ class Kernel(GemmConfig):
 
     @property
     def may_move_back(self) -> bool:
-        """True if the last tiles may move back to end with the matrix, which spares TMA rows outside of it: if every
-        tile adds up k in the same order, so that rows which two tiles write get the same bits from both."""
-        return self.loads == "tma" and not self.reverse_k
+        """True if the last tiles may move back to end with the matrix, which spares TMA rows outside of it: if they are
+        not so large that it costs more than it saves, and if every tile adds up k in the same order, so that rows which
+        two tiles write get the same bits from both."""
+        small = self.tile_m * self.tile_n <= MOVED_UP_TO * (self.tile_m + self.tile_n)
+        return self.loads == "tma" and not self.reverse_k and small
 
     def moves_back(self, k: int) -> bool:
         """Return True if the last tiles do so with a depth of k."""

@@ -222,6 +222,14 @@ def test_last_tiles_stay_where_k_is_short_or_sums_differ_in_order():
     assert not tile.but(loads="cp_async").moves_back(MOVED_FROM)
 
 
+def test_last_tiles_stay_where_they_are_large():
+    """160 x 160 is as intense as may move, 168 x 160 more."""
+    tile = GemmConfig(tile_m=160, tile_n=160)
+    assert resolve(tile).may_move_back
+    assert not resolve(replace(tile, tile_m=168)).may_move_back
+    assert not resolve(GemmConfig(tile_m=128, tile_n=256)).may_move_back
+
+
 def test_narrow_boxes_of_an_operand_along_its_rows_load_slowly():
     """96 columns of a consumer, contiguous in memory, are loaded in rows of 64 bytes, 128 in rows of 128."""
     slower = {
