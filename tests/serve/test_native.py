@@ -606,6 +606,8 @@ def operators(native):
     handles = [native.module.implement(name, function, "CPU") for name, function in OPERATORS.items()]
     yield native
     handles.clear()
+    for operator in (mm, mm_out, linear_op, swiglu_op):
+        operator._dispatch_cache.clear()  # where torch's tracers look kernels up; it learns of Python's alone
 
 
 OPERATOR_CALLS = {
