@@ -68,7 +68,7 @@ class MapSpec:
     name: str
     question: str
     problems: tuple[GemmProblem, ...]
-    seed: int = 27
+    seed: int = 28
     drawn: int = DRAWN
     picks: int = PICKS
 
