@@ -100,7 +100,7 @@ def test_rows_of_another_kind_of_gpu_and_of_torn_launches_are_left_out():
     between = [ROOT / f"results/{kind}/between" for kind in ("h100", "h200")]
     assert bursts_of("isolated", (between[0],)) == ()
     assert len(bursts_of("isolated", (between[1],))) == 12
-    (mapped,) = (ROOT / "results/h200/map",)
+    mapped = ROOT / "results/archive/h200/2026-11-24-map"
     torn = [row for row in read_study(mapped).stage("map") if not row.point.is_baseline and _torn(row)]
     kernels = {(one.problem, kernel) for one in bursts_of("isolated", (mapped,)) for kernel in one.kernels}
     assert torn

@@ -14,14 +14,13 @@ from hopper_gemm.lab.pages.sources import pairs_by, recorded
 from hopper_gemm.lab.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.menu import binaries, choices
+from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root, without_pdl
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.study.shapes import STRATA
 from hopper_gemm.tune.tables.comparison import geometric_mean
-from hopper_gemm.tune.tables.mapped import by_stratum, mapped, stratum_name
+from hopper_gemm.tune.tables.mapped import by_stratum, mapped
 from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
 
 GROUP = ["problem", "regime"]
@@ -200,6 +199,18 @@ def samplers() -> str:
     return page_table(found.map(lambda one: f"{one:.0%}"), "space")
 
 
+def samplers_of_menu() -> str:
+    """Scores of simulated searches of the whole menu, on ten held-out problems: their mean and least, and how often a
+    run was within 1 % of the best after a twentieth of the menu."""
+    table = pd.DataFrame(json.loads((recorded("menu").path / "simulation.json").read_text()))
+    models = table["sampler"].map(lambda name: name.removesuffix("-blind") + "+model" * (name in ("gp", "tpe")))
+    shown = table.assign(sampler=models).groupby("sampler").agg({"score": ["mean", "min"], "found": "mean"})
+    shown.columns = ["score", "least of ten", "found in 5%"]
+    shown = shown.sort_values("score", ascending=False)
+    text = shown[["score", "least of ten"]].map("{:.2f}".format).assign(found=shown["found in 5%"].map("{:.0%}".format))
+    return page_table(text.rename(columns={"found": "found in 5%"}), "sampler")
+
+
 def measured(name: str) -> pd.DataFrame:
     """A table that no sweep made."""
     return pd.read_csv(results_root() / "measurements" / f"{name}.csv")
@@ -331,33 +342,6 @@ def between() -> str:
         lines.append([str(problem), *(f"{speed:.3f}x" for speed in means[-1])])
     lines.append(["geometric mean", *(f"{geometric_mean(of):.3f}x" for of in zip(*means, strict=True))])
     return markdown(("m x n x k", "best of the menu", "best of all timed"), lines)
-
-
-def picks_again() -> str:
-    """Picks of the model before and after it was fitted to the map, on the problems that both measured, and how many of
-    the later ones today's model shares."""
-    before, after = ({one.problem: one for one in mapped(recorded(name).stage("map"))} for name in ("map", "map-picks"))
-    both = [(before[problem], one) for problem, one in after.items() if problem in before]
-    parts = {stratum_name(index): [pair for pair in both if pair[0].stratum == index] for index in range(len(STRATA))}
-    lines = []
-    for name, pairs in {**parts, "all": both}.items():
-        if pairs:
-            old, new = zip(*pairs, strict=True)
-            best = geometric_mean(max(first.best, then.best) for first, then in pairs)
-            means = (geometric_mean(one.pick for one in of) for of in (old, new))
-            lines.append((name, str(len(pairs)), *(f"{mean:.3f}x" for mean in (*means, best))))
-    picked = {
-        row.point.problem: row.point.config
-        for row in recorded("map-picks").stage("map")
-        if row.ok and "pick 1" in str(row.figures["how"]).split(", ")
-    }
-    same = sum(choices(new.problem, 1)[0].compiled() == picked[new.problem].compiled() for _, new in both)
-    told = wrapped(
-        f"The model was fitted again since, and kernels of the menu were exchanged: of {len(both)} problems {same} "
-        "have the same pick today."
-    )
-    head = ("torch.mm takes", "problems", "picks before", "picks once fitted", "best measured")
-    return f"{markdown(head, lines)}\n\n{told}"
 
 
 def rests() -> str:

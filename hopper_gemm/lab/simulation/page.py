@@ -49,16 +49,20 @@ def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
         runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (how many, with
             different seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs
             that got there within :data:`SHARE` of the space), ``regret`` (median distance from the best there),
-            ``needed`` (trials of each run, None beyond the budget) and ``middle`` (median distance after each trial).
+            ``score`` (0 as random search, 1 the best at once; may be missing), ``needed`` (trials of each run, None beyond the budget) and ``middle`` (median distance after each trial).
     """
     columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
     columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
+    scored = all("score" in run for run in runs)
+    columns += ["score"] * scored
     rows = []
     for run in runs:
         counts = [run[name] for name in ("median_trials", "trials_90")]
         told = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
         about = [run[name] for name in ("place", "configs", "sampler", "runs")]
         rows.append([*about, *told, f"{run['found']:.0%}", f"{run['regret']:.2%}"])
+        if scored:
+            rows[-1].append(f"{run['score']:.2f}")
     title = f"Trials until within {WITHIN:.0%} of the recorded best."
     return "\n".join([title, "", markdown(columns, rows), *_sentences(runs), ""])
 

@@ -23,6 +23,10 @@ WITHIN = 0.01
 SHARE = 0.05
 """Part of the space in which the default sampler should get there."""
 
+CLOSED = 0.95
+"""Part of the way from the median config to the best after which random search is expected to be; up to there a
+sampler is scored."""
+
 BLIND = "-blind"
 """End of the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
 study that is searched, only this says what the sampler itself finds."""
@@ -70,12 +74,16 @@ class Curve:
         sampler: its name.
         size: legal configs.
         regret: best so far over the recorded best, less 1; a row for each seed, a column for each trial.
+        luck: the regret that random search is expected to have, for each trial.
+        median: the regret of the median config.
     """
 
     place: str
     sampler: str
     size: int
     regret: np.ndarray
+    luck: np.ndarray
+    median: float
 
     @property
     def needed(self) -> np.ndarray:
@@ -86,6 +94,18 @@ class Curve:
     def found(self) -> float:
         """Part of the seeds that got there within :data:`SHARE` of the space."""
         return float((self.needed <= max(1, round(SHARE * self.size))).mean())
+
+    def score(self) -> float:
+        """How much of what random search lacks the sampler does not: 0 as random search, 1 the best at once, below 0
+        worse; the mean over seeds and over trials, until random search has come :data:`CLOSED` of the way.
+
+        After Willemsen and others, A methodology for comparing optimization algorithms for auto-tuning (2024), with trials
+        where that has seconds.
+        """
+        close = self.luck <= (1 - CLOSED) * self.median
+        until = int(close.argmax()) + 1 if close.any() else len(self.luck)
+        luck = np.maximum(self.luck[:until], 1e-12)
+        return float(((luck - self.regret.mean(axis=0)[:until]) / luck).mean())
 
 
 def play(
@@ -120,6 +140,27 @@ def play(
     return tried, np.maximum.accumulate(found)
 
 
+def expected_luck(regrets: np.ndarray, trials: int) -> np.ndarray:
+    """The regret that random search without replacement is expected to have after each trial.
+
+    Args:
+        regrets: of all configs.
+        trials: how many, at most as there are configs.
+
+    Example:
+        >>> expected_luck(np.array([0.0, 1.0, 2.0]), 3).round(3).tolist()
+        [1.0, 0.333, 0.0]
+    """
+    ordered = np.sort(regrets)
+    count = len(ordered)
+    found = np.empty(trials)
+    beyond = np.ones(count)  # the chance that all configs tried lie beyond the first i of the order
+    for trial in range(trials):
+        beyond = beyond * np.maximum(count - trial - np.arange(1, count + 1), 0) / (count - trial)
+        found[trial] = ordered[0] + (np.diff(ordered) * beyond[:-1]).sum()
+    return found
+
+
 def simulate(
     places: Iterable[Recorded],
     samplers: Sequence[str],
@@ -146,22 +187,27 @@ def simulate(
     for recorded in places:
         size = len(recorded.space)
         most = min(size, trials or max(40, size // 4))
+        regrets = recorded.best / np.nan_to_num(recorded.speedups, nan=1e-9) - 1
+        luck = expected_luck(regrets, most)
         for sampler in samplers:
             watch(f"{recorded.place}: {sampler}, {most} of {size} configs")
             runs = 1 if sampler in ("exhaustive", "prior") else seeds
             bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in range(runs)])
-            curves.append(Curve(recorded.place, sampler, size, recorded.best / np.maximum(bests, 1e-9) - 1))
+            regret = recorded.best / np.maximum(bests, 1e-9) - 1
+            curves.append(Curve(recorded.place, sampler, size, regret, luck, float(np.median(regrets))))
     return curves
 
 
 def recorded_places(folder: Path) -> list[Recorded]:
-    """The places of a recorded study.
+    """The places of a recorded sweep, or of a map beside torch.mm.
 
     Raises:
         ResultsError: the folder is not one, or nothing in it can be searched.
     """
     by_place: dict[str, list[Row]] = {}
-    for row in read_study(folder).stage("sweep"):
+    for row in read_study(folder).stage("sweep", "map"):
+        if row.stage == "map" and row.point.against != "cublas":
+            continue
         by_place.setdefault(place_of(row.point), []).append(row)
     found = [recorded for rows in by_place.values() if (recorded := Recorded.of(rows)) is not None]
     if not found:
@@ -184,6 +230,7 @@ def summary(curve: Curve) -> dict[str, Any]:
         "median_trials": _known(float(np.median(needed))),
         "trials_90": _known(ninety),
         "found": curve.found(),
+        "score": round(curve.score(), 4),
         "regret": float(np.median(curve.regret[:, at])),
         "needed": [_known(one) for one in needed.tolist()],
         "low": low,

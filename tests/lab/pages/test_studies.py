@@ -114,11 +114,3 @@ def test_two_tiles_take_longer_for_a_row_in_the_second_than_where_the_rows_fill_
             ratios = [float(line[column[side + 1]]) / float(line[column[2 * side]]) for line in rows]
             assert least <= min(ratios) <= max(ratios) < most
             assert f"{min(ratios):.1f} to {max(ratios):.1f} times as long" in told
-
-
-@pytest.mark.results
-def test_the_picks_timed_again_are_those_of_an_earlier_fit():
-    """Today's model shares most of them, not all; the page says how many."""
-    shared = re.search(r"of (\d+) problems (\d+) have the same pick today", " ".join(studies.picks_again().split()))
-    assert shared
-    assert int(shared[1]) / 2 < int(shared[2]) < int(shared[1])

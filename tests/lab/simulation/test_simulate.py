@@ -12,6 +12,7 @@ from hopper_gemm.lab.simulation.simulate import (
     WITHIN,
     Curve,
     Recorded,
+    expected_luck,
     play,
     recorded_places,
     simulate,
@@ -73,12 +74,28 @@ def test_rows_and_the_place_made_of_them_agree():
 
 def test_a_curve_counts_the_trials_until_it_is_close(seed_table):
     regret = np.array([[0.5, 0.009, 0.0], [0.5, 0.2, 0.1]])
-    curve = Curve(seed_table[0].place, "tpe", 40, regret)
+    luck = np.array([0.5, 0.2, 0.01])
+    curve = Curve(seed_table[0].place, "tpe", 40, regret, luck, 0.4)
     assert curve.needed.tolist() == [2, np.inf]
     assert curve.found() == 0.5
     told = summary(curve)
     assert (told["runs"], told["median_trials"], told["needed"]) == (2, None, [2, None])
     assert told["regret"] == pytest.approx(0.1045)
+    assert told["score"] == round((0 + (0.2 - 0.1045) / 0.2 + (0.01 - 0.05) / 0.01) / 3, 4)
+
+
+def test_a_score_is_0_for_random_search_and_1_for_the_best_at_once(seed_table):
+    """What random search is expected to find is the mean of its runs; a score ends where that is near the best."""
+    (recorded, *_) = seed_table
+    regrets = recorded.best / recorded.speedups - 1
+    rng = np.random.default_rng(0)
+    drawn = np.minimum.accumulate(np.array([rng.permutation(regrets) for _ in range(4000)]), axis=1)
+    luck = expected_luck(regrets, len(regrets))
+    assert np.abs(drawn.mean(axis=0) - luck).max() < 0.02
+    assert luck[-1] == 0
+    lucky = Curve("", "random", len(regrets), luck[None], luck, float(np.median(regrets)))
+    assert lucky.score() == 0
+    assert Curve("", "best", len(regrets), 0 * luck[None], luck, lucky.median).score() == 1
 
 
 def test_an_unknown_sampler_is_named(seed_table):
