@@ -63,6 +63,9 @@ NEIGHBOURS, TURNS = 16, 8
 """SMs of a GPC, and the distance in clusters to the next cluster of the same GPC; single CTAs fill one GPC after the
 other (docs/neighbours.md)."""
 
+SECTOR_BYTES = 32
+"""Bytes of a sector, the least that the L2 writes at a time without reading."""
+
 REGISTERS_BESIDE = 70
 """Registers of a thread beside its accumulators, without setmaxnreg."""
 
@@ -80,9 +83,12 @@ class ModelConstants:
         outside: clocks that 128 bytes outside the matrices add to a load of every SM (docs/neighbours.md).
         half, quarter: rate of loads whose rows span 64 and 32 bytes along k, relative to 128.
         narrow: extra share of a load of an operand contiguous along m or n, for each box beyond one in 128 bytes.
+        straddle: of what rows off lines or sectors add, what each box beyond one in 128 bytes adds again.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
         odd_rows: extra share of C's bytes where a chunk's rows are an odd number of 16-byte pieces.
+        torn: extra share of C's bytes where its rows start off sectors, for 128 columns that a cluster writes: at the
+            edges of what it writes two clusters write a sector each in part.
         straight: extra DRAM traffic without a serpentine walk.
         latency: from a free slot to its load's first byte, the load itself excluded.
         away: extra in a cluster, where consumers of every CTA must have left the slot.
@@ -116,24 +122,26 @@ class ModelConstants:
 
     l2_bytes: float = 139.0
     l2_share: float = 40.5
-    off_lines: float = 0.281
-    off_sectors: float = 0.788
-    beyond: float = 0.568
-    outside: float = 0.0517
+    off_lines: float = 0.275
+    off_sectors: float = 0.768
+    beyond: float = 0.676
+    outside: float = 0.0457
     half: float = 0.625
     quarter: float = 0.265
-    narrow: float = 0.185
+    narrow: float = 1.7
+    straddle: float = 0.317
     dram_share: float = 0.0404
     dram_rate: float = 1.01
-    odd_rows: float = 0.642
+    odd_rows: float = 0.306
+    torn: float = 1.2
     straight: float = 0.134
     latency: float = 339.0
     away: float = 258.0
     stage: float = 69.1
     write_share: float = 0.245
     drain: float = 80.8
-    epilogue: float = 13.5
-    tail: float = 0.0508
+    epilogue: float = 13.9
+    tail: float = 0.0394
     direct: float = 10.0
     thread_loads: float = 0.583
     sharpness: float = 3.07
@@ -161,7 +169,7 @@ FITTED = ModelConstants()
 
 BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "odd_rows"), 0.0),
+    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "odd_rows", "torn"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
     l2_bytes=71.6,
     l2_share=inf,
@@ -298,7 +306,7 @@ def predict(
     stages = clusters * size * steps / (chip.sms * total)
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-    moved = problem.bytes + _odd_rows(kernel, constants) * problem.out_bytes * problem.m * problem.n
+    moved = problem.bytes + _odd_rows(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
     least = moved / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock
     seconds = _norm((total / clock, least), constants.sharpness)
     if seconds > DRIFTING and not kernel.pace:
@@ -338,7 +346,6 @@ def lower_bound(
     all_busy, slots = chip.sms / size, clusters_launched(kernel, fits * most_ctas)
     depth, hidden = max(1, kernel.stages - kernel.stagger), kernel.schedule == "pingpong"
     epilogue, entry, early = _epilogue(kernel, constants), _entry(kernel, constants), _loads_early(kernel)
-    odd_rows = _odd_rows(kernel, constants)
     dynamic, step = kernel.scheduler == "dynamic", kernel.tile_k * kernel.split_k
     tile_m, tile_n, swapped = kernel.tile_m, kernel.tile_n, kernel.swap_ab
     stage, latency, memory = constants.stage, constants.latency, constants.dram_rate * hopper.HBM_BYTES_PER_SECOND
@@ -364,7 +371,7 @@ def lower_bound(
         total += entry + load
         busy = min(1.0, clusters * steps * product / total)
         clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-        moved = problem.bytes + odd_rows * problem.out_bytes * problem.m * problem.n
+        moved = problem.bytes + _odd_rows(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
         least = moved / memory + constants.launch / constants.fast_hz
         return _norm((total / clock, least), constants.sharpness)
 
@@ -393,9 +400,11 @@ def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
     return epilogue
 
 
-def _odd_rows(kernel: Kernel, constants: ModelConstants) -> float:
-    """Extra share of C's bytes that it takes to write them in chunks like the kernel's."""
-    return 0.0 if kernel.chunk_swizzled or kernel.stores == "direct" else constants.odd_rows
+def _odd_rows(kernel: Kernel, problem: GemmProblem, constants: ModelConstants) -> float:
+    """Extra share of C's bytes that it takes to write them in chunks like the kernel's, or to rows off sectors."""
+    odd = 0.0 if kernel.chunk_swizzled or kernel.stores == "direct" else constants.odd_rows
+    across = kernel.tile_m * kernel.cluster_m if kernel.swap_ab else kernel.tile_n * kernel.cluster_n
+    return odd + (128 * constants.torn / across if problem.n * problem.out_bytes % SECTOR_BYTES else 0.0)
 
 
 def _entry(kernel: Kernel, constants: ModelConstants) -> float:
@@ -463,20 +472,21 @@ def _asked(
     again = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
     stage = ELEMENT_BYTES * kernel.tile_k
     boxes = stage * kernel.tile_m / kernel.cluster_n, stage * kernel.tile_n / kernel.cluster_m
-    shares, widest = (kernel.share_m, kernel.share_n), hopper.SWIZZLE_BYTES[0]
+    shares = kernel.share_m, kernel.share_n
     layouts, astray = problem.layouts, _astray(problem)
     if kernel.swap_ab:
         layouts, astray = layouts[::-1], astray[::-1]
-    asked = saved = 0.0
+    asked = passed = 0.0
     for axis, (lines, sectors), share, inside, box, repeated in zip(
         layouts, astray, shares, taken, boxes, again, strict=True
     ):
-        rows = 1 if axis == "k" else widest // swizzle_bytes(share)
-        price = (1.0 + constants.narrow * (rows - 1)) / _load_rate(kernel, axis == "k", constants)
-        off = lines * constants.off_lines + sectors * constants.off_sectors * rows
-        asked += (inside * (1.0 + off) + (box - inside) * constants.beyond) * price
-        saved += inside * repeated * price
-    return asked, asked - saved
+        more = 0 if axis == "k" else hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1
+        rate = _load_rate(kernel, axis == "k", constants)
+        off = inside * (lines * constants.off_lines + sectors * constants.off_sectors)
+        beyond = (box - inside) * constants.beyond
+        asked += (inside + beyond) * (1 + constants.narrow * more) / rate + off * (1 + constants.straddle * more)
+        passed += (inside * (1 - repeated) + beyond) / rate + off
+    return asked, passed
 
 
 def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> float:

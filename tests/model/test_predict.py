@@ -159,7 +159,7 @@ def test_odd_rows_of_a_chunk_cost_where_a_launch_writes_most_of_the_time():
     written, deep = GemmProblem(60696, 208, 8), GemmProblem(8192, 8192, 8192)
     tile, free = GemmConfig(tile_m=256, tile_n=112, epi_n=56, cluster_n=2), replace(FITTED, odd_rows=0.0)
     for config, problem, least, most in (
-        (tile, written, 1.1, 2.0),
+        (tile, written, 1.05, 2.0),
         (tile, deep, 1.0, 1.01),
         (replace(tile, swap_ab=True), written, 1.0, 1.0),
         (replace(tile, tile_n=128, epi_n=64), written, 1.0, 1.0),
@@ -208,7 +208,7 @@ def test_rows_outside_cost_what_was_measured_of_them(study, k):
     }
     if study == "edge":
         assert us[97] > 1.9 * us[192]
-        assert few > 1.5 * all_inside
+        assert few > 1.45 * all_inside
     else:
         assert us[97] < 1.1 * us[192]
         assert few < 1.1 * all_inside

@@ -49,7 +49,8 @@ def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
         runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (how many, with
             different seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs
             that got there within :data:`SHARE` of the space), ``regret`` (median distance from the best there),
-            ``score`` (0 as random search, 1 the best at once; may be missing), ``needed`` (trials of each run, None beyond the budget) and ``middle`` (median distance after each trial).
+            ``score`` (0 as random search, 1 the best at once; may be missing), ``needed`` (trials of each run, None
+            beyond the budget) and ``middle`` (median distance after each trial).
     """
     columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
     columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]

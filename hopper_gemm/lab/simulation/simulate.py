@@ -99,8 +99,8 @@ class Curve:
         """How much of what random search lacks the sampler does not: 0 as random search, 1 the best at once, below 0
         worse; the mean over seeds and over trials, until random search has come :data:`CLOSED` of the way.
 
-        After Willemsen and others, A methodology for comparing optimization algorithms for auto-tuning (2024), with trials
-        where that has seconds.
+        After Willemsen and others, A methodology for comparing optimization algorithms for auto-tuning (2024), with
+        trials where that has seconds.
         """
         close = self.luck <= (1 - CLOSED) * self.median
         until = int(close.argmax()) + 1 if close.any() else len(self.luck)

@@ -67,10 +67,10 @@ class Component:
 
 
 COMPONENTS = (
-    Component(8.0, 0.0141, 0.0073, 2.14, 16, 16),
-    Component(20.0, 0.0267, 0.0114, 2.13, 18, 18),
-    Component(150.0, 0.003, 0.0119, 2.06, 74, 25),
-    Component(inf, 0.003, 0.0036, 2.11, 51, 19),
+    Component(8.0, 0.0138, 0.0072, 2.13, 17, 18),
+    Component(20.0, 0.0262, 0.0113, 2.12, 19, 20),
+    Component(150.0, 0.0035, 0.0116, 2.05, 84, 29),
+    Component(inf, 0.0028, 0.0039, 2.08, 62, 23),
 )
 """Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, bursts in
 both contexts. Below 20 us most of *between* is not the board but the gap between two launches of a graph: it is longer
