@@ -121,10 +121,10 @@ print(f"{lower.idxmin()}, most {lower.max():.3f} on {lower.idxmax()}")
 fewer.loc[(fewer["isolated, SM clock"] - 1).abs() > 0.02].round(3)
 
 # %% [markdown]
-# On large squares and ragged sizes the kernel runs at a higher clock than `torch.mm`, by up to 7.4 %: it moves fewer
+# On large squares and ragged sizes the kernel runs at a higher clock than `torch.mm`, by up to 5.8 %: it moves fewer
 # bytes for a FLOP, and so spends less of the power on them (that it is power is a reading: power is not read in a
-# burst). On deep and flat problems it is the other way round: 13 % ahead in clocks, and half of it goes back in clock.
-# At 65536x1024x256 it is 1.35 times as fast in clocks and 1.15 times in time.
+# burst). On deep and flat problems it is the other way round: 13 % ahead in clocks, nearly half of which goes back in
+# clock. At 65536x1024x256 it is 1.31 times as fast in clocks and 1.17 times in time.
 #
 # ## Other boards, and earlier kernels
 #
@@ -207,6 +207,6 @@ slow[["time_us", "baseline_us", "speedup", "filled up"]].astype({"baseline_us": 
 # ## What we take from it
 #
 # - The kernel is ahead of `torch.mm` on 23 of the 24 problems of the suite, isolated, by the whole interval of its
-#   runs. Over the faster of `torch.mm` and cuBLASLt the lead is 2.9 % in the mean.
-# - A part of the lead on large problems, 2 to 7 %, is a higher SM clock; on deep and flat problems a lower clock takes
+#   runs. Over the faster of `torch.mm` and cuBLASLt the lead is 3.0 % in the mean.
+# - A part of the lead on large problems, 2 to 6 %, is a higher SM clock; on deep and flat problems a lower clock takes
 #   back half of what fewer clocks give.

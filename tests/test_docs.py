@@ -86,6 +86,7 @@ COUNTS = {
     "problems": lambda rows: {row.point.problem for row in rows},
     "points": lambda rows: {row.point for row in rows},
     "configs": lambda rows: {row.point.config for row in rows},
+    "boards": lambda rows: {row.board for row in rows},
     "kernels": lambda rows: {code for row in rows if (code := row.figures.get("code"))},
 }
 
@@ -96,7 +97,7 @@ def test_a_count_on_a_page_is_that_of_the_study_that_it_names():
     assert counted
     for figure, source in counted:
         study, _, what = source.removeprefix("counted ").partition(": ")
-        rows = recorded(study).stage("sweep", "compare")
+        rows = recorded(study).stage("sweep", "compare", "map")
         assert value_of(figure) == (len(COUNTS[what](rows)), 0), (figure, source)
 
 

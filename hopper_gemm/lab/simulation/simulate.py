@@ -27,6 +27,9 @@ CLOSED = 0.95
 """Part of the way from the median config to the best after which random search is expected to be; up to there a
 sampler is scored."""
 
+NOTHING = 1e-9
+"""Speedup of a config that did not run."""
+
 BLIND = "-blind"
 """End of the name of a sampler without the model prior, such as ``gp-blind``: where the model was fitted to the very
 study that is searched, only this says what the sampler itself finds."""
@@ -84,6 +87,14 @@ class Curve:
     regret: np.ndarray
     luck: np.ndarray
     median: float
+
+    @staticmethod
+    def of(recorded: Recorded, sampler: str, bests: np.ndarray) -> Curve:
+        """From the best speedup after each trial: a row for each seed, a column for each trial."""
+        regrets = recorded.best / np.nan_to_num(recorded.speedups, nan=NOTHING) - 1
+        luck = expected_luck(regrets, bests.shape[1])
+        regret = recorded.best / np.maximum(bests, NOTHING) - 1
+        return Curve(recorded.place, sampler, len(regrets), regret, luck, float(np.median(regrets)))
 
     @property
     def needed(self) -> np.ndarray:
@@ -187,14 +198,11 @@ def simulate(
     for recorded in places:
         size = len(recorded.space)
         most = min(size, trials or max(40, size // 4))
-        regrets = recorded.best / np.nan_to_num(recorded.speedups, nan=1e-9) - 1
-        luck = expected_luck(regrets, most)
         for sampler in samplers:
             watch(f"{recorded.place}: {sampler}, {most} of {size} configs")
             runs = 1 if sampler in ("exhaustive", "prior") else seeds
             bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in range(runs)])
-            regret = recorded.best / np.maximum(bests, 1e-9) - 1
-            curves.append(Curve(recorded.place, sampler, size, regret, luck, float(np.median(regrets))))
+            curves.append(Curve.of(recorded, sampler, bests))
     return curves
 
 
