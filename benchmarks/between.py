@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
+from hopper_gemm.model.chip import SXM
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.model.hopper import SXM
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.menu import binaries, choices, launches

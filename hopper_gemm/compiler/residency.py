@@ -1,4 +1,7 @@
-"""Clusters that a GPU runs at once: its SMs lie in unequal groups (GPCs), and a cluster lies within one group."""
+"""What the driver says of the current GPU beyond its SMs: clusters that run at once, and the rate of its memory.
+
+A GPU's SMs lie in unequal groups (GPCs), and a cluster lies within one group.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.chip import copied
 
 _NOTHING = b""".version 8.0
 .target sm_90
@@ -30,6 +34,28 @@ def resident_clusters(size: int) -> int:
     import torch
 
     return _resident_clusters(torch.cuda.current_device(), size)
+
+
+def memory_rate() -> float:
+    """Bytes a second that a copy should move in the current device's memory; an H200's where the driver tells none.
+
+    Raises:
+        RuntimeError: the driver refuses the query.
+    """
+    import torch
+    from cuda.bindings import driver
+
+    torch.cuda.init()
+    board = _checked(driver.cuDeviceGet(torch.cuda.current_device()))
+    asked = driver.CUdevice_attribute
+    bits, khz = (
+        int(_checked(driver.cuDeviceGetAttribute(what, board)))
+        for what in (
+            asked.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+            asked.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
+        )
+    )
+    return copied(bits, khz * 1e3) or hopper.HBM_BYTES_PER_SECOND
 
 
 @cache
@@ -70,5 +96,5 @@ def _checked(answer: tuple[Any, ...]) -> Any:
     """Return the result of a driver call; raise its error."""
     error, *values = answer
     if int(error):
-        raise RuntimeError(f"the CUDA driver does not say how many clusters fit: {error.name}")
+        raise RuntimeError(f"the CUDA driver does not describe its GPU: {error.name}")
     return values[0] if values else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -113,7 +114,7 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
 def choose(
     problem: GemmProblem,
     more: Iterable[Kernel] = (),
-    chip: hopper.Chip = hopper.SXM,
+    chip: Chip = SXM,
     finish: Finish | None = None,
 ) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
@@ -135,7 +136,7 @@ def choices(
     problem: GemmProblem,
     count: int,
     more: Iterable[Kernel] = (),
-    chip: hopper.Chip = hopper.SXM,
+    chip: Chip = SXM,
     finish: Finish | None = None,
 ) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
@@ -163,12 +164,12 @@ Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
 
 
 @cache
-def _bounds(dynamic: bool, paced: bool, chip: hopper.Chip, invariant: bool, gated: bool) -> Bounds:
+def _bounds(dynamic: bool, paced: bool, chip: Chip, invariant: bool, gated: bool) -> Bounds:
     """Those of the menu's kernels of one kind."""
     return _with_bounds(menu(invariant, gated), dynamic, paced, chip)
 
 
-def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: hopper.Chip) -> Bounds:
+def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: Chip) -> Bounds:
     """Those of the kernels of one kind."""
     ways: dict[Kernel, list[Kernel]] = {}
     for kernel in kernels:
@@ -181,7 +182,7 @@ def _best(
     offered: Iterable[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]],
     problem: GemmProblem,
     count: int,
-    chip: hopper.Chip,
+    chip: Chip,
     found: list[Ranked],
     finish: Finish | None,
 ) -> list[Ranked]:
@@ -217,7 +218,7 @@ def promising(
     problem: GemmProblem,
     keep: int,
     known: Iterable[Kernel] = (),
-    chip: hopper.Chip = hopper.SXM,
+    chip: Chip = SXM,
 ) -> set[Kernel]:
     """The kernels of the ``keep`` binaries that the model predicts to be fastest. A quarter of the binaries is spread
     evenly over the techniques, since the model may be wrong about a whole technique.

@@ -39,6 +39,7 @@ from functools import cache
 from math import ceil, inf, prod, sqrt
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish, ordered_stages
 from hopper_gemm.model.kernel import Kernel, resolve, swizzle_bytes
@@ -243,7 +244,7 @@ class Prediction:
 def predict(
     config: GemmConfig,
     problem: GemmProblem,
-    chip: hopper.Chip = hopper.SXM,
+    chip: Chip = SXM,
     constants: ModelConstants = FITTED,
     finish: Finish | None = None,
 ) -> Prediction:
@@ -252,7 +253,7 @@ def predict(
     Args:
         config: any legal config.
         problem: what is multiplied.
-        chip: the GPU: its SMs, and the clusters that run at once. Its rates are those of an H200.
+        chip: the GPU: its SMs, the clusters that run at once, the rate of its memory. Other rates are those of an H200.
         constants: constants.
         finish: of the product; only its activation takes time here, as far as no other consumer multiplies meanwhile.
             It never makes a launch faster than without it.
@@ -273,7 +274,7 @@ def predict(
     product, math = _math(kernel, constants)
     taken = l2_bytes_per_stage(kernel, problem)
     asked, passed = _asked(kernel, problem, taken, sides, constants)
-    load = asked / constants.l2_bytes + constants.stage + _from_dram(kernel, problem, resident, constants)
+    load = asked / constants.l2_bytes + constants.stage + _from_dram(kernel, problem, resident, chip, constants)
     load += constants.outside * _outside(kernel, problem, sides) * min(1.0, resident / prod(sides))
     l2 = passed / constants.l2_share * min(1.0, resident * size / chip.sms)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
@@ -307,7 +308,7 @@ def predict(
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
     moved = problem.bytes + _odd_rows(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
-    least = moved / (constants.dram_rate * hopper.HBM_BYTES_PER_SECOND) + constants.launch / clock
+    least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
     seconds = _norm((total / clock, least), constants.sharpness)
     if seconds > DRIFTING and not kernel.pace:
         seconds *= 1 + constants.drift
@@ -321,9 +322,7 @@ def _finish_clocks(finish: Finish) -> float:
     return ACTIVATION_CLOCKS.get(finish.activation, 0.0) / (2 if finish.gated else 1)
 
 
-def lower_bound(
-    kernel: Kernel, chip: hopper.Chip = hopper.SXM, constants: ModelConstants = FITTED
-) -> Callable[[GemmProblem], float]:
+def lower_bound(kernel: Kernel, chip: Chip = SXM, constants: ModelConstants = FITTED) -> Callable[[GemmProblem], float]:
     """Return a function of the problem that is never above the seconds of :func:`predict`, for any raster and swizzle,
     and takes a fifth of its time. A load counts as if neighbours stood in squares, which share most, and nothing were
     read from DRAM. The clock is that of the fewest clocks, without the heat of the loads: the time rises with the
@@ -348,7 +347,7 @@ def lower_bound(
     epilogue, entry, early = _epilogue(kernel, constants), _entry(kernel, constants), _loads_early(kernel)
     dynamic, step = kernel.scheduler == "dynamic", kernel.tile_k * kernel.split_k
     tile_m, tile_n, swapped = kernel.tile_m, kernel.tile_n, kernel.swap_ab
-    stage, latency, memory = constants.stage, constants.latency, constants.dram_rate * hopper.HBM_BYTES_PER_SECOND
+    stage, latency, memory = constants.stage, constants.latency, constants.dram_rate * chip.memory_rate
 
     def seconds(problem: GemmProblem) -> float:
         down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
@@ -502,12 +501,12 @@ def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> fl
     return (of_a + of_b) * ELEMENT_BYTES * kernel.tile_k / hopper.L2_LINE_BYTES
 
 
-def _from_dram(kernel: Kernel, problem: GemmProblem, resident: int, constants: ModelConstants) -> float:
+def _from_dram(kernel: Kernel, problem: GemmProblem, resident: int, chip: Chip, constants: ModelConstants) -> float:
     """Clocks that what all busy SMs read from DRAM adds to the load of a stage."""
     patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / kernel.work_items)
     read = ELEMENT_BYTES * kernel.tile_k * kernel.split_k * sum(patch)
     read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
-    return constants.dram_share * read * DRAM_CLOCKS_PER_BYTE
+    return constants.dram_share * read * (BURST_HZ / chip.memory_rate)
 
 
 @cache
@@ -545,8 +544,8 @@ def _astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
     return tuple(found)
 
 
-DRAM_CLOCKS_PER_BYTE = 1.58e9 / hopper.HBM_BYTES_PER_SECOND
-"""At the SM clock of a burst."""
+BURST_HZ = 1.58e9
+"""SM clock of a burst, at which a second's worth of DRAM traffic is counted in clocks."""
 
 
 def _reads_per_math(share_n: int) -> float:

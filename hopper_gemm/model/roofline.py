@@ -8,6 +8,7 @@ from itertools import islice
 from math import ceil
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
@@ -71,12 +72,12 @@ def work_items(config: GemmConfig, problem: GemmProblem) -> int:
     return cluster_tiles(config, problem) * config.work_items
 
 
-def clusters_at_once(size: int, chip: hopper.Chip = hopper.SXM) -> int:
+def clusters_at_once(size: int, chip: Chip = SXM) -> int:
     """Clusters of ``size`` CTAs that should run at once, one CTA an SM, at least 1: the driver's count where the chip
     has it, else an estimate; a launch asks the driver.
 
     Example:
-        >>> [[clusters_at_once(size, hopper.Chip(sms)) for size in (1, 2, 4, 8)] for sms in (132, 78)]
+        >>> [[clusters_at_once(size, Chip(sms)) for size in (1, 2, 4, 8)] for sms in (132, 78)]
         [[132, 66, 30, 15], [78, 39, 17, 8]]
     """
     if chip.resident and size in hopper.CLUSTER_SIZES:
@@ -100,13 +101,13 @@ def clusters_launched(config: GemmConfig, at_once: int) -> int:
     return whole if ordered and whole else at_once
 
 
-def parts_meet(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> bool:
+def parts_meet(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> bool:
     """Return True if the split-K parts of each tile run at once, so that none waits for a part of a later wave."""
     at_once = clusters_at_once(config.cluster_size, chip) * config.ctas_per_sm
     return config.part_order == "tile" or cluster_tiles(config, problem) * config.split_k <= at_once
 
 
-def waves(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> Waves:
+def waves(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> Waves:
     """Count the rounds of a persistent launch.
 
     Args:
@@ -134,12 +135,12 @@ def smem_reads_per_flop(config: GemmConfig) -> float:
     return ELEMENT_BYTES * (hopper.WGMMA_M + n) / (2 * hopper.WGMMA_M * n)
 
 
-def limit_seconds(problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> float:
+def limit_seconds(problem: GemmProblem, chip: Chip = SXM) -> float:
     """The shortest time a chip allows: the larger of arithmetic and memory, plus a launch. Arithmetic is limited by
     power, as on an H200, or by the SMs at their highest clock."""
     peak = hopper.FLOP_PER_CLOCK_PER_SM * chip.sms * hopper.SM_HZ_MAX
     arithmetic = problem.flop / min(POWER_LIMITED_FLOPS, peak)
-    memory = problem.bytes / hopper.HBM_BYTES_PER_SECOND
+    memory = problem.bytes / chip.memory_rate
     return max(arithmetic, memory) + LAUNCH_SECONDS
 
 
@@ -169,7 +170,7 @@ def tile_order(
     return list(islice(tiles(), most))
 
 
-def best_swizzle(config: GemmConfig, chip: hopper.Chip = hopper.SXM) -> float:
+def best_swizzle(config: GemmConfig, chip: Chip = SXM) -> float:
     """The swizzle that reads the fewest bytes into L2, in theory: that of a square patch.
 
     The clusters that run at once compute a patch of the output, ``swizzle`` cluster tiles wide across the walk and

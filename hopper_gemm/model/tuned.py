@@ -13,9 +13,9 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choose

@@ -11,10 +11,11 @@ from functools import lru_cache
 import torch
 
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
-from hopper_gemm.compiler.residency import resident_clusters
+from hopper_gemm.compiler.residency import memory_rate, resident_clusters
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.model.hopper import CLUSTER_SIZES, COMPUTE_CAPABILITY, SXM, Chip
+from hopper_gemm.model.hopper import CLUSTER_SIZES, COMPUTE_CAPABILITY
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
@@ -159,7 +160,8 @@ def chip_of(device: int = 0) -> Chip:
     if (about.major, about.minor) != COMPUTE_CAPABILITY:
         return SXM
     with torch.cuda.device(device):
-        return Chip(about.multi_processor_count, about.L2_cache_size, tuple(map(resident_clusters, CLUSTER_SIZES)))
+        clusters = tuple(map(resident_clusters, CLUSTER_SIZES))
+        return Chip(about.multi_processor_count, about.L2_cache_size, clusters, memory_rate())
 
 
 @lru_cache(maxsize=64)

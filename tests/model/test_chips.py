@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choices, choose, menu
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import best_swizzle, clusters_at_once, limit_seconds, parts_meet, waves
 from hopper_gemm.tune.tables.explain import explain
@@ -61,6 +61,18 @@ def test_fewer_sms_take_longer_and_have_a_longer_limit():
         assert taken[0] > taken[1]
         assert limit_seconds(square, small) >= limit_seconds(square, large)
     assert limit_seconds(square, CHIPS[0]) > limit_seconds(square)
+
+
+def test_a_slower_memory_takes_longer_where_memory_is_the_limit():
+    """As an H100's does, whose SMs are those of an H200."""
+    slower = Chip(memory_rate=2.93e12)
+    row, square = GemmProblem(8, 28672, 4096), GemmProblem(8192, 8192, 8192)
+    for problem, least, most in ((row, 1.3, 4.3 / 2.93), (square, 1.0, 1.05)):
+        pick = choose(problem)
+        times = [predict(pick, problem, chip).seconds for chip in (SXM, slower)]
+        assert least <= times[1] / times[0] <= most
+        assert lower_bound(pick, slower)(problem) <= times[1]
+        assert limit_seconds(problem, slower) >= limit_seconds(problem)
 
 
 def test_a_launch_of_one_round_on_a_large_chip_has_two_on_a_small_one():

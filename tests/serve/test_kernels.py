@@ -16,8 +16,8 @@ import pytest
 
 import hopper_gemm
 from hopper_gemm.compiler import loader
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.menu import choose
@@ -146,6 +146,7 @@ def gpus(monkeypatch):
     monkeypatch.setattr("torch.cuda.device", lambda index: nullcontext())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: about(names[index]))
     monkeypatch.setattr(kernels, "resident_clusters", lambda size: 132 // size)
+    monkeypatch.setattr(kernels, "memory_rate", lambda: 2.93e12)
     for known in (kernels._kind, kernels.chip_of):
         known.cache_clear()
     yield names
@@ -210,7 +211,7 @@ def test_the_model_chooses_for_the_sms_clusters_and_l2_that_the_device_has(gpus,
     monkeypatch.setattr(kernels, "_tables", lambda *_: [])
     problem = GemmProblem(4096, 4096, 4096)
     chips = [kernels.chip_of(index) for index in (0, 1)]
-    assert chips[0] == Chip(78, 60 * 2**20, (132, 66, 33, 16))
+    assert chips[0] == Chip(78, 60 * 2**20, (132, 66, 33, 16), 2.93e12)
     assert chips[1].sms == 114
     for index, chip in enumerate(chips):
         assert default_config(problem, index) == choose(problem, (), chip)

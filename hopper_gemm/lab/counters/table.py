@@ -9,6 +9,7 @@ import pandas as pd
 
 from hopper_gemm.lab.pages.sources import unique_panels
 from hopper_gemm.model import hopper, roofline
+from hopper_gemm.model.chip import Chip
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
@@ -103,7 +104,7 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
         if isinstance(subject, str):
             label, raster = f"cuBLAS {row.figures.get('baseline_kernel', '')}", "-"
         else:
-            label, best = str(subject), roofline.best_swizzle(subject, hopper.Chip(sms))
+            label, best = str(subject), roofline.best_swizzle(subject, Chip(sms))
             raster = f"{subject.raster}{subject.swizzle} ({best:.1f})"
         shown = [_shown(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
         title = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}"

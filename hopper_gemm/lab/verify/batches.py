@@ -24,8 +24,8 @@ from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, JUDGES, VerifyJob
 from hopper_gemm.lab.verify.judge import HUGE, SUBNORMAL, Launch, digest, ordinary
 from hopper_gemm.lab.verify.rows import Finding
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.hopper import SXM, Chip
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.lookup import Table, find

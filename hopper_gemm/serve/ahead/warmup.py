@@ -15,7 +15,7 @@ import torch
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.padding import PaddedKernel, behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
-from hopper_gemm.model.hopper import Chip
+from hopper_gemm.model.chip import Chip
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices

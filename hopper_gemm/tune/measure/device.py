@@ -13,6 +13,7 @@ from typing import Any
 
 import pynvml
 
+from hopper_gemm.compiler.residency import memory_rate
 from hopper_gemm.model import hopper
 from hopper_gemm.model.tuned import slug
 
@@ -31,6 +32,7 @@ class DeviceInfo:
         uuid: of this very board.
         sms: streaming multiprocessors.
         l2_bytes: L2 cache.
+        memory_rate: bytes a second that a copy should move.
         driver: driver version.
         cuda: version of the CUDA runtime that torch brings.
         power_limit_watts: enforced power limit.
@@ -42,6 +44,7 @@ class DeviceInfo:
     uuid: str
     sms: int
     l2_bytes: int
+    memory_rate: float
     driver: str
     cuda: str
     power_limit_watts: float
@@ -148,6 +151,7 @@ def describe_current() -> DeviceInfo:
         uuid=uuid,
         sms=properties.multi_processor_count,
         l2_bytes=properties.L2_cache_size,
+        memory_rate=memory_rate(),
         driver=pynvml.nvmlSystemGetDriverVersion(),
         cuda=torch.version.cuda or "",
         power_limit_watts=pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import REGISTER_SPLITS, resolve, stages_max
 from hopper_gemm.model.legality import reasons
@@ -14,7 +15,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
 
 
-def explain(config: GemmConfig, problem: GemmProblem, chip: hopper.Chip = hopper.SXM) -> dict[str, Any]:
+def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[str, Any]:
     """Everything that follows from a config and a problem, ready for JSON.
 
     Args:

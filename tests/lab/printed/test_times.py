@@ -24,7 +24,7 @@ GPU = GpuId(0, "NVIDIA H200", "GPU-7")
 REPORT = CubinReport(168, 0, 0, 0, 8, 2, 4, 0, 600, "c0de")
 SPILLED = CubinReport(168, 64, 8, 8, 8, 2, 4, 0, 600, "5b11")
 FIGURES = {"speedup": 0.97, "tflops": 761.0, "tensor_active": 91.0, "sm_mhz": 1550.0}
-DEVICE = DeviceInfo("NVIDIA H200", "h200", "GPU-7", 132, 1, "580.1", "13.0", 700.0, 1980)
+DEVICE = DeviceInfo("NVIDIA H200", "h200", "GPU-7", 132, 1, 4.3e12, "580.1", "13.0", 700.0, 1980)
 
 
 def answering():

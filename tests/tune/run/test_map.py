@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from hopper_gemm.model.menu import choices, menu
+from hopper_gemm.model.chip import Chip
+from hopper_gemm.model.menu import choices, choose, menu
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
@@ -68,6 +69,21 @@ def test_what_is_drawn_depends_on_the_seed_and_the_problem_alone():
     points = SPEC.points(PROBLEMS[2])
     assert MapSpec("other", "", PROBLEMS[2:]).points(PROBLEMS[2]) == points
     assert MapSpec("list", "", PROBLEMS, seed=1).points(PROBLEMS[2]) != points
+
+
+def test_what_is_picked_is_picked_for_the_kind_of_gpu_that_joined(tmp_path):
+    """Half as many SMs and half the memory's rate."""
+    executor = Libraries()
+    told = {"sms": 78, "l2_bytes": 50 * 2**20, "memory_rate": 2e12}
+    executor._events = [(name, Joined({**event.gpu, **told}, event.missing)) for name, event in executor._events]
+    run_map(tmp_path / "m", executor)
+    picks = {
+        (row.point.problem, row.point.config)
+        for row in rows(tmp_path / "m")
+        if "pick 1" in row.figures["how"].split(", ")
+    }
+    assert picks == {(problem, choose(problem, (), Chip(**told))) for problem in PROBLEMS}
+    assert picks != {(problem, choose(problem)) for problem in PROBLEMS}
 
 
 def test_the_order_is_shuffled_and_a_problem_is_measured_on_one_board(tmp_path):

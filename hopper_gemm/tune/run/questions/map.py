@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choices, menu
 from hopper_gemm.model.point import Point
@@ -77,11 +78,12 @@ class MapSpec:
         """The problems in the order in which they are measured."""
         return random.Random(self.seed).sample(self.problems, len(self.problems))
 
-    def points(self, problem: GemmProblem) -> dict[Point, str]:
-        """The points of a problem, each with how it was chosen: ``pick 1`` to ``pick 8``, ``drawn``, or both. What is
-        drawn depends on seed and problem alone.
+    def points(self, problem: GemmProblem, chip: Chip = SXM) -> dict[Point, str]:
+        """The points of a problem on a GPU, each with how it was chosen: ``pick 1`` to ``pick 8``, ``drawn``, or both.
+        What is drawn depends on seed and problem alone.
         """
-        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(choices(problem, self.picks), 1)}
+        picks = choices(problem, self.picks, chip=chip)
+        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(picks, 1)}
         first = next(iter(found), None)
         able = [behind_padding(kernel, problem) for kernel in menu() if is_legal(kernel, problem)]
         rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
@@ -143,6 +145,9 @@ class Map(Recording):
         )
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._until = float("inf")
+        self._chip = SXM
+        """Of the first worker's kind of GPU: a problem's points must not depend on the board. How many clusters run at
+        once is estimated, since boards of one kind may differ in it."""
         self._open = deque(spec.order)
         self._later: dict[str, Task] = {}
         """By worker, what follows the task that it was given last."""
@@ -158,6 +163,8 @@ class Map(Recording):
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, and note what each brings."""
+        if not self._opened and "memory_rate" in member.gpu:
+            self._chip = Chip(**{name: member.gpu[name] for name in ("sms", "l2_bytes", "memory_rate")})
         super().joined(member)
         self.missing |= member.missing
         self._note_board(member, missing=self.missing)
@@ -228,7 +235,7 @@ class Map(Recording):
 
     def _left(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
         """Points of a problem without a row: those of picks, and those that were only drawn."""
-        points = self.spec.points(problem)
+        points = self.spec.points(problem, self._chip)
         self._how |= points
         left = [
             point
