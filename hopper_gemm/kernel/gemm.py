@@ -327,7 +327,6 @@ class HopperGemm:
             if cutlass.const_expr(pingpong):
                 state = state.advance(scheduler.k_tiles)
             at = walk.next(at, state)
-        walk.give_back(state, loop.share)
         epilogue.wait_reads(0)
         seen.leave()
 

@@ -204,7 +204,11 @@ class Ring:
 
     @cute.jit
     def finish(self, index: Int32, tag: Int32) -> None:
-        """Fill a slot with a number alone. By one warp; the slot must be empty."""
+        """Fill a slot with a number alone, the last one. By one warp; the slot must be empty, and nobody releases it.
+
+        In a cluster of two axes a CTA may come here before one that is in neither its row nor its column has read the
+        slot's last stage: a release, which does not say whose it is, would count for that round in CTAs between them.
+        """
         with cute.arch.elect_one():
             self.put(index, tag)
             cute.arch.mbarrier_arrive(self.full() + index)
@@ -223,10 +227,11 @@ class Ring:
             inline_ptx("st.shared.b32 [{$r0}], {$r1};", read_only_args=[at, tag])
 
     @cute.jit
-    def drain(self, state: RingState) -> None:
-        """Wait until every slot has been released. By the producer, at its end: a CTA may not exit while a peer will
-        still arrive on its barriers. Data that peers multicast here has landed, since it was read."""
-        for i in cutlass.range_constexpr(self.stages):
+    def drain(self, state: RingState, slots: cutlass.Constexpr[int]) -> None:
+        """Wait until so many slots, from the state's on, have been released. By the producer, at its end: a CTA may not
+        exit while a peer will still arrive on its barriers. Data that peers multicast here has landed, since it was
+        read."""
+        for i in cutlass.range_constexpr(slots):
             slot = state.ahead(i)
             cute.arch.mbarrier_wait(self.empty + slot.index, slot.parity)
 

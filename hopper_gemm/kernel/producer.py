@@ -194,11 +194,12 @@ class Fill:
 
     @cute.jit
     def end(self, at: Filling, number: Int32 | None, drain: cutlass.Constexpr[bool]) -> None:
-        """After the last tile: send ``number``, if any, to end the walk, and wait until all slots are released."""
-        ring, state = self.loads.ring, at.state
+        """After the last tile: send ``number``, if any, to end the walk, and wait until all slots are released but the
+        one that carries it, which nobody releases."""
+        ring, state, slots = self.loads.ring, at.state, self.loads.ring.stages
         if cutlass.const_expr(number is not None):
             ring.acquire(state.index, state.parity)
             ring.finish(state.index, number)
-            state = state.next()
+            state, slots = state.next(), slots - 1
         if cutlass.const_expr(drain):
-            ring.drain(state)
+            ring.drain(state, slots)

@@ -30,7 +30,7 @@ producer's message with an item, ``ending`` its message after the last; None in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import cutlass
 from cutlass import Boolean, Int32, Int64, cute
@@ -42,9 +42,6 @@ from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.sums.workspace import WORK_WORD, Workspace
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
-
-if TYPE_CHECKING:
-    from hopper_gemm.kernel.consumer import Share
 
 SLOTS = 2
 NUMBER_BYTES = 4
@@ -231,9 +228,6 @@ class Static:
     def leave(self, at: Any) -> None:
         """Nothing is left to do after the last item, by the producer."""
 
-    def give_back(self, state: RingState, share: Share) -> None:
-        """Nothing is left to release after the last item, by a consumer."""
-
 
 @dataclass(frozen=True)
 class Walk(Static):
@@ -378,7 +372,8 @@ class DynamicWalk:
 
     @cute.jit
     def leave(self, at: Asked) -> None:
-        """Wait until every number has been read from the mailbox: no peer may arrive here once this CTA has exited."""
+        """Wait until every number has been taken out of the mailboxes: no peer may arrive here once this CTA has
+        exited."""
         if cutlass.const_expr(self.size > 1):
             if self.rank == 0:
                 for i in cutlass.range_constexpr(SLOTS):
@@ -441,10 +436,6 @@ class ReceivedWalk(Static):
         """Wait for the next stage, and read the number of its item."""
         self.ring.wait(state.index, state.parity)
         return self.ring.tag(state.index)
-
-    def give_back(self, state: RingState, share: Share) -> None:
-        """Release the slot that carried :data:`NO_MORE`."""
-        share.release(self.ring, state.index, None)
 
 
 @dataclass(frozen=True)

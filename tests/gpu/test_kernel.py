@@ -297,6 +297,22 @@ def test_more_tiles_than_ctas_and_fewer_stages_of_k_than_slots(wrong, variant):
     assert wrong(legal(cases)) == []
 
 
+def test_ctas_of_a_cluster_of_two_axes_end_one_after_the_other(wrong):
+    """With the dynamic scheduler and items shorter than the ring, one may end while another is rounds behind."""
+    cases = [
+        case(problem, tile_m=tile_m, tile_n=tile_n, cluster_m=m, cluster_n=n, scheduler="dynamic", **more)
+        for tile_m, tile_n, more in (
+            (192, 160, {"consumers": 3, "stagger": 0, "stages": 4, "reverse_k": True, "evict_c": True}),
+            (64, 64, {"stages": 2}),
+            (128, 128, {"stages": 1, "stagger": 0}),
+        )
+        for m, n in ((2, 2), (2, 4), (4, 2))
+        for problem in (GemmProblem(1039, 61560, 72), GemmProblem(4000, 3000, 64), GemmProblem(8, 8, 8))
+    ]
+    assert len(legal(cases)) > 20
+    assert wrong(legal(cases), runs=20) == []
+
+
 @pytest.mark.parametrize("changes", [{}, {"scheduler": "dynamic"}, {"stream_k": True}, {"staging": "ring"}], ids=str)
 def test_a_skew_beyond_the_stages_that_a_cta_has_holds_nobody_up(wrong, changes):
     """One stage in all, one tile, fewer tiles than CTAs: the second and third consumer start with the first."""

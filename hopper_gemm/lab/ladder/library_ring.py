@@ -119,7 +119,7 @@ class LibraryRing(LadderRing):
         """Nothing: :meth:`acquire` did it."""
 
     @cute.jit
-    def drain(self, state: LibraryState) -> None:
+    def drain(self, state: LibraryState, slots: cutlass.Constexpr[int]) -> None:
         """Wait until every slot has been given back."""
         self._pipe.producer_tail(state.state.clone())
 

@@ -3,7 +3,8 @@
 CTAs of a row of the cluster share a tile of A, CTAs of a column a tile of B. Mirrors what
 :class:`hopper_gemm.kernel.operand.OperandLoad` issues and whom :meth:`hopper_gemm.kernel.pipeline.Ring.release` tells:
 with multicast ``split`` each CTA sends a part of every stage to all sharers, with ``alternate`` one of them all of it,
-stage by stage. A consumer gives a slot back to the CTAs of its row and of its column.
+stage by stage. A consumer gives a slot back to the CTAs of its row and of its column. With the dynamic scheduler a last
+fill carries a number alone, which no other CTA sends, and which nobody gives back.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class MulticastCluster:
         cluster: CTAs along m and along n.
         told: True if the sharers learn that a consumer has read a slot; False, by mistake, if its own CTA alone does.
         at_once: True if loads land when they are issued: fewer orders, for larger clusters.
+        ending: what becomes of the slot of a last fill that carries a number alone: it is kept, or by mistake given
+            back; empty: there is none.
     """
 
     stages: int
@@ -62,6 +65,7 @@ class MulticastCluster:
     cluster: tuple[int, int] = (2, 1)
     told: bool = True
     at_once: bool = False
+    ending: Literal["", "kept", "given back"] = ""
 
     @cached_property
     def sharers(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
@@ -84,7 +88,7 @@ class MulticastCluster:
         """Run every order of events.
 
         Raises:
-            Broken: ``overwrite``, ``early read``, ``bytes``, ``arrivals`` or ``deadlock``.
+            Broken: ``overwrite``, ``early read``, ``bytes``, ``arrivals``, ``gone`` or ``deadlock``.
         """
         count = len(self.readers[0])
         idle = MulticastCta((Barrier(1, 1),) * self.stages, (Barrier(count, count),) * self.stages)
@@ -106,33 +110,48 @@ class MulticastCluster:
         """Bytes of an operand's tile; unequal, so that one cannot stand for the other."""
         return len(self.sharers[operand][0]) * (3, 2)[operand]
 
+    @property
+    def _filled(self) -> int:
+        """Fills of the run, with the one that carries a number alone."""
+        return self.fills + (self.ending != "")
+
+    @property
+    def _released(self) -> int:
+        """Fills that are given back."""
+        return self.fills + (self.ending == "given back")
+
     def _moves(self, moment: MulticastState) -> Iterator[MulticastState]:
         for number, cta in enumerate(moment.ctas):
             slot, round_ = cta.loaded % self.stages, cta.loaded // self.stages
-            if cta.loaded < self.fills and cta.empty[slot].passes(round_ & 1 ^ 1):
-                announced = self._bytes(0) + self._bytes(1)
-                full = _put(cta.full, slot, cta.full[slot].arrive(1, round_, announced))
-                sent = self._sent(number, cta.loaded)
-                found = moment.having(number, full=full, loaded=cta.loaded + 1)
-                if self.at_once:
-                    for load in sent:
-                        found = self._land(found, load)
-                else:
-                    found = replace(found, flying=moment.flying | set(sent))
-                yield found
+            if cta.loaded < self._filled and cta.empty[slot].passes(round_ & 1 ^ 1):
+                yield self._load(moment, number)
             slot, round_ = cta.read % self.stages, cta.read // self.stages
-            if cta.read < self.fills and cta.read == cta.released and cta.full[slot].passes(round_ & 1):
+            if cta.read < self._filled and cta.read == cta.released and cta.full[slot].passes(round_ & 1):
                 if any((to, fill) == (number, cta.read) for to, fill, *_ in moment.flying):
                     raise Broken("early read", f"fill {cta.read} in CTA {number}")
                 yield moment.having(number, read=cta.read + 1)
-            if cta.released < cta.read:
+            if cta.released < min(cta.read, self._released):
                 yield self._release(moment, number)
         for load in moment.flying:
             yield self._land(replace(moment, flying=moment.flying - {load}), load)
 
+    def _load(self, moment: MulticastState, number: int) -> MulticastState:
+        cta = moment.ctas[number]
+        slot, round_ = cta.loaded % self.stages, cta.loaded // self.stages
+        last = cta.loaded == self.fills
+        announced = 0 if last else self._bytes(0) + self._bytes(1)
+        full = _put(cta.full, slot, cta.full[slot].arrive(1, round_, announced))
+        sent = () if last else tuple(self._sent(number, cta.loaded))
+        found = moment.having(number, full=full, loaded=cta.loaded + 1)
+        if not self.at_once:
+            return replace(found, flying=moment.flying | set(sent))
+        for load in sent:
+            found = self._land(found, load)
+        return found
+
     def _land(self, moment: MulticastState, load: tuple[int, int, int, int, int]) -> MulticastState:
         to, fill, size, *_ = load
-        cta, slot = moment.ctas[to], fill % self.stages
+        cta, slot = self._reached(moment, to), fill % self.stages
         if cta.released <= fill - self.stages:
             raise Broken("overwrite", f"fill {fill} in CTA {to}, which has given back {cta.released}")
         return moment.having(to, full=_put(cta.full, slot, cta.full[slot].land(size, fill // self.stages)))
@@ -142,12 +161,21 @@ class MulticastCluster:
         slot, round_ = cta.released % self.stages, cta.released // self.stages
         moment = moment.having(number, released=cta.released + 1)
         for to in self.readers[number]:
-            empty = moment.ctas[to].empty
+            empty = self._reached(moment, to).empty
             moment = moment.having(to, empty=_put(empty, slot, empty[slot].arrive(1, round_)))
         return moment
 
+    def _reached(self, moment: MulticastState, number: int) -> MulticastCta:
+        """A CTA whose shared memory is touched: it must not be free to leave, all of its slots come back."""
+        cta = moment.ctas[number]
+        rounds = (len(range(slot, self._released, self.stages)) for slot in range(self.stages))
+        drained = all(empty.phase >= count for empty, count in zip(cta.empty, rounds, strict=True))
+        if drained and cta.loaded == cta.read == self._filled and cta.released == self._released:
+            raise Broken("gone", f"CTA {number} has left: {moment}")
+        return cta
+
     def _ended(self, moment: MulticastState) -> None:
-        if any(cta.released < self.fills for cta in moment.ctas):
+        if any(cta.read < self._filled or cta.released < self._released for cta in moment.ctas):
             raise Broken("deadlock", str(moment))
 
 

@@ -4,7 +4,8 @@ Mirrors :class:`hopper_gemm.kernel.work.DynamicWalk` and ``ReceivedWalk``, and t
 ``_consume``: the producer of a cluster's first CTA takes numbers one ahead, passes them to the other producers through
 a mailbox of :data:`SLOTS` slots with full and empty barriers, and every producer hands them to its consumer beside the
 stages of the item. The ring itself is that of :mod:`hopper_gemm.lab.protocols.ring_protocol`; here a slot is full once
-every CTA of the cluster has loaded its share of it, and empty once the consumers of all have given it back. CTAs of a
+every CTA of the cluster has loaded its share of it, and empty once the consumers of all have given it back; the one
+that carries the end is never given back, see :mod:`hopper_gemm.lab.protocols.multicast`. CTAs of a
 cluster begin together; any cluster may begin first, and no more than ``resident`` are under way at once.
 """
 
@@ -167,7 +168,7 @@ class Launch:
         if cta.producer in ("load", "finish"):
             return cluster.given_back(cta.loaded - self.stages + 1)
         if cta.producer == "drain":
-            return self.fault == "no drain" or cluster.given_back(cta.loaded)
+            return self.fault == "no drain" or cluster.given_back(cta.loaded - 1)
         if cta.producer == "leave":
             return self.fault == "leave at once" or cluster.taken_out(cta.turn)
         return cta.producer != "done"
@@ -197,7 +198,7 @@ class Launch:
             cluster.reach(range(1))
             after = {"returned": cta.returned + 1, **self._begin(cta.index, rank)}
         elif step in ("load", "finish"):
-            cluster.reach(range(self.size))
+            cluster.reach(range(self.size if step == "load" else 0))
             after = {"loaded": cta.loaded + 1, "producer": "tag"}
             if self.fault != "late tag":
                 after |= {"tags": self._tagged(cta, cta.loaded), **self._loaded(cta, rank)}
@@ -254,12 +255,12 @@ class Launch:
     def _consume(self, cluster: SchedulerCluster, rank: int, cta: SchedulerCta) -> SchedulerCluster:
         if cta.consumer == "wait":
             number = cta.tags[cta.released % self.stages]
-            if number != NO_MORE:
-                return cluster.having(rank, items=(*cta.items, number), left=self.k_tiles, consumer="read")
+            if number == NO_MORE:
+                return cluster.having(rank, consumer="done")
+            return cluster.having(rank, items=(*cta.items, number), left=self.k_tiles, consumer="read")
         cluster.reach(range(self.size))
         left = cta.left - 1
-        after = "done" if cta.consumer == "wait" else "read" if left else "wait"
-        return cluster.having(rank, released=cta.released + 1, left=max(0, left), consumer=after)
+        return cluster.having(rank, released=cta.released + 1, left=left, consumer="read" if left else "wait")
 
     # What must hold ------------------------------------------------------------------------------
 

@@ -30,6 +30,23 @@ def test_nor_one_of_four_or_eight(stages, fills, multicast, cluster):
     assert MulticastCluster(stages, fills, multicast, cluster, at_once=True).run().moments > 50
 
 
+@pytest.mark.parametrize(
+    ("stages", "multicast", "cluster"),
+    [(1, "alternate", (2, 1)), (2, "split", (1, 2)), (1, "split", (2, 2)), (2, "split", (2, 2))],
+)
+def test_the_slot_that_carries_the_end_is_kept(stages, multicast, cluster):
+    assert MulticastCluster(stages, stages + 1, multicast, cluster, at_once=True, ending="kept").run().moments > 30
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_given_back_it_would_count_for_the_round_before_in_a_cluster_of_two_axes(stages):
+    """Seen on a GPU: an illegal instruction, by an arrival in a CTA that had left. Along one axis all CTAs tell each
+    other, and none is ahead."""
+    for cluster, found in (((2, 2), "arrivals"), ((4, 1), None)):
+        ring = MulticastCluster(stages, stages + 1, "split", cluster, at_once=True, ending="given back")
+        assert failing(ring.run) == found
+
+
 @pytest.mark.parametrize("stages", [1, 2])
 def test_alternating_along_both_axes_counts_a_release_for_the_round_before(stages):
     """Seen on a GPU that several processes shared: wrong products. The rule ``multicast`` refuses such clusters."""

@@ -42,15 +42,10 @@ def test_numbers_reach_every_cta_of_a_cluster(items, clusters, size, resident):
         ("reset early", (1, 2, 1, 2), {"items", "counter"}),
         ("never reset", (1, 1), {"counter"}),
         ("full mailbox", (3, 1, 2, 1, 2), {"mailbox"}),
-        ("no drain", (1, 1, 2), {"gone"}),
+        ("no drain", (1, 1, 2, 1, 2), {"gone"}),
+        ("leave at once", (2, 1, 2, 1, 2, 1), {"gone"}),
         ("late tag", (2, 1), {"items", "deadlock"}),
     ],
 )
 def test_each_mistake_is_found(fault, launch, kinds):
     assert failing(Launch(*launch, fault=fault).run) in kinds
-
-
-def test_the_ring_that_came_back_whole_says_that_the_mailbox_is_empty_too():
-    """A consumer gives back the last slot after its producer has taken the last number out: either wait is enough for
-    the mailbox, and the wait for it is kept for who reads one module alone."""
-    assert failing(Launch(2, 1, 2, 1, 2, 1, "leave at once").run) is None

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import islice
 
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.verify.drawing import INTEGERS, STRATA, Pair, legal_configs, pairs
+from hopper_gemm.lab.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, legal_configs, pairs
 from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, all_values
 
 
@@ -41,6 +41,11 @@ def test_no_config_is_drawn_that_turns_the_register_rules_off():
     drawn = (*islice(legal_configs(2), len(STRATA)), *(pair.config for pair in pairs(1, 200)))
     assert not any(config.spills for config in drawn)
     assert "spills" not in dict(STRATA)
+
+
+def test_every_turn_has_clusters_of_two_axes_with_and_without_the_dynamic_scheduler():
+    turn = [all_values(config) for config in islice(legal_configs(2), len(STRATA) + len(TOGETHER))]
+    assert [fixed for fixed in TOGETHER if not any(fixed.items() <= values.items() for values in turn)] == []
 
 
 def test_a_pair_is_read_back_from_its_row():
