@@ -47,6 +47,8 @@ def models() -> Iterator[tuple[str, Model]]:
     for stages, fills, cluster in ((1, 3, (4, 2)), (2, 4, (2, 2))):
         yield "multicast", MulticastCluster(stages, fills, "split", cluster, at_once=True)
     yield "multicast", MulticastCluster(2, 4, "alternate", (1, 4), at_once=True)
+    for stages, fills, cluster in ((1, 2, (2, 2)), (2, 3, (2, 2)), (2, 3, (4, 1)), (1, 2, (2, 3))):
+        yield "multicast", MulticastCluster(stages, fills, "split", cluster, at_once=True, ending="kept")
     for sizes in ((4, 2, 1, 2, 2, 2), (3, 3, 1, 3), (4, 3, 1, 2, 2), (2, 2, 2, 2), (4, 2, 2, 1, 2), (3, 1, 3, 1, 2)):
         yield "dynamic scheduler", Launch(*sizes)
 
