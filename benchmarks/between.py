@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
-from hopper_gemm.model.chip import SXM
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -34,7 +33,7 @@ from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.menu import binaries, choices, launches
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import parts_meet
+from hopper_gemm.model.roofline import SXM, parts_meet
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import without_pdl
 from hopper_gemm.tune.study.files import suite_file

@@ -45,7 +45,7 @@ from hopper_gemm.tune.tables.pivot import markdown as table
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of
 
 ROOT = Path(__file__).parents[1]
-RESULTS, ARCHIVE = ROOT / "results/h200", ROOT / "results/archive/h200"
+RESULTS, ARCHIVE, H100 = (ROOT / "results" / name for name in ("h200", "archive/h200", "h100"))
 PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
 
 RUNGS = {
@@ -67,12 +67,12 @@ RUNGS = {
 
 def main(folders: list[str]) -> None:
     """Publish the named results folders, or all that are not archived; then the indices and the docs."""
-    for folder in sorted(path for path in RESULTS.rglob("*") if path.is_dir()):
+    for folder in sorted(path for root in (RESULTS, H100) for path in root.rglob("*") if path.is_dir()):
         if (not folders or str(folder.relative_to(ROOT)) in folders) and has_rows(folder):
-            publish(folder, pictures=folder.parent == RESULTS)
+            publish(folder, pictures=folder.parent in (RESULTS, H100))
             if (folder / DATA).is_file():
                 publish_simulation(folder, folder.name)
-    for root in (RESULTS, ARCHIVE):
+    for root in (RESULTS, ARCHIVE, H100):
         write_index(root)
     chart(ROOT / "docs/suite.svg")
     chapters.pictures(ROOT / "docs/learn")
@@ -487,6 +487,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "map": studies.map_table,
     "map-held-out": studies.held_out_table,
     "map-held-out-again": studies.held_out_again,
+    "map-h100": studies.map_of_h100s,
+    "map-held-out-h100": studies.held_out_table_of_h100s,
+    "shares": studies.shares,
     "between": studies.between,
     "edge": studies.edge,
     "answer-map": studies.map_answer,

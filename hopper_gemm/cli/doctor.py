@@ -12,8 +12,8 @@ from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_
 from hopper_gemm.compiler.store import KernelStore, default_store
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.lookup import own_paths, tables
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import recorded_tables, results_root, slug
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.chip import copied
+from hopper_gemm.model.roofline import copied
 
 _NOTHING = b""".version 8.0
 .target sm_90

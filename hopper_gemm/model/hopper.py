@@ -85,8 +85,8 @@ SM_HZ_MAX = 1.98e9
 
 @dataclass(frozen=True)
 class Chip:
-    """Begins :class:`hopper_gemm.model.chip.Chip`, which all else imports; by default an H200, of whose SMs an H100 SXM
-    has as many.
+    """Begins :class:`hopper_gemm.model.roofline.Chip`, which all else imports; by default an H200, of whose SMs an
+    H100 SXM has as many.
 
     Args:
         sms: streaming multiprocessors.
@@ -104,4 +104,4 @@ CLUSTER_SIZES = (1, 2, 4, 8)
 """CTAs of the clusters that a :class:`Chip` counts."""
 
 SXM = Chip()
-"""An H200, without the rate of its memory; :data:`hopper_gemm.model.chip.SXM` has that too."""
+"""An H200, without the rate of its memory; :data:`hopper_gemm.model.roofline.SXM` has that too."""

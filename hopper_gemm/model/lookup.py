@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import (
     CHANGES,
     FILE,

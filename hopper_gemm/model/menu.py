@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle, parts_meet
+from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, parts_meet
 from hopper_gemm.model.rules.invariance import STEEP, forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 

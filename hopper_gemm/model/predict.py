@@ -39,12 +39,13 @@ from functools import cache
 from math import ceil, inf, prod, sqrt
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish, ordered_stages
 from hopper_gemm.model.kernel import Kernel, resolve, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import (
+    SXM,
+    Chip,
     clusters_at_once,
     clusters_launched,
     l2_bytes_per_stage,

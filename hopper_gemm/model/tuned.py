@@ -13,7 +13,6 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -21,6 +20,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.problem import filled_up
 

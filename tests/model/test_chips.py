@@ -6,14 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choices, choose, menu
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle, clusters_at_once, limit_seconds, parts_meet, waves
+from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, clusters_at_once, limit_seconds, parts_meet, waves
 from hopper_gemm.tune.tables.explain import explain
 
 CHIPS = [Chip(sms) for sms in (78, 114, 132, 144)]

@@ -16,12 +16,12 @@ import pytest
 
 import hopper_gemm
 from hopper_gemm.compiler import loader
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import TunedEntry, write_tuned
 from hopper_gemm.serve import kernels
 from hopper_gemm.serve.kernels import MODE, chained, default_config, kernel_for

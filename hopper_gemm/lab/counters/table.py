@@ -9,10 +9,10 @@ import pandas as pd
 
 from hopper_gemm.lab.pages.sources import unique_panels
 from hopper_gemm.model import hopper, roofline
-from hopper_gemm.model.chip import Chip
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+from hopper_gemm.model.roofline import Chip
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import COUNTED
 from hopper_gemm.tune.tables.pivot import config_of, markdown, problem_of

@@ -30,6 +30,10 @@ SEVERAL = (9,)
 """Processes, board by board, of the narrower interval that the page shows."""
 
 
+KIND = "NVIDIA H200"
+"""Kind of GPU whose boards are compared."""
+
+
 @cache
 def with_boards() -> tuple[Study, ...]:
     """Recorded studies whose rows name their board."""
@@ -43,13 +47,15 @@ def floors() -> list[Row]:
 
 
 def same_code() -> pd.DataFrame:
-    """Every final and comparison with torch.mm, in bursts, whose board is known.
+    """Every final and comparison with torch.mm, in bursts, on an H200 that is known: boards of another kind differ by
+    more.
 
     Returns:
         entry (equal in machine code, config, problem and context), board, us (of a launch of torch.mm) and log (of the
         speedup).
     """
-    rows = (row for study in with_boards() for row in (*study.stage("final"), *study.stage("compare")) if row.ok)
+    studies = [study for study in with_boards() if study.provenance["gpu"]["name"] == KIND]
+    rows = (row for study in studies for row in (*study.stage("final"), *study.stage("compare")) if row.ok)
     found = [
         (f"{row.figures['code']} {row.point}", row.board, row.figures["baseline_us"], np.log(row.figures["speedup"]))
         for row in rows

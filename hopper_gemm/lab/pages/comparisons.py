@@ -9,6 +9,7 @@ from typing import Any
 
 from hopper_gemm.lab.pages.prices import invariant_ratios, invariant_rows, out_of_reach
 from hopper_gemm.lab.pages.sources import recorded, version
+from hopper_gemm.lab.pages.studies import on_h100s
 from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.roofline import waves
@@ -158,7 +159,9 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
     short = link("24 short problems", "short-and-random-problems")
     random = link(f"{len(drawn)} random problems", "short-and-random-problems")
     untuned = link("untuned", "problems-that-nobody-tuned")
-    picks = [one.pick for one in mapped(recorded("map-held-out").stage("map"))]
+    held_out = recorded("map-held-out"), on_h100s("map-held-out")
+    picks, elsewhere = ([one.pick for one in mapped(study.stage("map"))] for study in held_out)
+    mean = geometric_mean(elsewhere)
     menu = f"{suite.removesuffix('suite.md')}menu.md#what-a-pick-is-worth"
     off, padded = out_of_reach(), link("padded at each call", "rows-that-tma-cannot-reach")
     more = len(off.keys() - {str(row.point.problem) for row in drawn})
@@ -167,7 +170,7 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
         (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), ""),
         (
-            f"{len(picks)} untuned problems [held out]({menu}) from a model's fit: what it picks",
+            f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean:.3f}x",
             "isolated",
             picks,
             "map-held-out",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.point import Point
+from hopper_gemm.model.tuned import FILE
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, has_rows, read_study
@@ -27,12 +28,15 @@ TITLE = """# Results
 
 One line a study. A folder holds its rows, `provenance.json` (GPU, driver, versions, commit, digest of the kernel's
 sources, protocol, seed, noise floor), a page and pictures; what the columns mean:
-[docs/results](../../docs/results.md). Superseded studies and those of one question:
-[archive](../archive/{name}/README.md). [best_configs.json](best_configs.json) is the tuned table that `matmul` and
-`check` read. `make pages` writes this page.
+[docs/results](../../docs/results.md).{more} `make pages` writes this page.
 
 Best: the greatest speedup over torch.mm among the finals, or, where there are none, in the sweep; for a comparison the
 geometric mean over its problems."""
+
+MORE = """ Superseded studies and those of one question:
+[archive](../archive/{name}/README.md). [best_configs.json](best_configs.json) is the tuned table that `matmul` and
+`check` read."""
+"""Of a kind of GPU that has both."""
 
 ARCHIVED = """# Archived results
 
@@ -61,8 +65,9 @@ def index(root: Path) -> str:
     archived = root.parent.name == "archive"
     order = {} if archived else {name: place for place, name in enumerate(notes)}
     studies = {name: read_study(names[name]) for name in sorted(names, key=lambda name: order.get(name, len(order)))}
-    title = ARCHIVED if archived else TITLE
-    return f"{title.format(name=root.name)}\n\n{_table(studies, notes)}\n"
+    more = MORE.format(name=root.name) if (root / FILE).is_file() else ""
+    title = (ARCHIVED if archived else TITLE).format(name=root.name, more=more)
+    return f"{title}\n\n{_table(studies, notes)}\n"
 
 
 def _key(name: str) -> str:

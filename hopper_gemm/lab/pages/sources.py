@@ -27,7 +27,7 @@ row."""
 
 CELL = ["tile_m", "k_depth"]
 
-CURRENT = ("suite",)
+CURRENT: tuple[str, ...] = ()
 """Comparisons whose kernels still compile to the machine code that was measured: this version, though the sources may
 have changed since, such as those of what follows a product. ``tests/lab/pages/test_comparisons.py`` compiles them."""
 

@@ -19,7 +19,8 @@ from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root, without_pdl
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.mapped import by_stratum, mapped
 from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
@@ -242,7 +243,21 @@ def host_time() -> str:
 
 def map_table() -> str:
     """The map by the time of torch.mm, and apart what TMA reaches in place."""
-    found = mapped(recorded("map").stage("map"))
+    return _map_table(recorded("map"))
+
+
+def map_of_h100s() -> str:
+    """The part of the map that H100s measured, likewise."""
+    return _map_table(on_h100s("map"))
+
+
+def on_h100s(name: str) -> Study:
+    """A study of untuned problems on H100s."""
+    return read_study(results_root() / "h100/untuned" / name)
+
+
+def _map_table(study: Study) -> str:
+    found = mapped(study.stage("map"))
     table = markdown_table(by_stratum(found).drop(columns=["best", "wins"]), "torch.mm takes")
     reached, padded = ([one for one in found if bool(one.problem.out_of_reach) is far] for far in (False, True))
     means = [f"{geometric_mean(one.pick for one in of):.3f}x" for of in (reached, padded)]
@@ -271,9 +286,48 @@ def map_answer() -> str:
 
 def held_out_table() -> str:
     """The held-out problems of the map by the time of torch.mm."""
-    study = recorded("map-held-out")
+    return _held_out_table(recorded("map-held-out"))
+
+
+def held_out_table_of_h100s() -> str:
+    """The same on H100s."""
+    return _held_out_table(on_h100s("map-held-out"))
+
+
+def _held_out_table(study: Study) -> str:
     shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", "wins"])
     return markdown_table(shown, "torch.mm takes")
+
+
+def shares() -> str:
+    """Held-out problems by the time of torch.mm: speedups of the pick, of what a warm-up keeps, and of the best of a
+    search of the whole space; then what share of the best of the three the first two have."""
+    pick, warm = ({row.point.problem: row for row in on_h100s(name).stage("compare")} for name in ("pick", "warm"))
+    finals: dict[GemmProblem, dict[Kernel, list[float]]] = {}
+    for row in on_h100s("tune").stage("final"):
+        if row.ok:
+            speeds = finals.setdefault(row.point.problem, {}).setdefault(row.point.config, [])
+            speeds.append(row.figures["speedup"])
+    lines, found = [], list[tuple[float, float, float]]()
+    for problem, row in sorted(pick.items(), key=lambda one: one[1].figures["baseline_us"]):
+        speeds = [one[problem].figures["speedup"] for one in (pick, warm)]
+        us = f"{row.figures['baseline_us']:.1f} us"
+        if problem in finals:
+            speeds.append(max(median(of) for of in finals[problem].values()))
+            found.append((row.figures["baseline_us"], *(one / max(speeds) for one in speeds[:2])))
+        lines.append([problem_label(problem), us, *(f"{one:.3f}x" for one in speeds), *[""] * (3 - len(speeds))])
+    table = markdown(("problem", "torch.mm", "pick", "after warm-up", "best of a search"), lines)
+    parts = {
+        "under 30 us": [one for one in found if one[0] < 30],
+        "over 30 us": [one for one in found if one[0] >= 30],
+        "all that were searched": found,
+    }
+    columns = "torch.mm takes", "problems", "share of the best: pick, least", "after warm-up, least"
+    told = []
+    for name, of in parts.items():
+        _, *each = zip(*of, strict=True)
+        told.append([name, str(len(of)), *(f"{geometric_mean(share):.3f}, {min(share):.2f}" for share in each)])
+    return f"{table}\n\n{markdown(columns, told)}"
 
 
 EARLIER = ("2026-11-24-map-held-out", "2026-11-24-map-held-out-again", "2026-11-25-map-held-out")
@@ -291,7 +345,7 @@ def held_out_again() -> str:
         "No constant was fitted to them. Three terms of the model were found on earlier runs of the same list, though, "
         "so they are not wholly unseen: what lies outside a matrix, how long a cluster's CTAs wait for one another, "
         "and narrow boxes. In these runs, each on two other boards, the picks of then had a geometric mean of "
-        f"{', '.join(links)} torch.mm; today's have {means[-1]:.3f}x."
+        f"{', '.join(links)} torch.mm; those of the table have {means[-1]:.3f}x."
     )
 
 

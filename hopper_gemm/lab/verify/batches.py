@@ -24,13 +24,13 @@ from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, JUDGES, VerifyJob
 from hopper_gemm.lab.verify.judge import HUGE, SUBNORMAL, Launch, digest, ordinary
 from hopper_gemm.lab.verify.rows import Finding
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import pair_reasons
 from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.invariance import parts_of
 from hopper_gemm.model.rules.problem import filled_up, reachable
 from hopper_gemm.model.tuned import Pick

@@ -15,12 +15,12 @@ from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.shipped import shipped
 from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import slug
 from hopper_gemm.serve import EXTENSION
 

@@ -15,11 +15,11 @@ import torch
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.padding import PaddedKernel, behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
-from hopper_gemm.model.chip import Chip
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, types_of
+from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.checks import DTYPES, check_device

@@ -6,13 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import REGISTER_SPLITS, resolve, stages_max
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import limit_seconds, smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.model.roofline import SXM, Chip, limit_seconds, smem_intensity, smem_reads_per_flop, waves
 
 
 def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[str, Any]:

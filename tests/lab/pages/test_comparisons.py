@@ -83,6 +83,8 @@ def test_a_figure_is_marked_with_the_version_of_the_kernel_that_gave_it(monkeypa
 def test_figures_of_this_version_are_of_todays_machine_code(kernel_store):
     """Every kernel of ours in the comparisons that the pages call current compiles to the code that was measured."""
     rows = [row for name in CURRENT for row in recorded(name).stage("compare") if row.ok]
+    if not rows:
+        pytest.skip("the pages call no comparison current: the kernel has changed since each")
     then = recorded(CURRENT[0]).provenance["versions"]
     if any(then.get(name) not in (None, found) for name, found in versions().items()):
         pytest.skip(f"measured with {then}, here are {versions()}: their machine code differs")

@@ -9,9 +9,6 @@ import pandas as pd
 import pytest
 
 from hopper_gemm.lab.pages import comparisons, depth, rings, studies
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.tune.tables.comparison import geometric_mean
-from hopper_gemm.tune.tables.mapped import mapped
 from tests.conftest import ROOT
 
 
@@ -116,16 +113,3 @@ def test_two_tiles_take_longer_for_a_row_in_the_second_than_where_the_rows_fill_
             ratios = [float(line[column[side + 1]]) / float(line[column[2 * side]]) for line in rows]
             assert least <= min(ratios) <= max(ratios) < most
             assert f"{min(ratios):.1f} to {max(ratios):.1f} times as long" in told
-
-
-@pytest.mark.results
-def test_the_map_tells_what_tma_reaches_apart():
-    """Problems that torch.mm is slow on do not carry the mean unsaid."""
-    found = mapped(recorded("map").stage("map"))
-    reached = [one for one in found if not one.problem.out_of_reach]
-    mean = geometric_mean(one.pick for one in reached)
-    assert 0 < len(reached) < len(found)
-    assert mean < geometric_mean(one.pick for one in found)
-    assert f"of {len(reached)} of these problems in place: there the picks have {mean:.3f}x" in " ".join(
-        studies.map_table().split()
-    )

@@ -15,13 +15,13 @@ import hopper_gemm
 from hopper_gemm.cli.app import NO_GPU, app
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.model.chip import SXM
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table, find, own_paths
 from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, read_tuned, write_tuned
 from hopper_gemm.serve import kernels
 from hopper_gemm.serve.ahead import prebuild

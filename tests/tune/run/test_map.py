@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from hopper_gemm.model.chip import Chip
 from hopper_gemm.model.menu import choices, choose, menu
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import Chip
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions.map import BRIEF, DRAWN, LIBRARY, PICKS, PROTOCOL, Map, MapSpec

@@ -17,11 +17,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.chip import SXM, Chip
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choices, menu
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
 from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.parameters import kernel_digest
