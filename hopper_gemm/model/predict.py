@@ -91,8 +91,8 @@ class ModelConstants:
         odd_rows: extra share of C's bytes where a chunk's rows are an odd number of 16-byte pieces.
         torn: extra share of C's bytes where its rows start off sectors, for 128 columns that a cluster writes: at the
             edges of what it writes two clusters write a sector each in part.
-        shred: extra share of C's bytes where its rows start off sectors, for 32 columns that a store writes at a time:
-            each of its rows tears a sector at either end.
+        shred: extra share of C's bytes where its rows start off sectors, for 32 columns that a store writes at a time: each
+            of its rows tears a sector at either end.
         straight: extra DRAM traffic without a serpentine walk.
         latency: from a free slot to its load's first byte, the load itself excluded.
         away: extra in a cluster, where consumers of every CTA must have left the slot.
