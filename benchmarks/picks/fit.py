@@ -38,7 +38,6 @@ START = {
     "straddle": 0.3,
     "odd_rows": 0.5,
     "torn": 1.0,
-    "shred": 0.3,
     "epilogue": 8.0,
     "tail": 0.05,
 }
