@@ -1,4 +1,4 @@
-"""What the driver says of the current GPU beyond its SMs: clusters that run at once, and the rate of its memory.
+"""Driver queries about the current GPU: clusters that run at once, and the memory's copy rate.
 
 A GPU's SMs lie in unequal groups (GPCs), and a cluster lies within one group.
 """

@@ -63,7 +63,7 @@ def test_fewer_sms_take_longer_and_have_a_longer_limit():
 
 
 def test_a_slower_memory_takes_longer_where_memory_is_the_limit():
-    """As an H100's does, whose SMs are those of an H200."""
+    """An H100 has as many SMs as an H200, and a slower memory."""
     slower = Chip(memory_rate=2.93e12)
     row, square = GemmProblem(8, 28672, 4096), GemmProblem(8192, 8192, 8192)
     for problem, least, most in ((row, 1.3, 4.3 / 2.93), (square, 1.0, 1.05)):

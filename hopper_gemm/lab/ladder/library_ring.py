@@ -120,7 +120,7 @@ class LibraryRing(LadderRing):
 
     @cute.jit
     def drain(self, state: LibraryState, slots: cutlass.Constexpr[int]) -> None:
-        """Wait until every slot has been given back."""
+        """Wait until every slot has been released; ``slots`` is all of them, because the ladder's walks are static."""
         self._pipe.producer_tail(state.state.clone())
 
     def peek_empty(self, index: Int32, parity: Int32) -> Boolean:

@@ -36,7 +36,7 @@ geometric mean over its problems."""
 MORE = """ Superseded studies and those of one question:
 [archive](../archive/{name}/README.md). [best_configs.json](best_configs.json) is the tuned table that `matmul` and
 `check` read."""
-"""Of a kind of GPU that has both."""
+"""Part of the title for a kind of GPU with a tuned table and an archive."""
 
 ARCHIVED = """# Archived results
 

@@ -85,7 +85,7 @@ def test_a_curve_counts_the_trials_until_it_is_close(seed_table):
 
 
 def test_a_score_is_0_for_random_search_and_1_for_the_best_at_once(seed_table):
-    """What random search is expected to find is the mean of its runs."""
+    """The expected curve of random search is the mean of its runs."""
     (recorded, *_) = seed_table
     regrets = recorded.best / recorded.speedups - 1
     rng = np.random.default_rng(0)

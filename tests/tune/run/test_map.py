@@ -72,7 +72,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_problem_alone():
 
 
 def test_what_is_picked_is_picked_for_the_kind_of_gpu_that_joined(tmp_path):
-    """Half as many SMs and half the memory's rate."""
+    """The worker has fewer SMs than an H200 and half its memory's rate."""
     executor = Libraries()
     told = {"sms": 78, "l2_bytes": 50 * 2**20, "memory_rate": 2e12}
     executor._events = [(name, Joined({**event.gpu, **told}, event.missing)) for name, event in executor._events]

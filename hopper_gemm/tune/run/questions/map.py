@@ -146,8 +146,8 @@ class Map(Recording):
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._until = float("inf")
         self._chip = SXM
-        """Of the first worker's kind of GPU: a problem's points must not depend on the board. How many clusters run at
-        once is estimated, since boards of one kind may differ in it."""
+        """Chip that the picks are for: that of the first worker's kind of GPU. Every board of the kind gets the same
+        points; resident clusters are estimated, because boards of one kind may differ in them."""
         self._open = deque(spec.order)
         self._later: dict[str, Task] = {}
         """By worker, what follows the task that it was given last."""
