@@ -38,7 +38,7 @@ START = {
     "straddle": 0.3,
     "odd_rows": 0.5,
     "torn": 1.0,
-    "epilogue": 8.0,
+    "shred": 0.3,
     "tail": 0.05,
 }
 """Where the fit begins. Other constants stay as they are: on few of them do the rows depend, and the rest were fitted

@@ -91,6 +91,8 @@ class ModelConstants:
         odd_rows: extra share of C's bytes where a chunk's rows are an odd number of 16-byte pieces.
         torn: extra share of C's bytes where its rows start off sectors, for 128 columns that a cluster writes: at the
             edges of what it writes two clusters write a sector each in part.
+        shred: extra share of C's bytes where its rows start off sectors, for 32 columns that a store writes at a time:
+            each of its rows tears a sector at either end.
         straight: extra DRAM traffic without a serpentine walk.
         latency: from a free slot to its load's first byte, the load itself excluded.
         away: extra in a cluster, where consumers of every CTA must have left the slot.
@@ -124,18 +126,19 @@ class ModelConstants:
 
     l2_bytes: float = 139.0
     l2_share: float = 40.5
-    off_lines: float = 0.275
-    off_sectors: float = 0.768
-    beyond: float = 0.676
+    off_lines: float = 0.278
+    off_sectors: float = 0.766
+    beyond: float = 0.685
     outside: float = 0.0457
     half: float = 0.625
     quarter: float = 0.265
-    narrow: float = 1.7
-    straddle: float = 0.317
+    narrow: float = 1.71
+    straddle: float = 0.318
     dram_share: float = 0.0404
     dram_rate: float = 1.01
-    odd_rows: float = 0.306
-    torn: float = 1.2
+    odd_rows: float = 0.332
+    torn: float = 0.47
+    shred: float = 1.35
     straight: float = 0.134
     latency: float = 339.0
     away: float = 258.0
@@ -143,7 +146,7 @@ class ModelConstants:
     write_share: float = 0.245
     drain: float = 80.8
     epilogue: float = 13.9
-    tail: float = 0.0394
+    tail: float = 0.0364
     direct: float = 10.0
     thread_loads: float = 0.583
     sharpness: float = 3.07
@@ -171,7 +174,7 @@ FITTED = ModelConstants()
 
 BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "odd_rows", "torn"), 0.0),
+    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "odd_rows", "torn", "shred"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
     l2_bytes=71.6,
     l2_share=inf,
@@ -403,8 +406,11 @@ def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
 def _odd_rows(kernel: Kernel, problem: GemmProblem, constants: ModelConstants) -> float:
     """Extra share of C's bytes that it takes to write them in chunks like the kernel's, or to rows off sectors."""
     odd = 0.0 if kernel.chunk_swizzled or kernel.stores == "direct" else constants.odd_rows
+    if problem.n * problem.out_bytes % SECTOR_BYTES == 0:
+        return odd
     across = kernel.tile_m * kernel.cluster_m if kernel.swap_ab else kernel.tile_n * kernel.cluster_n
-    return odd + (128 * constants.torn / across if problem.n * problem.out_bytes % SECTOR_BYTES else 0.0)
+    box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
+    return odd + 128 * constants.torn / across + 32 * constants.shred / box
 
 
 def _entry(kernel: Kernel, constants: ModelConstants) -> float:
