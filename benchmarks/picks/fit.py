@@ -36,7 +36,6 @@ START = {
     "outside": 0.1,
     "narrow": 1.0,
     "straddle": 0.3,
-    "odd_rows": 0.5,
     "torn": 1.0,
     "shred": 0.3,
     "tail": 0.05,

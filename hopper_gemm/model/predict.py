@@ -80,7 +80,8 @@ class ModelConstants:
         l2_bytes: bytes that an SM takes each clock.
         l2_share: bytes that the L2 passes on each clock for an SM, while all SMs load.
         off_lines, off_sectors: extra share of a load whose rows start at odd multiples of 32 bytes, so that three of
-            four touch another line of the L2, and of 16, so that nearly all touch another sector as well.
+            four touch another line of the L2, and of 16, so that nearly all touch another sector as well; with an
+            H200's memory. A slower one makes them cost more in proportion.
         beyond: cost of a byte outside the matrices, relative to a byte inside, for the SM whose box holds it.
         outside: clocks that 128 bytes outside the matrices add to a load of every SM (docs/neighbours.md).
         half, quarter: rate of loads whose rows span 64 and 32 bytes along k, relative to 128.
@@ -88,11 +89,10 @@ class ModelConstants:
         straddle: of what rows off lines or sectors add, what each box beyond one in 128 bytes adds again.
         dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
         dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
-        odd_rows: extra share of C's bytes where a chunk's rows are an odd number of 16-byte pieces.
         torn: extra share of C's bytes where its rows start off sectors, for 128 columns that a cluster writes: at the
             edges of what it writes two clusters write a sector each in part.
-        shred: extra share of C's bytes where its rows start off sectors, for 32 columns that a store writes at a time:
-            each of its rows tears a sector at either end.
+        shred: extra share of C's bytes for 32 columns that a store writes at a time, where the rows of C start off
+            sectors or those of the store are an odd number of 16-byte pieces: every other end of a row tears a sector.
         straight: extra DRAM traffic without a serpentine walk.
         latency: from a free slot to its load's first byte, the load itself excluded.
         away: extra in a cluster, where consumers of every CTA must have left the slot.
@@ -126,19 +126,18 @@ class ModelConstants:
 
     l2_bytes: float = 139.0
     l2_share: float = 40.5
-    off_lines: float = 0.278
-    off_sectors: float = 0.766
+    off_lines: float = 0.276
+    off_sectors: float = 0.767
     beyond: float = 0.685
-    outside: float = 0.0457
+    outside: float = 0.0456
     half: float = 0.625
     quarter: float = 0.265
-    narrow: float = 1.71
-    straddle: float = 0.318
+    narrow: float = 1.7
+    straddle: float = 0.32
     dram_share: float = 0.0404
     dram_rate: float = 1.01
-    odd_rows: float = 0.332
     torn: float = 0.47
-    shred: float = 1.35
+    shred: float = 1.38
     straight: float = 0.134
     latency: float = 339.0
     away: float = 258.0
@@ -146,7 +145,7 @@ class ModelConstants:
     write_share: float = 0.245
     drain: float = 80.8
     epilogue: float = 13.9
-    tail: float = 0.0364
+    tail: float = 0.0363
     direct: float = 10.0
     thread_loads: float = 0.583
     sharpness: float = 3.07
@@ -174,7 +173,7 @@ FITTED = ModelConstants()
 
 BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "odd_rows", "torn", "shred"), 0.0),
+    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "torn", "shred"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
     l2_bytes=71.6,
     l2_share=inf,
@@ -277,7 +276,7 @@ def predict(
 
     product, math = _math(kernel, constants)
     taken = l2_bytes_per_stage(kernel, problem)
-    asked, passed = _asked(kernel, problem, taken, sides, constants)
+    asked, passed = _asked(kernel, problem, taken, sides, chip, constants)
     load = asked / constants.l2_bytes + constants.stage + _from_dram(kernel, problem, resident, chip, constants)
     load += constants.outside * _outside(kernel, problem, sides) * min(1.0, resident / prod(sides))
     l2 = passed / constants.l2_share * min(1.0, resident * size / chip.sms)
@@ -311,7 +310,7 @@ def predict(
     stages = clusters * size * steps / (chip.sms * total)
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-    moved = problem.bytes + _odd_rows(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
+    moved = problem.bytes + _torn(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
     least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
     seconds = _norm((total / clock, least), constants.sharpness)
     if seconds > DRIFTING and not kernel.pace:
@@ -374,7 +373,7 @@ def lower_bound(kernel: Kernel, chip: Chip = SXM, constants: ModelConstants = FI
         total += entry + load
         busy = min(1.0, clusters * steps * product / total)
         clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-        moved = problem.bytes + _odd_rows(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
+        moved = problem.bytes + _torn(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
         least = moved / memory + constants.launch / constants.fast_hz
         return _norm((total / clock, least), constants.sharpness)
 
@@ -403,14 +402,14 @@ def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
     return epilogue
 
 
-def _odd_rows(kernel: Kernel, problem: GemmProblem, constants: ModelConstants) -> float:
-    """Extra share of C's bytes that it takes to write them in chunks like the kernel's, or to rows off sectors."""
-    odd = 0.0 if kernel.chunk_swizzled or kernel.stores == "direct" else constants.odd_rows
-    if problem.n * problem.out_bytes % SECTOR_BYTES == 0:
-        return odd
-    across = kernel.tile_m * kernel.cluster_m if kernel.swap_ab else kernel.tile_n * kernel.cluster_n
+def _torn(kernel: Kernel, problem: GemmProblem, constants: ModelConstants) -> float:
+    """Extra share of C's bytes that writing it takes where rows of C, or of what a store writes, end within sectors."""
     box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
-    return odd + 128 * constants.torn / across + 32 * constants.shred / box
+    shred = 32 * constants.shred / box
+    if problem.n * problem.out_bytes % SECTOR_BYTES:
+        across = kernel.tile_m * kernel.cluster_m if kernel.swap_ab else kernel.tile_n * kernel.cluster_n
+        return 128 * constants.torn / across + shred
+    return shred if kernel.stores == "tma" and box * problem.out_bytes % SECTOR_BYTES else 0.0
 
 
 def _entry(kernel: Kernel, constants: ModelConstants) -> float:
@@ -464,13 +463,14 @@ def _asked(
     problem: GemmProblem,
     taken: tuple[float, float],
     sides: tuple[int, int],
+    chip: Chip,
     constants: ModelConstants,
 ) -> tuple[float, float]:
     """Bytes that an SM asks for in a stage, those in narrow boxes, off lines of the L2 and outside the matrices by what
     they cost; and those that are left of them if what neighbours ask for too counts once.
 
     Args:
-        kernel, problem, constants: as for :func:`predict`.
+        kernel, problem, chip, constants: as for :func:`predict`.
         taken: bytes of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
     """
@@ -478,7 +478,7 @@ def _asked(
     again = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
     stage = ELEMENT_BYTES * kernel.tile_k
     boxes = stage * kernel.tile_m / kernel.cluster_n, stage * kernel.tile_n / kernel.cluster_m
-    shares = kernel.share_m, kernel.share_n
+    shares, slower = (kernel.share_m, kernel.share_n), SXM.memory_rate / chip.memory_rate
     layouts, astray = problem.layouts, _astray(problem)
     if kernel.swap_ab:
         layouts, astray = layouts[::-1], astray[::-1]
@@ -488,7 +488,7 @@ def _asked(
     ):
         more = 0 if axis == "k" else hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1
         rate = _load_rate(kernel, axis == "k", constants)
-        off = inside * (lines * constants.off_lines + sectors * constants.off_sectors)
+        off = inside * (lines * constants.off_lines + sectors * constants.off_sectors) * slower
         beyond = (box - inside) * constants.beyond
         asked += (inside + beyond) * (1 + constants.narrow * more) / rate + off * (1 + constants.straddle * more)
         passed += (inside * (1 - repeated) + beyond) / rate + off

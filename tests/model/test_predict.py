@@ -157,7 +157,7 @@ def test_the_l2_passes_on_less_where_neighbours_share_more():
 def test_odd_rows_of_a_chunk_cost_where_a_launch_writes_most_of_the_time():
     """A transposed chunk's rows are 64 elements of the tile's other side, whatever its width."""
     written, deep = GemmProblem(60696, 208, 8), GemmProblem(8192, 8192, 8192)
-    tile, free = GemmConfig(tile_m=256, tile_n=112, epi_n=56, cluster_n=2), replace(FITTED, odd_rows=0.0)
+    tile, free = GemmConfig(tile_m=256, tile_n=112, epi_n=56, cluster_n=2), replace(FITTED, shred=0.0)
     for config, problem, least, most in (
         (tile, written, 1.05, 2.0),
         (tile, deep, 1.0, 1.01),
