@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.point import Point
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.statistics import noise_floor
@@ -132,6 +133,13 @@ class Recording(Question):
         name = self._about["gpu"]["name"]
         if member.gpu["name"] != name:
             raise RefusedError(f"{member.name} is an {member.gpu['name']}, not an {name}; it is left out")
+
+    def _picks_for(self, member: Member) -> Chip:
+        """The GPU that picks are for: the first worker's kind. Every board of the kind gets the same points; resident
+        clusters are estimated, because boards of one kind may differ in them."""
+        if "memory_rate" in member.gpu:
+            return Chip(**{name: member.gpu[name] for name in ("sms", "l2_bytes", "memory_rate")})
+        return SXM
 
     def close(self) -> None:
         """Let the folder go."""

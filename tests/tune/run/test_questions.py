@@ -15,6 +15,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.menu import choose as picked
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
@@ -206,6 +207,17 @@ def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks
     assert choose(*asked, "isolated", "auto").how == "model"
     ragged = GemmProblem(3000, 5000, 2050)
     assert choose([], ragged, "burst", "isolated", "tuned").config == picked(ragged)
+
+
+@pytest.mark.parametrize("config", ["auto", "tuned"])
+def test_configs_are_those_for_the_kind_of_gpu_that_joined(tmp_path, config):
+    """The worker has fewer SMs than an H200 and half its memory's rate."""
+    problem = GemmProblem(3000, 5000, 2048)
+    executor, told = Missing(), {"sms": 78, "l2_bytes": 50 * 2**20, "memory_rate": 2e12}
+    executor._events = [(name, Joined({**event.gpu, **told}, event.missing)) for name, event in executor._events]
+    compared(tmp_path / "c", executor, problems=[problem], config=config)
+    (ours,) = {row.point.config for row in rows_of(tmp_path / "c", "compare")}
+    assert ours == picked(problem, (), Chip(**told)) != picked(problem)
 
 
 def test_problems_are_given_one_after_the_other_or_as_a_list():

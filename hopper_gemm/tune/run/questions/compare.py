@@ -12,6 +12,7 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.point import CONTEXTS, Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import Pick, modelled, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
@@ -112,10 +113,8 @@ class Comparison(Recording):
     ) -> None:
         super().__init__(spec.name, out, "measured", say)
         self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
-        self._picks = {
-            problem: choose(tables, problem, spec.regime, spec.context, spec.config) for problem in spec.problems
-        }
-        self._points = {problem: spec.points(problem, pick) for problem, pick in self._picks.items()}
+        self._spec, self._tables = spec, tables
+        self._pick(SXM)
         self._protocol = PROTOCOLS[spec.regime]
         self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regime]
         noted = {"name": spec.name, "config": spec.config, "against": list(spec.against), "data": "normal", "seed": 0}
@@ -132,6 +131,12 @@ class Comparison(Recording):
         """Recipes that an earlier comparison found, and where they come from, likewise."""
         self.missing: dict[str, str] = {}
         """Baselines that cannot be asked here, with the reason."""
+
+    def _pick(self, chip: Chip) -> None:
+        """Choose the configs for a kind of GPU."""
+        spec, asked = self._spec, (self._spec.regime, self._spec.context, self._spec.config)
+        self._picks = {problem: choose(self._tables, problem, *asked, chip) for problem in spec.problems}
+        self._points = {problem: spec.points(problem, pick) for problem, pick in self._picks.items()}
 
     def begin_with(self, folder: Path) -> None:
         """Choose among the finalists of an earlier comparison, in this context or the other, instead of searching. What
@@ -165,7 +170,9 @@ class Comparison(Recording):
         return len(self._left())
 
     def joined(self, member: Member) -> None:
-        """Open the folder for the first worker, and note what each brings."""
+        """Open the folder for the first worker, for whose kind of GPU the configs are, and note what each brings."""
+        if not self._opened:
+            self._pick(self._picks_for(member))
         super().joined(member)
         self.missing |= member.missing
         used = self._about["protocols"]
@@ -287,11 +294,13 @@ def _way_of(point: Point) -> str:
     return f"{place_of(point)} against {point.against}"
 
 
-def choose(among: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str) -> Pick:
-    """Our config for a problem."""
+def choose(
+    among: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str, chip: Chip = SXM
+) -> Pick:
+    """Our config for a problem on a GPU."""
     if config == "auto":
-        return modelled(problem)
-    return find(among, problem, regime, context)
+        return modelled(problem, chip)
+    return find(among, problem, regime, context, chip)
 
 
 def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:

@@ -146,8 +146,6 @@ class Map(Recording):
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._until = float("inf")
         self._chip = SXM
-        """Chip that the picks are for: that of the first worker's kind of GPU. Every board of the kind gets the same
-        points; resident clusters are estimated, because boards of one kind may differ in them."""
         self._open = deque(spec.order)
         self._later: dict[str, Task] = {}
         """By worker, what follows the task that it was given last."""
@@ -163,8 +161,8 @@ class Map(Recording):
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, and note what each brings."""
-        if not self._opened and "memory_rate" in member.gpu:
-            self._chip = Chip(**{name: member.gpu[name] for name in ("sms", "l2_bytes", "memory_rate")})
+        if not self._opened:
+            self._chip = self._picks_for(member)
         super().joined(member)
         self.missing |= member.missing
         self._note_board(member, missing=self.missing)
