@@ -13,6 +13,10 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 L2_MULTIPLE = 3
 """Buffers that rotate hold this many times the L2, so that every launch finds it cold."""
 
+MOST_SETS = 16384
+"""Sets of matrices at most, since each takes the host as long to make, whatever its size. Problems below 10 kB would
+want more; of these the L2 holds some again."""
+
 
 @dataclass(frozen=True)
 class MatrixSet:
@@ -39,7 +43,7 @@ class MatrixSet:
 
 @dataclass(frozen=True)
 class Workload:
-    """A problem's matrices, as many sets as it takes to outgrow the L2, at least two.
+    """A problem's matrices, as many sets as it takes to outgrow the L2, see :func:`sets_of`.
 
     Args:
         problem: what is multiplied.
@@ -70,7 +74,6 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
     """
     dtype, out_dtype = (TYPES[name] for name in types_of(problem.dtype))
     generator = torch.Generator("cuda").manual_seed(seed)
-    count = max(2, ceil(L2_MULTIPLE * l2_bytes / problem.bytes))
 
     def operand(rows: int, axis: str) -> torch.Tensor:
         if axis == "k":
@@ -82,9 +85,19 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
 
     sets = tuple(
         MatrixSet(operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1]), empty(), empty())
-        for _ in range(count)
+        for _ in range(sets_of(problem, l2_bytes))
     )
     return Workload(problem, sets, fp32_product(sets[0]), seed, data)
+
+
+def sets_of(problem: GemmProblem, l2_bytes: int) -> int:
+    """Sets of matrices that outgrow the L2: at least two, at most :data:`MOST_SETS`.
+
+    Example:
+        >>> [sets_of(GemmProblem(size, size, size), 50 << 20) for size in (8, 64, 4096)]
+        [16384, 6400, 2]
+    """
+    return min(MOST_SETS, max(2, ceil(L2_MULTIPLE * l2_bytes / problem.bytes)))
 
 
 def filled(rows: int, columns: int, data: str, generator: torch.Generator) -> torch.Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hopper_gemm.tune.measure.workload import filled
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.measure.workload import L2_MULTIPLE, MOST_SETS, filled, sets_of
 
 
 def matrix(data: str, seed: int = 0) -> torch.Tensor:
@@ -39,3 +40,13 @@ def test_a_seed_gives_its_matrix_again(data):
 def test_other_data_is_refused_by_name():
     with pytest.raises(ValueError, match="data must be one of normal, uniform, zeros but got 'ones'"):
         matrix("ones")
+
+
+def test_sets_outgrow_the_l2_and_are_never_so_many_that_making_them_takes_minutes():
+    l2 = 50 << 20
+    for problem in (GemmProblem(104, 16, 88), GemmProblem(1719, 8, 8), GemmProblem(8192, 8192, 8192)):
+        count = sets_of(problem, l2)
+        assert 2 <= count < MOST_SETS
+        assert count * problem.bytes >= L2_MULTIPLE * l2
+        assert count == 2 or (count - 1) * problem.bytes < L2_MULTIPLE * l2
+    assert sets_of(GemmProblem(4, 8, 8), l2) == MOST_SETS

@@ -130,8 +130,10 @@ def test_an_interrupted_map_measures_only_what_is_missing(tmp_path):
     def stop(row, done, total):
         raise KeyboardInterrupt
 
+    question = Map(SPEC, tmp_path / "m", "NVIDIA H200", watch=stop)
     with pytest.raises(KeyboardInterrupt):
-        run_map(tmp_path / "m", watch=stop)
+        run(question, Libraries())
+    assert question.open == len(PROBLEMS), "a problem that was begun is not done"
     kept = [row.key for row in rows(tmp_path / "m")]
     assert 0 < len(kept) < 20
     _, executor = run_map(tmp_path / "m")

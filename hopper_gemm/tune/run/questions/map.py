@@ -149,6 +149,7 @@ class Map(Recording):
         self._open = deque(spec.order)
         self._later: dict[str, Task] = {}
         """By worker, what follows the task that it was given last."""
+        self._begun: dict[GemmProblem, tuple[Point, ...]] = {}
         self._how: dict[Point, str] = {}
         self._best: dict[GemmProblem, Row] = {}
         self.missing: dict[str, str] = {}
@@ -156,8 +157,12 @@ class Map(Recording):
 
     @property
     def open(self) -> int:
-        """Problems that were not begun."""
-        return len(self._open)
+        """Problems that lack rows, begun or not."""
+        rows = self._folder.rows
+        begun = (
+            problem for problem, asked in self._begun.items() if any(RowKey(STAGE, one) not in rows for one in asked)
+        )
+        return len({*self._open, *begun})
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, and note what each brings."""
@@ -178,7 +183,9 @@ class Map(Recording):
         while self._open and self._clock() < self._until:
             problem = self._open.popleft()
             method = PROTOCOL if expected_seconds(problem) >= HEAVY else BRIEF
-            tasks = [Task(points, method, STAGE, board=member.board) for points in self._left(problem) if points]
+            left = self._left(problem)
+            self._begun[problem] = sum(left, ())
+            tasks = [Task(points, method, STAGE, board=member.board) for points in left if points]
             if tasks:
                 if tasks[1:]:
                     self._later[member.name] = tasks[1]
@@ -207,7 +214,7 @@ class Map(Recording):
         self._folder.append(complete)
         for row in complete:
             self._remember(row)
-            self.watch(row, len(self.spec.problems) - self.open, len(self.spec.problems))
+            self.watch(row, len(self.spec.problems) - len(self._open), len(self.spec.problems))
 
     def close(self) -> None:
         """Note whether everything was measured, and let the folder go."""
