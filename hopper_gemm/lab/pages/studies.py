@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
 
@@ -22,7 +22,7 @@ from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
-from hopper_gemm.tune.tables.mapped import by_stratum, mapped
+from hopper_gemm.tune.tables.mapped import Mapped, by_stratum, mapped
 from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
 
 GROUP = ["problem", "regime"]
@@ -243,12 +243,12 @@ def host_time() -> str:
 
 def map_table() -> str:
     """The map by the time of torch.mm, and apart what TMA reaches in place."""
-    return _map_table(recorded("map"))
+    return _map_table(mapped(recorded("map").stage("map")))
 
 
 def map_of_h100s() -> str:
-    """The part of the map that H100s measured, likewise."""
-    return _map_table(on_h100s("map"))
+    """The part of the map that H100s measured, in two runs, likewise."""
+    return _map_table([one for name in ("map", "map-rest") for one in mapped(on_h100s(name).stage("map"))])
 
 
 def on_h100s(name: str) -> Study:
@@ -256,8 +256,7 @@ def on_h100s(name: str) -> Study:
     return read_study(results_root() / "h100/untuned" / name)
 
 
-def _map_table(study: Study) -> str:
-    found = mapped(study.stage("map"))
+def _map_table(found: Sequence[Mapped]) -> str:
     table = markdown_table(by_stratum(found).drop(columns=["best", "wins"]), "torch.mm takes")
     reached, padded = ([one for one in found if bool(one.problem.out_of_reach) is far] for far in (False, True))
     means = [f"{geometric_mean(one.pick for one in of):.3f}x" for of in (reached, padded)]
@@ -291,7 +290,7 @@ def held_out_table() -> str:
 
 def held_out_table_of_h100s() -> str:
     """The same on H100s."""
-    return _held_out_table(on_h100s("map-held-out"))
+    return _held_out_table(on_h100s("map-held-out-again"))
 
 
 def _held_out_table(study: Study) -> str:
