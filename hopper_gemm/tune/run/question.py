@@ -134,7 +134,7 @@ class Recording(Question):
         if member.gpu["name"] != name:
             raise RefusedError(f"{member.name} is an {member.gpu['name']}, not an {name}; it is left out")
 
-    def _picks_for(self, member: Member) -> Chip:
+    def _chip_for(self, member: Member) -> Chip:
         """The GPU that picks are for: the first worker's kind. Every board of the kind gets the same points; resident
         clusters are estimated, because boards of one kind may differ in them."""
         if "memory_rate" in member.gpu:

@@ -172,7 +172,7 @@ class Comparison(Recording):
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, for whose kind of GPU the configs are, and note what each brings."""
         if not self._opened:
-            self._pick(self._picks_for(member))
+            self._pick(self._chip_for(member))
         super().joined(member)
         self.missing |= member.missing
         used = self._about["protocols"]

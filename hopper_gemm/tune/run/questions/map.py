@@ -150,6 +150,7 @@ class Map(Recording):
         self._later: dict[str, Task] = {}
         """By worker, what follows the task that it was given last."""
         self._begun: dict[GemmProblem, tuple[Point, ...]] = {}
+        """Points that a problem lacked when it was begun."""
         self._how: dict[Point, str] = {}
         self._best: dict[GemmProblem, Row] = {}
         self.missing: dict[str, str] = {}
@@ -167,7 +168,7 @@ class Map(Recording):
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, and note what each brings."""
         if not self._opened:
-            self._chip = self._picks_for(member)
+            self._chip = self._chip_for(member)
         super().joined(member)
         self.missing |= member.missing
         self._note_board(member, missing=self.missing)
