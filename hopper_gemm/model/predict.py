@@ -91,8 +91,8 @@ class ModelConstants:
         dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
         torn: extra share of C's bytes where its rows start off sectors, for 128 columns that a cluster writes: at the
             edges of what it writes two clusters write a sector each in part.
-        shred: extra share of C's bytes for 32 columns that a store writes at a time, where the rows of C start off
-            sectors or those of the store are an odd number of 16-byte pieces: every other end of a row tears a sector.
+        shred: extra share of C's bytes for 32 columns that a store writes at a time, within a line, where the rows of C
+            start off sectors or those of the store are an odd number of 16-byte pieces: every other end tears a sector.
         straight: extra DRAM traffic without a serpentine walk.
         latency: from a free slot to its load's first byte, the load itself excluded.
         away: extra in a cluster, where consumers of every CTA must have left the slot.
@@ -126,18 +126,18 @@ class ModelConstants:
 
     l2_bytes: float = 139.0
     l2_share: float = 40.5
-    off_lines: float = 0.276
-    off_sectors: float = 0.767
-    beyond: float = 0.685
+    off_lines: float = 0.277
+    off_sectors: float = 0.766
+    beyond: float = 0.687
     outside: float = 0.0456
     half: float = 0.625
     quarter: float = 0.265
     narrow: float = 1.7
-    straddle: float = 0.32
+    straddle: float = 0.319
     dram_share: float = 0.0404
     dram_rate: float = 1.01
-    torn: float = 0.47
-    shred: float = 1.38
+    torn: float = 0.469
+    shred: float = 1.37
     straight: float = 0.134
     latency: float = 339.0
     away: float = 258.0
@@ -145,7 +145,7 @@ class ModelConstants:
     write_share: float = 0.245
     drain: float = 80.8
     epilogue: float = 13.9
-    tail: float = 0.0363
+    tail: float = 0.036
     direct: float = 10.0
     thread_loads: float = 0.583
     sharpness: float = 3.07
@@ -405,7 +405,7 @@ def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
 def _torn(kernel: Kernel, problem: GemmProblem, constants: ModelConstants) -> float:
     """Extra share of C's bytes that writing it takes where rows of C, or of what a store writes, end within sectors."""
     box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
-    shred = 32 * constants.shred / box
+    shred = 32 * constants.shred / min(box, hopper.L2_LINE_BYTES // problem.out_bytes)
     if problem.n * problem.out_bytes % SECTOR_BYTES:
         across = kernel.tile_m * kernel.cluster_m if kernel.swap_ab else kernel.tile_n * kernel.cluster_n
         return 128 * constants.torn / across + shred
