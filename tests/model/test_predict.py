@@ -16,6 +16,7 @@ from hopper_gemm.model.kernel import MOVED_FROM, Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.parameters import varied
 from hopper_gemm.tune.study.reader import read_study
 
@@ -142,6 +143,16 @@ def test_rows_that_start_off_the_lines_of_the_l2_load_more_slowly():
     assert load[4096] == load[4128] < load[4112] < load[4104]
     by_rows = predict(tile, GemmProblem(4104, 4096, 4096, layouts="mk")).load
     assert load[4096] < by_rows < load[4104], "of one operand's"
+
+
+def test_rows_off_the_lines_add_more_where_the_memory_is_slower():
+    tile = GemmConfig(tile_m=64, tile_n=64, cluster_n=1)
+    slow = Chip(memory_rate=SXM.memory_rate / 2)
+    adds = {}
+    for chip in (SXM, slow):
+        on, off = (predict(tile, GemmProblem(4096, 4096, k), chip).load for k in (4096, 4104))
+        adds[chip] = off - on
+    assert adds[slow] == pytest.approx(2 * adds[SXM], rel=0.05)
 
 
 def test_the_l2_passes_on_less_where_neighbours_share_more():
