@@ -97,13 +97,15 @@ def timed(problem: GemmProblem, config: GemmConfig, built: Mapping[str, Built], 
     def arm(launch: Launch) -> Arm:
         return Arm(launch, work.sets, seconds_per_launch(launch, work.sets) + alone.seconds, spacer)
 
-    arms, about = {"torch.mm": arm(cublas_launch)}, {}
+    arms, about, bits = {"torch.mm": arm(cublas_launch)}, {}, None
     for name, (path, report) in built.items():
         kernel, first = LoadedKernel.of(resolve(config), CubinReport(**report), launcher_of(Path(path))), work.sets[0]
         poison(first.ours)
         kernel(first.a, first.b, first.ours)
         found = check(first.ours, work.reference, problem.k)
-        about[name] = {**report, "right": found.ok, "rel_err": found.rel_err}
+        bits = first.ours.clone() if bits is None else bits
+        same = torch.equal(first.ours, bits)
+        about[name] = {**report, "right": found.ok, "rel_err": found.rel_err, "bits_of_first_tree": same}
         if found.ok:
             arms[name] = arm(kernel_launch(kernel))
     us = in_turns(timer, protocol, arms, alone, rounds)
