@@ -210,7 +210,11 @@ def _tables() -> list[MachineFinding]:
     """The tuned tables that serve ``matmul`` here, in the order in which they are asked; then the damaged ones."""
     kind, what, damaged = kind_here(), "tuned tables", list[str]()
     found = tables(kind, damaged.append)
-    told = [f"{shown(one.path)} ({len(one.serving)} entries)" for one in found if one.path and one.serving]
+    told = [
+        f"{shown(table.path)} ({len(table.serving)} entries{f', tuned on {table.kind}' if table.of_sister else ''})"
+        for table in found
+        if table.path and table.serving
+    ]
     own = "" if kind is None else f"to add your own to {shown(own_paths(kind)[0])}: hopper-gemm tune M N K"
     of = f"for {kind}" if kind else "no Hopper GPU here, so recorded entries of any"
     served = ", then ".join(told) or "none; the model chooses every config"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopper_gemm.model.finish import Finish
@@ -30,6 +30,10 @@ from hopper_gemm.model.tuned import (
 CLUSTER = "cluster"
 """Folder of entries tuned on workers of other hosts."""
 
+SISTERS = {"h100": "h200", "h200": "h100"}
+"""The other Hopper SXM, by kind of GPU. Both have the same SMs and differ in their memory, so that a kernel tuned on the
+one is better on the other than the model's choice (docs/using)."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -39,11 +43,18 @@ class Table:
         entries: all entries.
         path: the file; None if there is none.
         kind: only entries of this kind of GPU serve, such as ``"h200"``; None: any.
+        gpu: the kind of GPU that is served; None: unknown.
     """
 
     entries: tuple[TunedEntry, ...]
     path: Path | None = None
     kind: str | None = None
+    gpu: str | None = None
+
+    @property
+    def of_sister(self) -> bool:
+        """Return True if the entries were tuned on the sister of the GPU that is served."""
+        return self.kind is not None and self.kind != self.gpu
 
     @property
     def serving(self) -> list[TunedEntry]:
@@ -70,13 +81,14 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False, alo
     Without it the order is: the user's own table, which ``hopper-gemm tune`` writes (``results/local/<gpu>/`` in a
     checkout, else ``$XDG_DATA_HOME/hopper-gemm/<gpu>/``), then the recorded one. The first table with an entry of the
     very problem serves it; an entry of the caller's context (isolated, or chained) in a later table is preferred to
-    one of the other context in an earlier table. Only where no table has an entry does the model choose. Entries
-    measured on another kind of GPU do not serve.
+    one of the other context in an earlier table. Where none of them has an entry, an entry that was tuned on the other
+    Hopper SXM serves, an H200's on an H100 and the reverse, if the GPU has as many SMs; only then does the model
+    choose. Entries of other kinds of GPU do not serve.
 
     Args:
         path: of the table, such as ``best_configs.json`` beside a study; None: no table before the others.
-        other_gpus: also take the table's entries of another kind of GPU, where it has none of this kind; ``matmul``
-            warns of it once.
+        other_gpus: also take the table's entries of any other kind of GPU, where it has none of this kind; ``matmul``
+            warns once of a kind that is neither this GPU's nor its sister's.
         alone: look into no other table: the model picks all that this one lacks; with no path everything.
 
     Raises:
@@ -104,8 +116,8 @@ def _warn(text: str) -> None:
 
 
 def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
-    """The tables that serve a GPU, in order: the named one, the user's own, the recorded ones. A damaged table is left
-    out.
+    """The tables that serve a GPU, in order: the named one, the user's own, the recorded ones, and those of the GPU's
+    sister (:data:`SISTERS`). A damaged table is left out.
 
     Args:
         kind: of the GPU, as :func:`hopper_gemm.model.tuned.slug` names it; None without a GPU: recorded entries of any
@@ -116,15 +128,17 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
     if kind is not None and _named is not None and _named.path is not None:
         asked += [(_named.path, kind), *([(_named.path, None)] if _named.other_gpus else [])]
     if _named is None or not _named.alone:
-        own = [] if kind is None else [path for path in own_paths(kind) if os.path.isfile(path)]
-        asked += [(path, kind) for path in (*own, *recorded_tables().values())]
+        kinds = [kind] if kind is None or kind not in SISTERS else [kind, SISTERS[kind]]
+        for tuned_on in kinds:
+            own = [] if tuned_on is None else [path for path in own_paths(tuned_on) if os.path.isfile(path)]
+            asked += [(path, tuned_on) for path in (*own, *recorded_tables().values())]
     read: dict[Path, tuple[TunedEntry, ...]] = {}
     for path in dict.fromkeys(path for path, _ in asked):
         try:
             read[path] = tuple(read_tuned(path))
         except TunedTableError as error:
             say(f"a tuned table is left out: {error}")
-    return [Table(read[path], path, of) for path, of in asked if path in read]
+    return [Table(read[path], path, tuned_on, kind) for path, tuned_on in asked if path in read]
 
 
 def find(
@@ -136,6 +150,7 @@ def find(
     finish: Finish | None = None,
 ) -> Pick:
     """The config to run where none is named: the first table's entry for the exact problem, else the model's choice.
+    Entries of the GPU's sister come after all others, and only for a GPU with as many SMs.
 
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
@@ -150,13 +165,25 @@ def find(
         chip: the GPU for which the model chooses.
         finish: only configs that the rules allow with it.
     """
-    found = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in among]
+    fitting = [table for table in among if chip.sms == SXM.sms or not table.of_sister]
+    best = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in fitting]
     ranked = [
-        ((not same_sizes(entry.problem, problem), entry.context != context, entry.study == WARMUP), entry, table)
-        for table, entry in found
+        (
+            (
+                table.of_sister,
+                not same_sizes(entry.problem, problem),
+                entry.problem.dtype != problem.dtype,
+                entry.context != context,
+                entry.study == WARMUP,
+            ),
+            entry,
+            table,
+        )
+        for table, entry in best
         if entry
     ]
     if not ranked:
         return modelled(problem, chip, finish)
-    _, entry, table = min(ranked, key=lambda one: one[0])
-    return served(entry, problem, regime, context, table.path)
+    _, entry, table = min(ranked, key=lambda candidate: candidate[0])
+    pick = served(entry, problem, regime, context, table.path)
+    return pick if table.gpu in (None, entry.kind) else replace(pick, how="other GPU")

@@ -248,14 +248,25 @@ class Pick:
         config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
             very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
-            ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"warmup"``: the best of a few
-            timed picks; ``"model"``: untuned, the analytic model chose.
+            ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"other type"``: for this very
+            problem in bf16; ``"other GPU"``: for this very problem on another kind of GPU; ``"warmup"``: the best of a few timed picks; ``"model"``: untuned, the
+            analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, if there is one.
     """
 
     config: Kernel
-    how: Literal["tuned", "other regime", "other context", "k forward", "other sizes", "warmup", "model"]
+    how: Literal[
+        "tuned",
+        "other regime",
+        "other context",
+        "k forward",
+        "other sizes",
+        "other type",
+        "other GPU",
+        "warmup",
+        "model",
+    ]
     entry: TunedEntry | None = None
     table: Path | None = None
 
@@ -284,13 +295,14 @@ def best_entry(
     """The best entry of this very problem whose config the rules allow, with the finish if there is one; None without
     one. An entry of the same context is preferred to one of a search, and that to one of the same regime. A
     batch-invariant problem also takes an entry of the same problem tuned without that condition, if the entry's config
-    meets it once it reads k forward. Where TMA cannot reach the matrices and there is no entry, it is that of the
+    meets it once it reads k forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot reach the matrices and there is no entry, it is that of the
     problem that :func:`hopper_gemm.model.rules.problem.filled_up` names."""
     known = itself(problem)
     return min(
         (entry for entry in entries if entry.problem in known and is_legal(_as_run(entry, problem), problem, finish)),
         key=lambda entry: (
             not same_sizes(entry.problem, problem),
+            entry.problem.dtype != problem.dtype,
             entry.context != context,
             entry.study == WARMUP,
             entry.regime != regime,
@@ -301,11 +313,13 @@ def best_entry(
 
 
 def itself(problem: GemmProblem) -> set[GemmProblem]:
-    """The problem and those whose entries serve it: tuned without batch invariance, or for its sizes filled up."""
+    """The problem and those whose entries serve it: tuned without batch invariance, for its sizes filled up, or in bf16
+    for one of fp16."""
     return {
-        replace(one, batch_invariant=invariant)
-        for one in (problem, filled_up(problem))
+        replace(sizes, batch_invariant=invariant, dtype=dtype)
+        for sizes in (problem, filled_up(problem))
         for invariant in (problem.batch_invariant, False)
+        for dtype in (problem.dtype, problem.dtype.replace("fp16", "bf16"))
     }
 
 
@@ -330,6 +344,8 @@ def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, t
         return Pick(config, "k forward", entry, table)
     if not same_sizes(entry.problem, problem):
         return Pick(behind_padding(config, problem), "other sizes", entry, table)
+    if entry.problem.dtype != problem.dtype:
+        return Pick(config, "other type", entry, table)
     if entry.study == WARMUP:
         return Pick(config, "warmup", entry, table)
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)

@@ -16,7 +16,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import CLUSTER_SIZES, COMPUTE_CAPABILITY
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.lookup import SISTERS, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import CHANGES, Pick, slug
@@ -134,7 +134,7 @@ def _picked(problem: GemmProblem, context: str, device: int, changes: int, finis
     """The pick for a problem; cached until the tables change."""
     kind = _kind(device)
     found = find(_tables(kind, changes), problem, context=context, chip=chip_of(device), finish=finish)
-    if found.entry is not None and kind not in (None, found.entry.kind):
+    if kind and found.entry is not None and found.entry.kind not in (kind, SISTERS.get(kind)):
         _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
     return found
 

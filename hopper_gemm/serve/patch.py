@@ -240,8 +240,9 @@ def _pays(weight: torch.Tensor, tokens: Collection[int]) -> tuple[bool, str]:
 
 
 def _speedups(layer: GemmProblem, tokens: Collection[int], device: int) -> Iterator[tuple[int, float]]:
-    """Rows and speedup of a layer's entries in this thread's context, those of the first table last."""
-    for table in reversed(tables_for(device)):
+    """Rows and speedup of a layer's entries in this thread's context, those of the first table last. A speedup on
+    another kind of GPU says nothing of this one."""
+    for table in reversed([table for table in tables_for(device) if not table.of_sister]):
         for entry in table.serving:
             problem = entry.problem
             same = (problem.n, problem.k, problem.dtype, problem.layouts) == (layer.n, layer.k, layer.dtype, "kk")

@@ -17,6 +17,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import CLUSTER, Table, find, tables
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import (
     CHANGES,
     FILE,
@@ -131,13 +132,41 @@ def test_an_own_entry_of_another_regime_serves_before_a_recorded_one_of_the_aske
 def test_entries_of_another_kind_of_gpu_serve_only_where_the_caller_accepts_them(places):
     for path in (places["named"], places["recorded"]):
         write_tuned(path, [entry(192)])
-    assert served("h100") == "model"
+    assert served("h20") == "model"
     hopper_gemm.use_table(places["named"])
-    assert served("h100") == "model"
+    assert served("h20") == "model"
     hopper_gemm.use_table(places["named"], other_gpus=True)
+    assert served("h20") == 192
+    assert find(tables("h20"), PROBLEM).how == "other GPU"
+    write_tuned(places["named"], [entry(64, gpu="NVIDIA H20", speedup=1.01)])
+    assert served("h20") == 64, "this kind's entry is preferred in that table"
+
+
+@pytest.mark.parametrize(("here", "sister"), [("h100", "NVIDIA H200"), ("h200", "NVIDIA H100 80GB HBM3")])
+def test_an_entry_of_the_other_hopper_sxm_serves_before_the_model_and_after_every_entry_of_this_gpu(
+    places, here, sister
+):
+    """An entry of this GPU comes first, also one of the other context or of a warm-up."""
+    write_tuned(places["recorded"], [entry(192, gpu=sister)])
+    pick = find(tables(here), PROBLEM)
+    assert (pick.how, pick.config.tile_n, pick.table) == ("other GPU", 192, places["recorded"])
+    own = entry(96, gpu={"h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200"}[here])
+    for worse in (replace(own, context="chained"), replace(own, study=tuned.WARMUP), replace(own, speedup=0.9)):
+        (places["own"].parent.parent / here).mkdir(exist_ok=True)
+        path = places["own"].parent.parent / here / FILE
+        write_tuned(path, [worse])
+        assert served(here) == 96
+        path.unlink()
+
+
+def test_an_entry_of_the_sister_does_not_serve_a_gpu_with_other_sms_nor_a_table_named_alone(places):
+    """An H100 PCIe has 114 SMs; a caller who names a table alone gets the model's choice for what it lacks."""
+    write_tuned(places["recorded"], [entry(192)])
     assert served("h100") == 192
-    write_tuned(places["named"], [entry(64, gpu="NVIDIA H100 80GB HBM3", speedup=1.01)])
-    assert served("h100") == 64, "this kind's entry is preferred in that table"
+    assert served("h100", chip=Chip(114)) == "model"
+    write_tuned(places["named"], [entry(64, problem=replace(PROBLEM, m=64))])
+    hopper_gemm.use_table(places["named"], alone=True)
+    assert served("h100") == "model"
 
 
 def test_where_no_entry_serves_the_model_picks_from_the_menu_alone():
@@ -268,6 +297,19 @@ def test_an_entry_tuned_with_the_condition_serves_where_it_is_the_best_and_never
     assert len(read_tuned(places["own"])) == 2
     assert served() == 192
     assert find(tables("h200"), INVARIANT).entry == own
+
+
+def test_a_problem_of_fp16_takes_the_entry_of_bf16_where_it_has_none_of_its_own_and_not_the_reverse(places):
+    """wgmma takes the same time for both; an output of fp32 has entries of its own."""
+    write_tuned(places["recorded"], [entry(192)])
+    half = replace(PROBLEM, dtype="fp16")
+    pick = find(tables("h200"), half)
+    assert (pick.how, pick.config.tile_n) == ("other type", 192)
+    assert find(tables("h200"), replace(PROBLEM, dtype="fp16_fp32")).how == "model"
+    write_tuned(places["recorded"], [entry(96, problem=half, context="chained")])
+    assert find(tables("h200"), half).config.tile_n == 96
+    write_tuned(places["own"], [entry(64, problem=replace(PROBLEM, m=64, dtype="fp16"))])
+    assert find(tables("h200"), replace(PROBLEM, m=64)).how == "model"
 
 
 def test_a_table_of_before_the_condition_is_read_and_its_entries_stay_as_they_were(places):

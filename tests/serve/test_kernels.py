@@ -163,7 +163,17 @@ def test_a_gpu_runs_the_entries_of_its_own_kind(gpus, tmp_path):
     assert [default_config(PROBLEM, device) for device in (0, 1)] == [theirs.config, ours.config]
 
 
+def test_an_entry_of_the_other_hopper_sxm_serves_without_a_warning(gpus, tmp_path):
+    """One of this GPU comes first."""
+    write_tuned(tmp_path / "t.json", [entry("isolated", tile_m=64)])
+    hopper_gemm.use_table(tmp_path / "t.json", other_gpus=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [default_config(PROBLEM, device) for device in (0, 1)] == [entry("isolated", tile_m=64).config] * 2
+
+
 def test_an_entry_of_another_kind_of_gpu_is_warned_of_once(gpus, tmp_path):
+    gpus[1] = "NVIDIA H20"
     other = GemmProblem(2048, 1024, 1024)
     write_tuned(tmp_path / "t.json", [entry("isolated", tile_m=64), replace(entry("isolated"), problem=other)])
     hopper_gemm.use_table(tmp_path / "t.json", other_gpus=True)

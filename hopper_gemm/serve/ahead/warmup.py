@@ -101,7 +101,8 @@ def warmup(
     chip, runs = chip_of(device), dict[GemmProblem, list[Kernel]]()
     for problem in problems:
         pick = pick_for(problem, device)
-        runs[problem] = [pick.config] if pick.entry else _contenders(problem, pick.config, candidates, chip)
+        tuned_here = pick.entry is not None and pick.how != "other GPU"
+        runs[problem] = [pick.config] if tuned_here else _contenders(problem, pick.config, candidates, chip)
     kernels: list[AnyId] = [KernelId.of(config, problem) for problem, configs in runs.items() for config in configs]
     kernels += [PaddingId() for problem in problems if problem.padded]
     built = build(list(dict.fromkeys(kernels)), watch=lambda done, total: say(f"{done} of {total} kernels compiled"))
