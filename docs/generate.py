@@ -281,9 +281,9 @@ def by_part() -> str:
     return table(("problem", "parts", "cluster", "parts of a tile side by side", "tiles of a part side by side"), rows)
 
 
-def ideas_of(study_name: str) -> list[dict[str, Any]]:
+def ideas_of(study_name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
     """Measurements of single changes to the kernel: a problem each, with the times of every arm, round by round."""
-    rows = [json.loads(line) for line in (RESULTS / "ideas.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (results / "ideas.jsonl").read_text().splitlines()]
     return [row for row in rows if row["study"] == study_name]
 
 
@@ -310,6 +310,24 @@ def ideas() -> str:
 def _told(rows: Iterable[dict[str, Any]], idea: str) -> list[dict[str, Any]]:
     """The rows of an idea, with their problem as text."""
     return [{**row, "problem": "x".join(map(str, row["problem"][:3]))} for row in rows if idea in row["us"]]
+
+
+def uniform() -> str:
+    """Deep problems: the kernel before the ledger's answer was said to be uniform, and after it."""
+    rows = ideas_of("uniform", H100)
+    lines, gains = [], []
+    for row in rows:
+        config, before, after = row["config"], row["about"]["before"], row["about"]["after"]
+        gains.append(gain(row, "after", ("before",)))
+        tile = f"{config['tile_m']}x{config['tile_n']}, {config['split_k']} parts"
+        instructions = f"{before['instructions']} -> {after['instructions']}"
+        bits = "equal" if after["bits_of_first_tree"] else "other"
+        times = (f"{median(row['us'][name]):.1f}" for name in ("torch.mm", "before", "after"))
+        problem = "x".join(map(str, row["problem"][:3]))
+        lines.append((problem, tile, *times, f"{gains[-1] - 1:+.2%}", instructions, bits))
+    mean = "geometric mean", "", "", "", "", f"{geometric_mean(gains) - 1:+.2%}", "", ""
+    names = "problem", "tile", "torch.mm us", "before us", "after us", "gain", "instructions", "bits"
+    return table(names, [*lines, mean])
 
 
 def stream_k() -> str:
@@ -509,6 +527,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "by-part": by_part,
     "ideas": ideas,
     "stream-k": stream_k,
+    "uniform": uniform,
     "ragged": prices.ragged,
     "layers": prices.layers,
     "finish-variants": prices.variants,
