@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn map
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test lint types notebooks pages reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -42,6 +42,10 @@ wheel: $(VENV)/.ready
 # Build the wheel and use it in clean environments, with pip and with uv, on each Python that starts here.
 wheel-test:
 	$(PYTHON) .ci/wheel
+
+# Compile with both ends of the ranges of the DSL and of TVM-FFI, in new environments: a minute.
+dsl-range:
+	$(PYTHON) .ci/dsl-range
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, metadata, requires
 
@@ -20,6 +21,7 @@ from hopper_gemm.compiler.extension import extension_name
 from hopper_gemm.serve import EXTENSION
 from tests.conftest import ROOT
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 H200, A100 = Gpu("NVIDIA H200", (9, 0)), Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
 GOOD = Machine(
     python="3.12.3",
@@ -79,6 +81,16 @@ def test_what_differs_from_what_is_needed_is_called_what_it_is_with_its_fix(chan
     assert one.mark == mark
     assert found in one.found
     assert fix in one.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "mark"), [("0.1.10", "missing"), ("0.1.11", "ok"), ("0.1.15.post2", "ok"), ("0.2.0", "missing")]
+)
+def test_a_tvm_ffi_of_the_range_that_pyproject_requires_is_ok_and_any_other_is_missing_with_its_fix(version, mark):
+    (required,) = (one for one in PROJECT["dependencies"] if one.startswith("apache-tvm-ffi"))
+    one = judged(installed={"apache-tvm-ffi": version}, requirements=(required,))["apache-tvm-ffi"]
+    assert one.mark == mark
+    assert one.fix == ("" if mark == "ok" else f'pip install "{required}"')
 
 
 @pytest.mark.parametrize("cuda", ["12.8", "13.0", "13.2"])

@@ -9,6 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from hopper_gemm.cli.doctor import DRIVER, GLIBC, SYSTEM
 from hopper_gemm.tune.study.files import here_or_recorded
@@ -18,7 +19,7 @@ from tests.conftest import ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-DSL = "nvidia-cutlass-dsl"
+DSL, TVM_FFI = "nvidia-cutlass-dsl", "apache-tvm-ffi"
 
 
 def required() -> dict[str, Requirement]:
@@ -45,12 +46,22 @@ def test_the_dsls_range_ends_at_versions_that_were_tested_and_the_upper_one_is_p
     assert ends["<="] == pinned()[DSL]
 
 
+def test_tvm_ffis_range_begins_where_vllm_and_sglang_pin_it_and_the_newest_is_pinned_here():
+    """vLLM 0.33 and SGLang 0.5.23 require 0.1.11 exactly: a higher floor cannot be installed beside them."""
+    tvm_ffi = required()[TVM_FFI].specifier
+    assert {one.operator: one.version for one in tvm_ffi} == {">=": "0.1.11", "<": "0.2"}
+    assert Version(pinned()[TVM_FFI]) > Version("0.1.11")
+
+
 def test_the_readmes_table_of_requirements_says_what_is_required_and_what_doctor_asks_for():
     text = (ROOT / "README.md").read_text().partition("## Requirements\n")[2].partition("\n## ")[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     table = {name: (needed, tested) for name, needed, tested in cells}
-    ends = {one.operator: one.version for one in required()[DSL].specifier}
-    assert table["CuTe DSL"] == (f"{ends['>=']} to {ends['<=']}", f"{ends['>=']} and {ends['<=']}")
+    dsl, ffi = ({one.operator: one.version for one in required()[name].specifier} for name in (DSL, TVM_FFI))
+    assert table["CuTe DSL; TVM-FFI"] == (
+        f"{dsl['>=']} to {dsl['<=']}; {ffi['>=']} or later, before {ffi['<']}",
+        f"{dsl['>=']} and {dsl['<=']}; {ffi['>=']} and {pinned()[TVM_FFI]}",
+    )
     assert SpecifierSet(f">={table['torch'][0].split()[0]}") == required()["torch"].specifier
     assert pinned()["torch"] in table["torch"][1]
     assert SpecifierSet(f">={table['Python'][0].split()[0]}") == SpecifierSet(PROJECT["requires-python"])
