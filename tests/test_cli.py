@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import CHIPS
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import as_text, header, summed
@@ -51,6 +53,11 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         ([*EXPLAIN, "pdl=true", "--set", "early=false"], "--set names pdl twice; leave one of them out"),
         ([*EXPLAIN, "tile_m=" + "9" * 30], "tile_m must be an integer"),
         (["explain", "4096", "4096", "0"], "k must be a positive integer but got 0"),
+        *(
+            (["explain", "64", "64", "64", "--gpu", gpu], f"--gpu must be one of h100, h200 but got {gpu!r}; on other")
+            for gpu in ("banana", "a100", "NVIDIA B200", "")
+        ),
+        (["prebuild", "64", "64", "64", "--gpu", "a100"], "--gpu must be one of h100, h200 but got 'a100'; on other"),
         (["frobnicate"], "No such command"),
         (
             ["map", "--held-out", "--shapes", SUITE],
@@ -250,6 +257,21 @@ def test_explain_says_which_entry_of_which_table_serves_or_that_the_model_choose
     for gpu in ("h200", "h100"):
         last = run("explain", "4104", "4096", "4096", "--gpu", gpu).stdout.splitlines()[-1]
         assert last.endswith(f"the model's choice: no tuned table of {gpu} has 4104x4096x4096")
+
+
+def test_explain_predicts_with_the_memory_of_the_gpu_that_is_named():
+    """A row times a matrix reads the matrix once: its time is that of the memory."""
+    h100, h200 = (json.loads(run("explain", "8", "8192", "8192", "--gpu", gpu, "--json").stdout) for gpu in CHIPS)
+    assert (h100["memory_rate"], h200["memory_rate"]) == (2.93e12, 4.3e12)
+    for slower, faster in ((h100, h200), *zip(considered(h100), considered(h200), strict=True)):
+        assert slower["predicted_us"] > 1.3 * faster["predicted_us"]
+    lines = run("explain", "8", "8192", "8192", "--gpu", "h100", "--sms", "100").stdout.splitlines()
+    (limit,) = [line for line in lines if line.startswith("  limit")]
+    assert limit.endswith(" us, memory at 2.93 TB/s")
+
+
+def considered(explained: dict[str, Any]) -> list[dict[str, Any]]:
+    return explained["matmul"]["considered"]
 
 
 def test_a_replayed_sweep_says_so_first_and_reproduces_the_recorded_table(tmp_path):

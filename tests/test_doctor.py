@@ -13,11 +13,12 @@ from importlib.metadata import PackageNotFoundError, metadata, requires
 
 import pytest
 
-from hopper_gemm.cli import app, machine
+from hopper_gemm.cli import app, doctor, machine
 from hopper_gemm.cli.doctor import MachineFinding, examine
 from hopper_gemm.cli.machine import Gpu, Machine, this_machine
 from hopper_gemm.compiler import shared
 from hopper_gemm.compiler.extension import extension_name
+from hopper_gemm.model.roofline import CHIPS, SXM, Chip
 from hopper_gemm.serve import EXTENSION
 from tests.conftest import ROOT
 
@@ -191,3 +192,16 @@ def test_the_exit_code_is_1_only_where_something_needed_is_missing(monkeypatch, 
     assert capsys.readouterr().out == f"{mark:7} thing: none (needed: >=1); get one\n"
     app(["doctor", "--json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)[0]["needed"] == ">=1"
+
+
+def test_a_kind_that_is_named_is_one_whose_chip_is_recorded_or_that_of_the_gpu_here(monkeypatch):
+    """Its chip is as the driver says here, as recorded elsewhere; of another architecture there is none."""
+    monkeypatch.setattr(doctor, "kind_here", lambda: "h20")
+    assert [doctor.kind_of(gpu) for gpu in (None, "h20", "H200", "NVIDIA H100 80GB HBM3")] == [
+        *("h20", "h20", "h200", "h100")
+    ]
+    with pytest.raises(ValueError, match="--gpu must be one of h100, h200, h20 but got 'a100'"):
+        doctor.kind_of("a100")
+    monkeypatch.setattr("hopper_gemm.serve.kernels.chip_of", lambda: Chip(78))
+    assert [doctor.chip_here(kind) for kind in ("h20", "h100", "h200", None)] == [Chip(78), CHIPS["h100"], SXM, SXM]
+    assert doctor.chip_here("h100", 100) == replace(CHIPS["h100"], sms=100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hopper_gemm.cli.machine import PROJECT, Machine, this_machine
@@ -13,7 +13,7 @@ from hopper_gemm.compiler.store import KernelStore, default_store
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import own_paths, tables
-from hopper_gemm.model.roofline import SXM, Chip
+from hopper_gemm.model.roofline import CHIPS, SXM, Chip
 from hopper_gemm.model.tuned import recorded_tables, results_root, slug
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
@@ -194,13 +194,29 @@ def kind_here() -> str | None:
         return None
 
 
+def kind_of(gpu: str | None) -> str | None:
+    """The kind of GPU that ``--gpu`` names; without it that of the GPU here.
+
+    Raises:
+        ValueError: neither the GPU here nor one of :data:`hopper_gemm.model.roofline.CHIPS`.
+    """
+    here = kind_here()
+    if gpu is None:
+        return here
+    kind, allowed = slug(gpu), dict.fromkeys((*CHIPS, *([here] if here else [])))
+    if kind not in allowed:
+        names = ", ".join(allowed)
+        raise ValueError(f"--gpu must be one of {names} but got {gpu!r}; on other architectures matmul runs torch.mm")
+    return kind
+
+
 def chip_here(kind: str | None, sms: int | None = None) -> Chip:
-    """Properties of a kind of GPU: as the driver says of the one here if it is of that kind, else an H200, with so many
-    SMs if named."""
+    """Properties of a kind of GPU: as the driver says of the one here if it is of that kind, else those of
+    :data:`hopper_gemm.model.roofline.CHIPS`, an H200's without a kind; with so many SMs if named."""
     if sms is not None:
-        return Chip(sms)
+        return replace(CHIPS.get(kind or "", SXM), sms=sms)
     if kind is None or kind != kind_here():
-        return SXM
+        return CHIPS.get(kind or "", SXM)
     from hopper_gemm.serve.kernels import chip_of  # brings torch
 
     return chip_of()

@@ -44,7 +44,9 @@ Layouts = Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk,
 BatchInvariant = Annotated[
     bool, typer.Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")
 ]
-Kind = Annotated[str | None, typer.Option("--gpu", help="Kind of GPU, such as h200. Default: the one here.")]
+Kind = Annotated[
+    str | None, typer.Option("--gpu", help="Kind of GPU: h100 or h200 (SXM), or the one here. Default: the one here.")
+]
 Sms = Annotated[int | None, typer.Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
 Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
 Regime = Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")]

@@ -138,12 +138,11 @@ def explain(
     With --set another config is explained: whether it can run, what it takes of an SM, what the chip allows. No GPU is
     needed.
     """
-    from hopper_gemm.cli.doctor import chip_here, kind_here
+    from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.menu import choices
     from hopper_gemm.model.predict import predict
     from hopper_gemm.model.problem import GemmProblem
-    from hopper_gemm.model.tuned import slug
     from hopper_gemm.tune.parameters import config_of
     from hopper_gemm.tune.tables.explain import explain as explained
     from hopper_gemm.tune.tables.explain import lines
@@ -151,7 +150,7 @@ def explain(
     if context not in CONTEXTS:
         raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
     problem = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
-    kind = kind_here() if gpu is None else slug(gpu)
+    kind = kind_of(gpu)
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
     config = config_of(options.config_values(settings)) if settings else served.config
@@ -286,9 +285,8 @@ def prebuild(
     With --menu every kernel that it picks for untuned problems of a type and layouts. First calls then load a kernel
     instead of compiling it. No GPU is needed.
     """
-    from hopper_gemm.cli.doctor import chip_here, kind_here
+    from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.compiler.store import default_store
-    from hopper_gemm.model.tuned import slug
     from hopper_gemm.serve.ahead.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.run.questions.compare import problems_of
 
@@ -298,7 +296,7 @@ def prebuild(
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
     problems = options.with_rule(problems, batch_invariant)
-    kind = kind_here() if gpu is None else slug(gpu)
+    kind = kind_of(gpu)
     done = compile_ahead(
         problems,
         menu=[(dtype, layouts)] if menu else (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -12,8 +13,10 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choices, choose, menu
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import CHIPS as KINDS
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, clusters_at_once, limit_seconds, parts_meet, waves
 from hopper_gemm.tune.tables.explain import explain
+from tests.conftest import ROOT
 
 CHIPS = [Chip(sms) for sms in (78, 114, 132, 144)]
 PROBLEMS = [
@@ -51,6 +54,16 @@ def test_parts_that_would_not_run_at_once_are_left_out_on_a_smaller_chip():
 def test_an_h200_is_the_default():
     for problem in PROBLEMS:
         assert choose(problem) == choose(problem, (), Chip(132))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_chip_of_a_kind_is_as_the_driver_described_the_boards_that_were_measured(kind):
+    """Provenance from before the rate was read has none."""
+    recorded = [json.loads(path.read_text()).get("gpu") for path in ROOT.glob(f"results/{kind}/**/provenance.json")]
+    gpus = [gpu for gpu in recorded if gpu]
+    assert gpus
+    assert {(gpu["sms"], gpu["l2_bytes"]) for gpu in gpus} == {(KINDS[kind].sms, KINDS[kind].l2_bytes)}
+    assert {gpu["memory_rate"] for gpu in gpus if "memory_rate" in gpu} in ({KINDS[kind].memory_rate}, set())
 
 
 def test_fewer_sms_take_longer_and_have_a_longer_limit():

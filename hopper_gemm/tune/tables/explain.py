@@ -40,6 +40,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
         * tiles, waves, wave_efficiency: how the output falls on the SMs;
         * flop_per_smem_byte: arithmetic intensity of the tile;
         * smem_read_bytes_per_flop: what wgmma reads back;
+        * memory_rate: bytes a second that a copy moves in the GPU's memory;
         * limit_us: the shortest time the chip allows;
         * predicted_us: what the analytic model expects of a config that can run;
         * paced_by: what it thinks sets the pace of a stage: math, load, l2 or ring.
@@ -73,6 +74,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
         "wave_efficiency": falls.efficiency if falls else 0.0,
         "flop_per_smem_byte": smem_intensity(kernel),
         "smem_read_bytes_per_flop": smem_reads_per_flop(kernel) if whole else None,
+        "memory_rate": chip.memory_rate,
         "limit_us": limit_seconds(problem, chip) * 1e6,
         "predicted_us": said.seconds * 1e6 if said else None,
         "paced_by": said.limit if said else None,
@@ -102,6 +104,6 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"  wgmma       {found['wgmma']} per consumer and stage",
         f"  waves       {found['tiles']} tiles in {found['waves']} waves of {found['sms']} SMs, {useful}",
         f"  intensity   {found['flop_per_smem_byte']:.1f} FLOP per byte into shared memory{reads}",
-        f"  limit       {found['limit_us']:.1f} us",
+        f"  limit       {found['limit_us']:.1f} us, memory at {found['memory_rate'] / 1e12:.2f} TB/s",
         f"  predicted   {found['predicted_us']:.1f} us, paced by {found['paced_by']}",
     ]
