@@ -21,6 +21,7 @@ from typing import Any
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store, versions
 from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, record_binary, recorded_binaries
+from hopper_gemm.lab.guard.today import compiled
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
@@ -203,9 +204,11 @@ def codes(table: Path, store: Path | None = None) -> dict[str, Any]:
 
     Raises:
         RecordedBinaryError: a file is damaged.
+        ChildProcessError: a kernel does not compile.
     """
-    kernels = KernelStore(store or default_store())
-    found = {one.about.stem: code_of(one, kernels) for one in recorded_binaries(table.parent / FOLDER)}
+    kernels, binaries = KernelStore(store or default_store()), recorded_binaries(table.parent / FOLDER)
+    compiled(list(dict.fromkeys(KernelId.of(one.config, one.problem) for one in binaries)), kernels.root)
+    found = {one.about.stem: code_of(one, kernels) for one in binaries}
     return {"versions": versions(), "kernels": found}
 
 
