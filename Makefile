@@ -54,7 +54,8 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
-# Write pages and pictures of results, their index and the generated parts of the docs anew.
+# Write pages and pictures of results, their index and the generated parts of the docs anew. Where the kernel's sources
+# changed, the kernels behind marked figures are compiled first, for minutes; no GPU is needed.
 pages: $(VENV)/.ready
 	$(BIN)/python docs/generate.py
 

@@ -1,7 +1,8 @@
 """Write every generated page anew: pages and pictures of results, their index, and the generated parts of the docs.
 
 A part stands between ``<!-- NAME: make pages -->`` and ``<!-- end -->``. With names of results folders only those are
-published, and the index and the parts.
+published, and the index and the parts. Where the kernel's sources changed, the kernels behind marked figures are
+compiled first; see :mod:`hopper_gemm.lab.guard.today`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from typing import Any
 
 import pandas as pd
 
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.lab.guard import today
+from hopper_gemm.lab.guard.today import write_todays_code
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
-from hopper_gemm.lab.pages import certainty, chapters, comparisons, depth, prices, rings, studies
-from hopper_gemm.lab.pages.claims import claims_list, measured
+from hopper_gemm.lab.pages import certainty, chapters, claims, comparisons, depth, prices, rings, studies
+from hopper_gemm.lab.pages.comparisons import measured_kernels
 from hopper_gemm.lab.pages.index import write_index
 from hopper_gemm.lab.pages.sources import PIPELINING, recorded
 from hopper_gemm.lab.simulation.page import DATA
@@ -46,6 +50,7 @@ from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_
 
 ROOT = Path(__file__).parents[1]
 RESULTS, ARCHIVE, H100 = (ROOT / "results" / name for name in ("h200", "archive/h200", "h100"))
+CODE = ROOT / "results" / today.FILE
 PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
 
 RUNGS = {
@@ -67,6 +72,8 @@ RUNGS = {
 
 def main(folders: list[str]) -> None:
     """Publish the named results folders, or all that are not archived; then the indices and the docs."""
+    write_todays_code(CODE, marked_kernels(), partial(print, file=sys.stderr, flush=True))
+    comparisons.todays_code.cache_clear()
     for folder in sorted(path for root in (RESULTS, H100) for path in root.rglob("*") if path.is_dir()):
         if (not folders or str(folder.relative_to(ROOT)) in folders) and has_rows(folder):
             publish(folder, pictures=folder.parent in (RESULTS, H100))
@@ -78,6 +85,12 @@ def main(folders: list[str]) -> None:
     chapters.pictures(ROOT / "docs/learn")
     for path in pages():
         write_whole(path, filled(path.read_text()))
+
+
+def marked_kernels() -> list[KernelId]:
+    """The kernels behind figures that a page marks with their machine code."""
+    measured = [one for name in (*comparisons.MARKED, "invariant", "ragged") for one in measured_kernels(name)]
+    return [kernel for one in (*measured, *claims.compared()) if (kernel := one.kernel) is not None]
 
 
 def chart(path: Path) -> None:
@@ -463,8 +476,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-8192": lambda: seed_table(8192),
     "seed-post": lambda: PIPELINING,
     "seed-both": both_tables,
-    "claims": claims_list,
-    "claims-measured": measured,
+    "claims": claims.claims_list,
+    "claims-measured": claims.measured,
     "joint-best": depth.joint_best_table,
     "by-stages": depth.by_stages_table,
     "stagger": depth.stagger_table,

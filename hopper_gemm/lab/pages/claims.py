@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.lab.guard.today import Measured, mark, measured_of
 from hopper_gemm.lab.pages import depth, rings
-from hopper_gemm.lab.pages.comparisons import version_of
+from hopper_gemm.lab.pages.comparisons import todays_code
+from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.lab.pages.wording import wrapped
 
 CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
@@ -55,9 +58,36 @@ RINGS = ("ladder", "ring", "tilus-grid", "raster", "walk", "fp16")
 """Studies behind the verdicts, beside the time stamps."""
 
 
+DRAWN = 3
+"""Kernels of each of these studies that are compared with today's; all of them would compile for twenty minutes."""
+
+
+def kernels_of(name: str) -> list[Measured]:
+    """The kernels of a study, by their names; the observed ones of its counters left out."""
+    rows = [row for row in recorded(name).rows if row.ok and row.stage != "counters"]
+    found = {KernelId.of(one.config, one.problem): one for one in measured_of(recorded(name), rows)}
+    return sorted(found.values(), key=lambda measured: (str(measured.config), measured.problem.dtype))
+
+
+def drawn(kernels: list[Measured]) -> list[Measured]:
+    """As many of the kernels as are compared, evenly spaced."""
+    return kernels[:: max(1, -(-len(kernels) // DRAWN))]
+
+
+def compared() -> list[Measured]:
+    """The kernels behind the verdicts that are compared with today's."""
+    return [measured for name in (*DEPTH, *RINGS) for measured in drawn(kernels_of(name))]
+
+
 def measured() -> str:
-    """With which kernel, and when, the rows behind the verdicts were measured."""
-    return wrapped(f"Kernel of these studies, and when they were recorded: {version_of(*DEPTH, *RINGS)}.")
+    """With whose machine code, and when, the rows behind the verdicts were measured."""
+    binaries = {one.code for name in (*DEPTH, *RINGS) for one in kernels_of(name)}
+    standings = {one.code: todays_code().standing(one) for one in compared()}
+    days = sorted({recorded(name).provenance["created"][:10] for name in (*DEPTH, *RINGS)})
+    return wrapped(
+        f"These studies were recorded on {' and '.join(days)}. Of their {len(binaries):,} binaries {len(standings)} "
+        f"were compared with today's; their machine code is {mark(list(standings.values()))}."
+    )
 
 
 def claims_list() -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from math import ceil
 from typing import Any
 
-from hopper_gemm.lab.pages.prices import invariant_ratios, invariant_rows, out_of_reach
-from hopper_gemm.lab.pages.sources import recorded, version
+from hopper_gemm.lab.guard import today
+from hopper_gemm.lab.guard.today import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
+from hopper_gemm.lab.pages.prices import invariant_ratios, invariant_rows, measured_rows, out_of_reach
+from hopper_gemm.lab.pages.sources import recorded
 from hopper_gemm.lab.pages.studies import on_h100s
 from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.model import hopper
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import pick, recorded_entries, results_root
 from hopper_gemm.tune.measure.verdict import published
+from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
 from hopper_gemm.tune.tables.mapped import mapped
@@ -71,11 +77,47 @@ def kernel_of(*names: str) -> str:
     return ", ".join((*digests, *dict.fromkeys(about["created"][:10] for about in told)))
 
 
-def version_of(*names: str) -> str:
-    """Words for the kernel of studies, this version or an earlier one, and the days of measurement."""
-    told = [recorded(name).provenance for name in names]
-    versions = dict.fromkeys(version(about["kernel"]) for about in told)
-    return ", ".join((*versions, *dict.fromkeys(about["created"][:10] for about in told)))
+MARKED: dict[str, Callable[[Row], bool]] = {
+    **dict.fromkeys(("suite", "suite-chained", "short"), lambda row: True),
+    "drawn": lambda row: filled_up(row.point.problem) == row.point.problem,
+    "short-again": lambda row: row.figures["how"] == "model",
+    "map-held-out": lambda row: "pick 1" in row.figures["how"].split(", "),
+    "served": lambda row: row.point.regime == "steady" and str(row.point.problem) == "8192x8192x8192",
+}
+"""Studies whose figures are marked with their machine code, and which of their rows the figures are of."""
+
+
+def figure_rows(name: str) -> list[Row]:
+    """The rows behind a study's line of figures."""
+    return [row for row in recorded(name).stage("compare", "map") if row.ok and MARKED[name](row)]
+
+
+def measured_kernels(name: str) -> list[Measured]:
+    """The kernels behind a line of figures: of a study, or of a benchmark's table (``invariant``, ``ragged``)."""
+    if name in MARKED:
+        return measured_of(recorded(name), figure_rows(name))
+    if name == "invariant":
+        rows = [(row, GemmProblem(*row["problem"])) for row in invariant_rows("suite")]
+    else:
+        rows = [(row, GemmProblem(**row["problem"])) for row in measured_rows(name)]
+    found = []
+    for row, problem in rows:
+        config = config_from(row.get("configs", {}).get("ours", {}))  # the default in rows that have its label alone
+        found.append(Measured(config, problem, row.get("code", {}).get("ours", ""), row.get("dsl", "")))
+    return found
+
+
+@cache
+def todays_code() -> TodaysCode:
+    """Today's machine code, as ``make pages`` wrote it last."""
+    return read_todays_code(results_root() / today.FILE)
+
+
+def mark_of(name: str) -> str:
+    """Whose machine code a line of figures is of, in a few words, and the days of measurement where its rows have
+    them."""
+    told = [mark(list(todays_code().standings(measured_kernels(name)).values()))]
+    return ", ".join([*told, recorded(name).provenance["created"][:10]] if name in MARKED else told)
 
 
 def no_longer_served(name: str = "suite") -> list[str]:
@@ -101,6 +143,10 @@ def figure(speedups: Iterable[float], bold: str = "") -> str:
     return f"{bold}{geometric_mean(found):.3f}x{bold}, least {min(found):.3f}x"
 
 
+MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
+"""Name of the column of :func:`mark_of`, with the address of the folder of docs."""
+
+
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
     lines, what = [], "[{} problems](docs/suite.md): squares, layers of language models, odd shapes"
@@ -108,7 +154,7 @@ def headline() -> str:
         found = over(name, context).values()
         ours = figure((of["cublas"]["speedup"] for of in found), bold)
         faster = figure((min(one["speedup"] for one in of.values()) for of in found), bold)
-        lines.append((what.format(len(found)), context, ours, faster, version_of(name)))
+        lines.append((what.format(len(found)), context, ours, faster, mark_of(name)))
         what = "the same {}"
     lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     short, *_, picked, _ = _others("docs/suite.md")
@@ -116,16 +162,15 @@ def headline() -> str:
     best = over("served", regime="steady")["8192x8192x8192"]["cublas"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     what = f"[8192^3 at the power cap](docs/steady.md); {energy}"
-    lines.append((what, "isolated", f"{best['speedup']:.3f}x", "", version_of("served")))
-    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", "kernel, measured"
+    lines.append((what, "isolated", f"{best['speedup']:.3f}x", "", mark_of("served")))
+    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
     return markdown(("problems", "context", *names), lines)
 
 
 def _invariant() -> tuple[str, str, str]:
-    """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, kernel."""
-    rows = invariant_rows("suite")
-    versions = ", ".join(dict.fromkeys(version(row["kernel"]) for row in rows))
-    return figure(invariant_ratios(rows, "", "torch", "ours").values()), "", versions
+    """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, machine code."""
+    ratios = invariant_ratios(invariant_rows("suite"), "", "torch", "ours")
+    return figure(ratios.values()), "", mark_of("invariant")
 
 
 def result(suite: str = "suite.md") -> str:
@@ -144,7 +189,7 @@ def result(suite: str = "suite.md") -> str:
 
 
 def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
-    """Lists beside the suite: problems, context, figure over torch.mm, kernel.
+    """Lists beside the suite: problems, context, figure over torch.mm, machine code.
 
     Args:
         suite: address of the page that tells of them; empty on that page.
@@ -154,8 +199,7 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         return f"[{text}]({suite}#{anchor})" if suite else text
 
     drawn = [row for row in recorded("drawn").stage("compare") if row.ok]
-    multiples = [row.figures["speedup"] for row in drawn if filled_up(row.point.problem) == row.point.problem]
-    picked = [row for row in recorded("short-again").stage("compare") if row.ok and row.figures["how"] == "model"]
+    multiples, picked = ([row.figures["speedup"] for row in figure_rows(name)] for name in ("drawn", "short-again"))
     short = link("24 short problems", "short-and-random-problems")
     random = link(f"{len(drawn)} random problems", "short-and-random-problems")
     untuned = link("untuned", "problems-that-nobody-tuned")
@@ -168,7 +212,7 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
     lists = [
         (f"{short}, 2 to 12 us of `torch.mm`", "isolated", speedups("short").values(), "short"),
         (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
-        (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), ""),
+        (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), "ragged"),
         (
             f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean:.3f}x",
             "isolated",
@@ -178,16 +222,16 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         (
             f"{len(picked)} of the short ones, {untuned}",
             "isolated",
-            [row.figures["speedup"] for row in picked],
+            picked,
             "short-again",
         ),
     ]
-    return [(*line[:2], figure(line[2]), version_of(line[3]) if line[3] else "not noted") for line in lists]
+    return [(*line[:2], figure(line[2]), mark_of(line[3])) for line in lists]
 
 
 def others() -> str:
     """Table of the lists beside the suite."""
-    return markdown(("problems", "context", "over `torch.mm`", "kernel, measured"), _others())
+    return markdown(("problems", "context", "over `torch.mm`", MARK.format("")), _others())
 
 
 def suite() -> str:
@@ -225,13 +269,15 @@ def standing() -> str:
     ahead, behind, even = (
         [one for one, told in standings().items() if told == word] for word in ("ahead", "behind", "open")
     )
-    gone, version = no_longer_served(), version_of("suite").split(",")[0]
+    gone, code = no_longer_served(), todays_code().standings(measured_kernels("suite"))
     changed = f", but for {', '.join(gone)}, which runs another one since" if gone else ""
+    before = [str(problem) for problem, one in code.items() if one == EARLIER]
+    others = f" ({EARLIER} for {', '.join(before)})" if CURRENT in code.values() and before else ""
     return wrapped(
         f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
         f"on {len(behind)}{': ' if behind else ''}{', '.join(behind)}. On the other {len(even)} it cannot be told from "
-        f"the faster of the two: {', '.join(even)}. Measured with {version}; the configs are those that `matmul` "
-        f"runs{changed}."
+        f"the faster of the two: {', '.join(even)}. The machine code that was measured is "
+        f"{mark(list(code.values()))}{others}; the configs are those that `matmul` runs{changed}."
     )
 
 

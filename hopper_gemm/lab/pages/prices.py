@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hopper_gemm.lab.pages.sources import version
 from hopper_gemm.lab.pages.wording import wrapped
 from hopper_gemm.lab.verify.rows import read_rows
 from hopper_gemm.lab.verify.tally import counted, torch_lines
@@ -57,12 +56,12 @@ LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
 
 
 def bits(folder: Path | None = None) -> str:
-    """Kernels and outputs of this version that were compared, by what was launched; and the digests of kernels and
-    verifiers."""
+    """Kernels and outputs that were compared with the newest sources, by what was launched; and the digests of those
+    sources."""
     rows = read_rows(folder or results_root() / "verification/batch-invariance")
     if not rows:
         return NOT_YET
-    now = [row for row in rows if row.kernel == rows[-1].kernel or version(row.kernel) == "this version"]
+    now = [row for row in rows if row.kernel == rows[-1].kernel]
     lines = []
     for kind in [*dict.fromkeys(row.kind for row in now), ""]:
         own = [row for row in now if kind in ("", row.kind)]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.tune.parameters import FIELDS, kernel_digest
+from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pivot import EXCEEDS, GROUP
@@ -26,10 +26,6 @@ of the table it states neither problem size, cluster, regime, clocks, cuBLAS ver
 row."""
 
 CELL = ["tile_m", "k_depth"]
-
-CURRENT: tuple[str, ...] = ()
-"""Comparisons whose kernels still compile to the machine code that was measured: this version, though the sources may
-have changed since, such as those of what follows a product. ``tests/lab/pages/test_comparisons.py`` compiles them."""
 
 
 def published() -> pd.DataFrame:
@@ -146,9 +142,3 @@ def share(spans: pd.DataFrame, what: str, since: float, until: float) -> float:
         covered += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return covered / (until - since)
-
-
-def version(kernel: str) -> str:
-    """Words for the kernel of a digest of sources."""
-    current = {kernel_digest(), *(recorded(name).provenance["kernel"] for name in CURRENT)}
-    return "this version" if kernel in current else "an earlier version"

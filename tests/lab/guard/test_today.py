@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.store import DSL, KernelId
+from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, versions
 from hopper_gemm.lab.guard import today
 from hopper_gemm.lab.guard.today import (
     CURRENT,
@@ -28,14 +29,18 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.row import ResultsError
+from tests.conftest import ROOT
 from tests.each import each
+from tests.test_docs import generator
 from tests.tune.tables.making import row
 
 CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(64, 8192, 4096)
 CONFIG, OTHER = resolve(GemmConfig(tile_m=128)), resolve(GemmConfig(tile_m=256))
 KERNELS = [KernelId.of(config, CUBE) for config in (CONFIG, OTHER)]
 TODAY = TodaysCode("sources", {DSL: "4.8.1"}, {kernel_name(KERNELS[0]): "c0de"})
+RECORDED = ROOT / "results" / FILE
 
 CASES = {
     "equal code": (Measured(CONFIG, CUBE, "c0de", "4.8.1"), CURRENT),
@@ -153,3 +158,31 @@ def test_a_kernel_that_does_not_compile_is_named_with_the_reason(tmp_path, monke
     monkeypatch.setattr(today, "build", lambda *asked: SimpleNamespace(failed=failed))
     with pytest.raises(ChildProcessError, match=r"128x.* must compile but does not \(compile error: no\); fix"):
         compiled(KERNELS[:1], tmp_path / "store")
+
+
+def test_the_recorded_file_is_of_todays_sources():
+    assert read_todays_code(RECORDED).sources == kernel_digest(), "the kernel's sources changed: run make pages"
+
+
+@pytest.mark.results
+def test_the_recorded_file_has_the_kernels_behind_marked_figures_and_no_others():
+    named = {kernel_name(kernel) for kernel in generator().marked_kernels()}
+    assert named == read_todays_code(RECORDED).kernels.keys(), "run make pages"
+
+
+SAMPLE = 8
+"""Kernels of the file that are compiled again: others after each change of the sources."""
+
+
+@pytest.mark.compile
+@pytest.mark.results
+@pytest.mark.timeout(600)
+def test_a_sample_of_the_recorded_file_is_what_todays_compiler_gives(kernel_store):
+    code = read_todays_code(RECORDED)
+    if code.versions != versions():
+        pytest.skip(f"compiled by {code.versions}, here are {versions()}")
+    kernels = {kernel_name(kernel): kernel for kernel in generator().marked_kernels()}
+    names = random.Random(kernel_digest()).sample(sorted(kernels.keys() & code.kernels.keys()), SAMPLE)
+    reports = compiled([kernels[name] for name in names], KernelStore(kernel_store).root)
+    made = {kernel_name(kernel): report.code for kernel, report in reports.items()}
+    assert made == {name: code.kernels[name] for name in names}, "remove the file and run make pages"

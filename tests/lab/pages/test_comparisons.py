@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopper_gemm.compiler.loader import compile_into
-from hopper_gemm.compiler.store import KernelId, KernelStore, versions
-from hopper_gemm.lab.pages import comparisons, sources
-from hopper_gemm.lab.pages.comparisons import standings, version_of, widened
-from hopper_gemm.lab.pages.sources import CURRENT, recorded
+from hopper_gemm.compiler.store import DSL, KernelId
+from hopper_gemm.lab.guard.today import Measured, TodaysCode, kernel_name
+from hopper_gemm.lab.pages import comparisons
+from hopper_gemm.lab.pages.comparisons import MARKED, figure_rows, mark_of, measured_kernels, standings, widened
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.verdict import component_of
 from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import FASTER
@@ -66,30 +66,48 @@ def test_a_problem_is_ahead_or_behind_only_by_its_whole_published_interval(monke
     assert list(standings().values()) == ["ahead", "open", "open", "behind", "behind"]
 
 
-def test_a_figure_is_marked_with_the_version_of_the_kernel_that_gave_it(monkeypatch):
-    about = {"a": {"kernel": "now", "created": "2026-11-25 10:00"}, "b": {"kernel": "then", "created": "2026-11-22 1"}}
-    for module in (comparisons, sources):
-        monkeypatch.setattr(module, "recorded", lambda name: SimpleNamespace(provenance=about[name]))
-    monkeypatch.setattr(sources, "CURRENT", ())
-    monkeypatch.setattr(sources, "kernel_digest", lambda: "now")
-    assert [version_of(name) for name in "ab"] == ["this version, 2026-11-25", "an earlier version, 2026-11-22"]
-    assert version_of("a", "b") == "this version, an earlier version, 2026-11-25, 2026-11-22"
-    monkeypatch.setattr(sources, "CURRENT", ("b",))
-    assert version_of("b") == "this version, 2026-11-22"
+def test_a_line_of_figures_is_marked_by_the_machine_code_of_its_problems_and_the_day(monkeypatch):
+    """In a table of a benchmark rows have no day; without digests nothing is compared."""
+    rows = [
+        row(stage="compare", sizes=(64, 64, 64), code="c0de", against="cublas"),
+        row(stage="compare", sizes=(64, 64, 64), code="c0de", against="cublaslt"),
+        row(stage="compare", sizes=(128, 64, 64), code="dead"),
+        row("timeout", stage="compare", sizes=(256, 64, 64)),
+    ]
+    about = {"kernel": "of no matter", "created": "2026-11-25 10:00", "versions": {DSL: "4.8.1"}}
+    study = SimpleNamespace(provenance=about, stage=lambda *stages: rows)
+    kernel = KernelId.of(rows[0].point.config, rows[0].point.problem)
+    code = TodaysCode("of no matter", {DSL: "4.8.1"}, {kernel_name(kernel): "c0de"})
+    monkeypatch.setattr(comparisons, "recorded", lambda name: study)
+    monkeypatch.setattr(comparisons, "todays_code", lambda: code)
+    assert mark_of("suite") == "this version's for 1 of 2, 2026-11-25"
+    lines = [{"problem": [64, 64, 64], "configs": {"ours": {}}, "us": {}}]
+    monkeypatch.setattr(comparisons, "invariant_rows", lambda name: lines)
+    assert mark_of("invariant") == "not compared"
+    lines[0] |= {"code": {"ours": "c0de"}, "dsl": "4.8.1"}
+    assert mark_of("invariant") == "this version's"
 
 
-@pytest.mark.compile
-@pytest.mark.timeout(600)
-def test_figures_of_this_version_are_of_todays_machine_code(kernel_store):
-    """Every kernel of ours in the comparisons that the pages call current compiles to the code that was measured."""
-    rows = [row for name in CURRENT for row in recorded(name).stage("compare") if row.ok]
-    if not rows:
-        pytest.skip("the pages call no comparison current: the kernel has changed since each")
-    then = recorded(CURRENT[0]).provenance["versions"]
-    if any(then.get(name) not in (None, found) for name, found in versions().items()):
-        pytest.skip(f"measured with {then}, here are {versions()}: their machine code differs")
-    measured = {KernelId.of(row.point.config, row.point.problem): row.figures["code"] for row in rows}
-    store = KernelStore(kernel_store)
-    assert {str(kernel): compile_into(store, kernel).code for kernel in measured} == {
-        str(kernel): code for kernel, code in measured.items()
+@pytest.mark.results
+def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
+    """Of held-out problems the picks alone, of random problems those that need no padding."""
+    counts = {name: len({row.point.problem for row in figure_rows(name)}) for name in MARKED}
+    assert counts == {
+        "suite": 24,
+        "suite-chained": 24,
+        "short": 24,
+        "drawn": 13,
+        "short-again": 8,
+        "map-held-out": 134,
+        "served": 1,
     }
+    assert {one.code != "" and one.dsl != "" for name in MARKED for one in measured_kernels(name)} == {True}
+
+
+def test_a_row_of_padded_problems_that_has_a_label_alone_is_not_compared(monkeypatch):
+    rows = [{"problem": {"m": 64, "n": 63, "k": 64}, "config": "128x128x64 s7", "us": {}}]
+    monkeypatch.setattr(comparisons, "measured_rows", lambda name: rows)
+    (measured,) = measured_kernels("ragged")
+    assert isinstance(measured, Measured)
+    assert (measured.problem, measured.kernel) == (GemmProblem(64, 63, 64), None)
+    assert mark_of("ragged") == "not compared"
