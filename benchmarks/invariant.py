@@ -32,6 +32,7 @@ import torch
 from benchmarks.ideas import in_turns, sizes
 from hopper_gemm.compiler.padding import load_any
 from hopper_gemm.compiler.store import KernelId, default_store
+from hopper_gemm.lab.guard.today import code_columns
 from hopper_gemm.lab.verify.harness import compile_all
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
@@ -159,6 +160,7 @@ def timed(title: str, problem: GemmProblem, among: Sequence[Table], arms: Sequen
         "us": in_turns(timer, protocol, ready, alone, rounds),
         "wrong": wrong,
         "kernel": kernel_digest(),
+        **code_columns({name: pick.config for name, pick in chosen.items() if name in arms}, problem),
         "board": device.uuid,
         "gpu": device.name,
         "driver": device.driver,

@@ -27,6 +27,7 @@ from hopper_gemm import matmul
 from hopper_gemm.compiler.padding import PADDED, PaddedKernel, load_any
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, default_store
+from hopper_gemm.lab.guard.today import code_columns
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import find, tables
@@ -96,7 +97,9 @@ def timed(problem: GemmProblem, configs: Arms, rounds: int) -> dict[str, Any]:
         torch.cuda.synchronize,
     )
     return {
+        "configs": {name: config.as_dict() for name, config in configs.items()},
         "kernel": kernel_digest(),
+        **code_columns(configs, problem),
         "board": device.uuid,
         "gpu": device.name,
         "us": us,

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.loader import compile_into
 from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store, versions
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
@@ -99,6 +101,14 @@ def measured_of(study: Study, rows: Iterable[Row]) -> list[Measured]:
     ours = (row for row in rows if not row.point.is_baseline)
     found = (Measured(row.point.config, row.point.problem, row.figures.get("code", ""), dsl) for row in ours)
     return list(dict.fromkeys(found))
+
+
+def code_columns(configs: Mapping[str, GemmConfig], problem: GemmProblem) -> dict[str, Any]:
+    """What a benchmark's row of some arms must have, so that later versions can be compared with it: ``code``, digests
+    of machine code by arm, and ``dsl``. It compiles what the default store lacks."""
+    kernels, store = {name: KernelId.of(config, problem) for name, config in configs.items()}, default_store()
+    reports = {name: compile_into(KernelStore(store), kernel) for name, kernel in kernels.items()}
+    return {"code": {name: report.code for name, report in reports.items()}, "dsl": versions()[DSL]}
 
 
 def mark(standings: Sequence[str], of: str = "") -> str:
