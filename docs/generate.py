@@ -525,6 +525,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "edge": studies.edge,
     "answer-map": studies.map_answer,
     "headline": comparisons.headline,
+    "suite-on-h100s": comparisons.suite_on_h100s,
     "suite": comparisons.suite,
     "standing": comparisons.standing,
     "suite-answer": comparisons.suite_answer,

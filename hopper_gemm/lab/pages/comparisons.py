@@ -41,6 +41,9 @@ LISTS = (
 )
 """Recorded comparisons: isolated, then chained, the latest of each list first."""
 
+ON_H100S = ("suite-on-h100", "suite-on-h100-second")
+"""The suite on two boards of NVIDIA H100s, by the entries that serve there."""
+
 STEADY = (
     *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),
 )
@@ -78,7 +81,7 @@ def kernel_of(*names: str) -> str:
 
 
 MARKED: dict[str, Callable[[Row], bool]] = {
-    **dict.fromkeys(("suite", "suite-chained", "short"), lambda row: True),
+    **dict.fromkeys((*ON_H100S, "suite", "suite-chained", "short"), lambda row: True),
     "drawn": lambda row: filled_up(row.point.problem) == row.point.problem,
     "short-again": lambda row: row.figures["how"] == "model",
     "map-held-out": lambda row: "pick 1" in row.figures["how"].split(", "),
@@ -149,7 +152,9 @@ MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
 
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
-    lines, what = [], "[{} problems](docs/suite.md): squares, layers of language models, odd shapes"
+    over_mm, over_faster = (figure(ratios, "**") for ratios in ratios_on_h100s())
+    what = "[24 problems](docs/suite.md#on-h100s) on H100s: squares, layers of language models, odd shapes"
+    lines, what = [(what, "isolated", over_mm, over_faster, mark_of(ON_H100S[0]))], "[the same {}](docs/suite.md) on H200s"
     for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
         found = over(name, context).values()
         ours = figure((of["cublas"]["speedup"] for of in found), bold)
@@ -158,7 +163,10 @@ def headline() -> str:
         what = "the same {}"
     lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     short, *_, picked, _ = _others("docs/suite.md")
-    lines += [(*line[:3], "", line[3]) for line in (short, picked)]
+    held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
+    harder = [geometric_mean(one.over_faster for one in mapped(study.stage("map"))) for study in held_out]
+    lines.append((*short[:3], "", short[3]))
+    lines.append((*picked[:3], f"{harder[0]:.3f}x; H100s {harder[1]:.3f}x", picked[3]))
     best = over("served", regime="steady")["8192x8192x8192"]["cublas"]
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     what = f"[8192^3 at the power cap](docs/steady.md); {energy}"
@@ -179,13 +187,40 @@ def result(suite: str = "suite.md") -> str:
     Args:
         suite: address of the page that tells of it.
     """
-    found = suite_cells().values()
-    mm = geometric_mean(of["cublas"]["speedup"] for of in found)
-    faster = geometric_mean(min(one["speedup"] for one in of.values()) for of in found)
+    cells_of_suite = suite_cells().values()
+    mm = geometric_mean(of["cublas"]["speedup"] for of in cells_of_suite)
+    faster = geometric_mean(min(cell["speedup"] for cell in of.values()) for of in cells_of_suite)
+    h100_mm, h100_faster = map(geometric_mean, ratios_on_h100s())
     return wrapped(
-        f"Over {len(found)} problems of many kinds, tuned, an NVIDIA H200 runs it at **{mm:.3f}x** the speed of "
-        f"`torch.mm`, and at {faster:.3f}x that of the faster of `torch.mm` and cuBLASLt ([geometric means]({suite}))."
+        f"{len(cells_of_suite)} problems of many kinds: **{h100_mm:.3f}x** the speed of `torch.mm` on NVIDIA H100s, "
+        f"{h100_faster:.3f}x that of the faster of it and cuBLASLt; {mm:.3f}x and {faster:.3f}x on NVIDIA H200s, for "
+        f"which it was tuned ([geometric means]({suite}))."
     )
+
+
+def ratios_on_h100s() -> tuple[list[float], list[float]]:
+    """Speedups of the suite on H100s, of every problem and board: over torch.mm, and over the faster baseline."""
+    boards = [over(name).values() for name in ON_H100S]
+    over_mm = [of["cublas"]["speedup"] for cells_of_board in boards for of in cells_of_board]
+    return over_mm, [min(cell["speedup"] for cell in of.values()) for cells_of_board in boards for of in cells_of_board]
+
+
+def suite_on_h100s() -> str:
+    """The suite on two H100s, problem by problem, and beside it what the model chooses there."""
+    boards, picked = [over(name) for name in ON_H100S], over("suite-by-model")
+    lines, columns = [], []
+    for problem in map(str, read_shapes().of_regime("burst")):
+        cells_of_boards = [board[problem] for board in boards]
+        ratios = [cell["speedup"] for of in cells_of_boards for cell in (of["cublas"], of["heuristics"])]
+        ratios.append(picked[problem]["cublas"]["speedup"])
+        columns.append(ratios)
+        us = (f"{of['cublas']['time_us']:.1f}" for of in cells_of_boards)
+        lines.append((problem, *us, *(f"{ratio:.3f}x" for ratio in ratios)))
+    means_of = (f"{geometric_mean(column):.3f}x" for column in zip(*columns, strict=True))
+    kinds = "over torch.mm", "over cuBLASLt's heuristics"
+    names = *(f"us, board {n}" for n in (1, 2)), *(f"{kind}, board {n}" for n in (1, 2) for kind in kinds)
+    header = ("problem", *names, "the model's choice, over torch.mm")
+    return markdown(header, [*lines, ("geometric mean", "", "", *means_of)])
 
 
 def _others(suite: str = "") -> list[tuple[str, str, str, str]]:

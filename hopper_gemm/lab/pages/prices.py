@@ -236,6 +236,7 @@ def variants(path: Path | None = None) -> str:
 
 
 LAYER = "A layer of 4096 channels on cuda, over torch", "A layer of 4096 channels on cuda, over torch, all picked"
+COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" for more in ("", ", all picked"))
 """Titles of the tables of a decoder layer: few sizes tuned; all picked."""
 
 
@@ -253,11 +254,14 @@ def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
     model = {row["phase"]: row["speedup"] for row in tables["Logits and time on cuda, CUDA graphs"]["rows"]}
     phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
+    compiled = [row for title in COMPILED for row in tables[title]["rows"]]
+    beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
     return wrapped(
         f"In models, on NVIDIA H200s: a layer with bias and gelu in one launch runs at {gelu} the speed of torch's "
-        f"operators, a gated one at {gated}, at three sizes each; in CUDA graphs a "
-        f"patched layer of Llama-3-8B at {layer} that of torch's, one with fused epilogues at {fused}, by the number "
-        f"of tokens, and a patched model of a public architecture at {phases}. "
+        f"operators, a gated one at {gated}; in CUDA graphs a patched layer of Llama-3-8B at {layer}, with fused "
+        f"epilogues at {fused}, and a patched model of a public architecture at {phases}. Beside torch.compile, in "
+        f"graphs, the fused layer alone runs at {beside}, fused and compiled at {within}: a compiled model takes the "
+        "fused calls and stays compiled. "
         "[All of them](docs/using.md#a-model-in-one-line)."
     )
 
