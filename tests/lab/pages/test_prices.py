@@ -173,11 +173,16 @@ def test_models_are_told_from_the_least_to_the_greatest_speedup(tmp_path):
     tables = {
         "A layer of 4096 channels on cuda, over torch": FUSED[:1],
         "A layer of 4096 channels on cuda, over torch, all picked": FUSED[1:],
+        "A layer of 4096 channels on cuda, over torch.compile": [{"fused graph": 0.7, "fused, compiled graph": 0.9}],
+        "A layer of 4096 channels on cuda, over torch.compile, all picked": [
+            {"fused graph": 0.6, "fused, compiled graph": 1.2}
+        ],
         "Logits and time on cuda, CUDA graphs": [{"phase": "prefill 8", "speedup": 0.5}],
     }
     lines = (json.dumps({**about, "table": title, "rows": told}) for title, told in tables.items())
     examples_of.write_text("\n".join(lines) + "\n")
     told = " ".join(in_models(layers_of, examples_of).split())
     assert "1.100x to 1.250x the speed of torch's operators, a gated one at 1.000x to 1.000x" in told
-    assert "Llama-3-8B at 0.750x to 1.250x that of torch's, one with fused epilogues at 1.000x to 1.500x, by" in told
+    assert "Llama-3-8B at 0.750x to 1.250x, with fused epilogues at 1.000x to 1.500x, and" in told
+    assert "the fused layer alone runs at 0.600x to 0.700x, fused and compiled at 0.900x to 1.200x" in told
     assert "public architecture at 0.500x (prefill 8)." in told
