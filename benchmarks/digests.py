@@ -1,0 +1,225 @@
+"""Compare the machine code of kernels before and after a change of their sources. Needs no GPU.
+
+    python -m benchmarks.digests write FILE [--some N] [--seed S] [--jobs J]
+    python -m benchmarks.digests compare FILE [--some N] [--seed S] [--jobs J]
+
+``write`` compiles every kernel below for sm_90a and writes a digest of each one's machine code; ``compare`` compiles
+the kernels of a file, prints those whose code differs, and exits with 1 if there is one. With ``--some N`` either takes
+N kernels only, drawn by a seed from each group in turn. All of them, some 3,000, take an hour of one core. Groups:
+
+    menu        the menu's kernels in every layout, plain and with each of FINISHES
+    types       the menu's kernels with an fp32 output, in fp16, and with threads that store C
+    tuned       the entries of every recorded tuned table
+    recorded    the recorded binaries
+    ladder      the configs of the recorded ladder
+    drawn       configs that `hopper-gemm verify` would draw, of every technique, some with a drawn finish
+    observers   the meter and the trace, on the ladder and on kernels of the menu
+    padding     the kernel that pads operands
+
+What the rules refuse is counted on stderr by the name of the rule. Run it from the repository's root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, versions
+from hopper_gemm.lab.counters.trace import TRACE
+from hopper_gemm.lab.counters.waits import METER
+from hopper_gemm.lab.guard.binaries import FOLDER, recorded_binaries
+from hopper_gemm.lab.verify.drawing import pairs
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.menu import binaries
+from hopper_gemm.model.problem import LAYOUTS, GemmProblem
+from hopper_gemm.model.tuned import recorded_entries, recorded_tables
+from hopper_gemm.tune.study.reader import read_study
+
+FINISHES = (
+    Finish(bias=True),
+    Finish(bias=True, activation="gelu"),
+    Finish(scale=True, activation="silu"),
+    Finish(scale=True, bias=True, activation="gelu_tanh", residual=True),
+    Finish(activation="silu", gated=True),
+)
+"""Every step; an activation with a bias, behind a scale alone, and with all other steps; gated."""
+
+DRAWN, DRAW_SEED = 2400, 17
+"""Pairs that are drawn, four of each kernel."""
+
+OBSERVED = 16
+"""Kernels of the menu that are observed."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel of a group; its name tells it from all others of the file."""
+
+    group: str
+    name: str
+    kernel: AnyId
+
+
+def cases(refused: Counter[str]) -> list[Case]:
+    """Every kernel once, under the first group that has it.
+
+    Args:
+        refused: counts combinations that the rules refuse, by the rule's name.
+    """
+    found: dict[AnyId, Case] = {}
+    for group, kernel in _kernels(refused):
+        found.setdefault(kernel, Case(group, f"{group}: {_label(kernel)}", kernel))
+    return list(found.values())
+
+
+def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
+    def allowed(config: GemmConfig, problem: GemmProblem, finish: Finish | None = None) -> bool:
+        against = reasons(config, problem, finish)
+        refused.update(reason.rule for reason in against[:1])
+        return not against
+
+    yield "padding", PaddingId()
+    for kernel in binaries():
+        for layouts in LAYOUTS:
+            problem = _problem(kernel, layouts=layouts)
+            for finish in (None, *FINISHES):
+                if allowed(kernel, problem, finish):
+                    yield "menu " + str(finish or "plain"), KernelId.of(kernel, problem, finish=finish)
+        for dtype in ("bf16_fp32", "fp16"):
+            if allowed(kernel, _problem(kernel, dtype)):
+                yield f"types {dtype}", KernelId.of(kernel, _problem(kernel, dtype))
+        if allowed(kernel, _problem(kernel)):
+            yield "types scattered", KernelId.of(kernel, _problem(kernel), scattered=True)
+    for entry in recorded_entries():
+        yield "tuned", KernelId.of(entry.config, entry.problem)
+    for table in recorded_tables().values():
+        for binary in recorded_binaries(table.parent / FOLDER):
+            yield "recorded", KernelId.of(binary.config, binary.problem)
+    ladder = read_study(next(iter(recorded_tables().values())).parent / "ladder")
+    points = [row.point for row in ladder.rows if not row.point.is_baseline]
+    steps = [KernelId.of(point.config, point.problem) for point in points if allowed(point.config, point.problem)]
+    yield from (("ladder", step) for step in steps)
+    for pair in pairs(DRAW_SEED, DRAWN):
+        yield "drawn", pair.kernel
+    observed = [*steps, *(KernelId.of(kernel, _problem(kernel)) for kernel in binaries()[:: 128 // OBSERVED])]
+    for kernel in observed:
+        for observer in (METER, TRACE):
+            name = observer.rpartition(":")[2].lower()
+            yield f"observers {name}", KernelId(kernel.config, kernel.dtype, kernel.layouts, observer)
+
+
+def _problem(kernel: Kernel, dtype: str = "bf16", layouts: str = "kk") -> GemmProblem:
+    """A problem of four cluster tiles, whose columns make up a gate and what it multiplies."""
+    sides = 2 * kernel.tile_m * kernel.cluster_m, 2 * kernel.tile_n * kernel.cluster_n
+    k = kernel.tile_k * kernel.split_k * kernel.stages
+    return GemmProblem(*(sides[::-1] if kernel.swap_ab else sides), k, dtype, layouts)
+
+
+def _label(kernel: AnyId) -> str:
+    """Every value of a kernel's key off its default."""
+    if isinstance(kernel, PaddingId):
+        return str(kernel)
+    plain = type(kernel.config)().as_dict()
+    values = [f"{name}={value}" for name, value in kernel.config.as_dict().items() if value != plain[name]]
+    if kernel.scattered:
+        values.append("scattered")
+    values += [text for text in (kernel.observer.rpartition(":")[2], str(kernel.finish or "")) if text]
+    return " ".join([type(kernel.config).__name__, kernel.dtype, kernel.layouts, *values])
+
+
+def some(chosen: Iterable[Case], count: int | None, seed: int) -> list[Case]:
+    """At most ``count`` cases, drawn from each group in turn; all of them if it is None."""
+    groups: dict[str, list[Case]] = defaultdict(list)
+    for case in chosen:
+        groups[case.group].append(case)
+    rng, found = random.Random(seed), list[Case]()
+    for group in groups.values():
+        rng.shuffle(group)
+    while any(groups.values()) and (count is None or len(found) < count):
+        found += [group.pop() for group in groups.values() if group]
+    return found[:count]
+
+
+def digest(kernel: AnyId) -> str:
+    """Digest of the machine code of a kernel, with the word ``spills`` if registers do; else the compiler's error."""
+    from hopper_gemm.compiler.compile import compile_kernel, compile_padding
+    from hopper_gemm.compiler.cubin import read_cubin
+
+    try:
+        if isinstance(kernel, PaddingId):
+            made = compile_padding()
+        else:
+            key = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
+            made = compile_kernel(*key)
+    except Exception as error:  # whatever the DSL raises is a result, and equal as long as the compiler fails alike
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+    report = read_cubin(made.cubin)
+    return report.code + " spills" * report.spills
+
+
+def digests(chosen: Iterable[Case], jobs: int) -> dict[str, str]:
+    """The digests of cases by their names, with progress on stderr."""
+    chosen, found = list(chosen), dict[str, str]()
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        coming = {pool.submit(digest, case.kernel): case for case in chosen}
+        for done in as_completed(coming):
+            found[coming[done].name] = done.result()
+            if len(found) % 50 == 0 or len(found) == len(chosen):
+                print(f"{len(found)} of {len(chosen)}", file=sys.stderr, flush=True)
+    return {case.name: found[case.name] for case in chosen}
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """A line for each kernel of both whose code differs."""
+    return [
+        f"{name}: {before[name]} -> {after[name]}" for name in after if name in before and before[name] != after[name]
+    ]
+
+
+def main() -> int:
+    """Write or compare; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.digests", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("write", "compare"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--some", type=int, help="take so many kernels only")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default 0)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)")
+    asked = parser.parse_args()
+    refused: Counter[str] = Counter()
+    every, before = cases(refused), dict[str, str]()
+    if asked.what == "compare":
+        kept = json.loads(asked.file.read_text())
+        if kept["versions"] != versions():
+            print(f"{asked.file} is of {kept['versions']} but this is {versions()}; write it again", file=sys.stderr)
+            return 2
+        before = kept["digests"]
+        missing = before.keys() - {case.name for case in every}
+        print(f"{len(missing)} kernels of {asked.file} are no longer compiled", *sorted(missing)[:9], sep="\n  ")
+        every = [case for case in every if case.name in before]
+    print(
+        "refused by rule:", *(f"{rule} {count}" for rule, count in refused.most_common()), sep="\n  ", file=sys.stderr
+    )
+    found = digests(some(every, asked.some, asked.seed), asked.jobs)
+    if asked.what == "write":
+        asked.file.write_text(json.dumps({"versions": versions(), "digests": found}, indent=1) + "\n")
+        print(f"{len(found)} of {len(every)} kernels written to {asked.file}")
+        return 0
+    changed = differences(before, found)
+    print(*changed, f"{len(changed)} of {len(found)} kernels differ", sep="\n")
+    return bool(changed) or bool(missing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
