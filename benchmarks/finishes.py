@@ -10,18 +10,17 @@ from math import e as euler
 from math import log2
 from pathlib import Path
 
-from cutlass import Int32, cute
+from cutlass import Int32
 
-from hopper_gemm.compiler import compile as compiling
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into, launcher_of
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.kernel.consumer import Mainloop, Share
-from hopper_gemm.kernel.cta import CtaTask
+from hopper_gemm.kernel.cta import CtaTask, Output
 from hopper_gemm.kernel.epilogue import Epilogue
-from hopper_gemm.kernel.finished import FinishedEpilogue, FinishedGemm, FinishedLoop, Functions
 from hopper_gemm.kernel.gemm import HopperGemm
-from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.kernel.steps import Activation, Chunk, Functions, Step
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 
@@ -29,15 +28,13 @@ Job = tuple[str, Kernel, GemmProblem, Finish]
 """A variant of a kernel on a problem."""
 
 
-class Ordered(FinishedGemm):
+class Ordered(HopperGemm):
     """Consumers end tiles in order from another stage on."""
 
     stages = 0
 
     def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
         loop, config = super()._mainloop(task, share, epilogue), self.config
-        if not isinstance(loop, FinishedLoop):
-            return loop
         if loop.order is None or not self.stages:
             return replace(loop, order=None)
         return replace(loop, order=replace(loop.order, stages=min(self.stages, config.stages - config.stagger)))
@@ -55,31 +52,26 @@ class OrderedByFour(Ordered):
     stages = 4
 
 
-class Kept(FinishedGemm):
+class Kept(HopperGemm):
     """Accumulators are kept through the epilogue: the loop of the plain kernel."""
 
     def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
-        return HopperGemm._mainloop(self, task, share, epilogue)
+        return replace(super()._mainloop(task, share, epilogue), peeled=False, order=None)
 
 
-class ExactEpilogue(FinishedEpilogue):
+class Exact(HopperGemm):
     """Activations as exact as fp32 output asks."""
 
-    def _activated(self, values):
-        return ACTIVATIONS[self.finish.activation].value(values, Functions, "fp32")
+    def _steps(self, output: Output, consumer: Int32, thread: Int32) -> tuple[Step, ...]:
+        steps = super()._steps(output, consumer, thread)
+        return tuple(replace(step, out="fp32") if isinstance(step, Activation) else step for step in steps)
 
 
-class Exact(FinishedGemm):
-    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> ExactEpilogue:
-        return ExactEpilogue(**vars(super()._epilogue(task, consumer, own)))
-
-
-class FormerEpilogue(FinishedEpilogue):
+class FormerGelu(Activation):
     """Gelu by a polynomial in 1 / (1 + 0.34 * abs(z)), times exp(-z * z / 2)."""
 
-    def _activated(self, values):
-        if self.finish.activation != "gelu":
-            return super()._activated(values)
+    def value(self, values, chunk: Chunk, first: int, count: int):
+        """The function's values."""
         size = Functions.absolute(values)
         t = Functions.reciprocal(size * 0.34 + 1.0)
         tail = t * 0.04573285369037295 - 0.2047509697546278
@@ -92,8 +84,9 @@ class FormerEpilogue(FinishedEpilogue):
 class Former(Kept):
     """Kept accumulators, and the former gelu."""
 
-    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> FormerEpilogue:
-        return FormerEpilogue(**vars(super()._epilogue(task, consumer, own)))
+    def _steps(self, output: Output, consumer: Int32, thread: Int32) -> tuple[Step, ...]:
+        steps, gelu = super()._steps(output, consumer, thread), self.finish.activation == "gelu"
+        return tuple(FormerGelu(**vars(step)) if gelu and isinstance(step, Activation) else step for step in steps)
 
 
 VARIANTS = {
@@ -108,12 +101,16 @@ VARIANTS = {
 """Variants by name: of the order in which consumers end tiles, of what is kept, of the polynomial."""
 
 
+def varied(kernel: Kernel, name: str) -> Kernel:
+    """The kernel as a variant builds it."""
+    built_by = type(f"{VARIANTS[name].__name__}Kernel", (Kernel,), {"builder": f"{__name__}:{VARIANTS[name].__name__}"})
+    return built_by.like(kernel)
+
+
 def compiled(job: Job, folder: Path) -> tuple[Path, CubinReport]:
     """Compile a variant in this process: its object file, and the compiler's report."""
     name, kernel, problem, finish = job
-    compiling.FINISHED = f"{__name__}:{VARIANTS[name].__name__}"
-    store = KernelStore(folder / VARIANTS[name].__name__)
-    wanted = KernelId.of(kernel, problem, finish=finish)
+    store, wanted = KernelStore(folder), KernelId.of(varied(kernel, name), problem, finish=finish)
     report = compile_into(store, wanted)
     return store.object_file(wanted), report
 
@@ -122,8 +119,6 @@ def compiled_all(
     jobs: Sequence[Job], folder: Path, processes: int | None = None
 ) -> dict[Job, tuple[Path, CubinReport]]:
     """Compile variants on all cores; those that spill or do not compile are left out, with a line."""
-    for kind in VARIANTS.values():
-        (folder / kind.__name__).mkdir(mode=0o700, exist_ok=True)
     found = {}
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for job, coming in {job: pool.submit(compiled, job, folder) for job in dict.fromkeys(jobs)}.items():

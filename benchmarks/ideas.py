@@ -27,6 +27,7 @@ import torch
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, launcher_of
+from hopper_gemm.lab.guard.binaries import first_arguments
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -52,7 +53,12 @@ def compiled(job):
     problem, config, store = job
     kernels, kernel = KernelStore(Path(store)), KernelId.of(GemmConfig.of(config), GemmProblem(*problem))
     report = compile_into(kernels, kernel)
-    return str(kernels.object_file(kernel)), asdict(report)
+    try:
+        from hopper_gemm.compiler.abi import ARGUMENTS
+        arguments = len(ARGUMENTS)
+    except ImportError:
+        arguments = 10
+    return str(kernels.object_file(kernel)), asdict(report), arguments
 
 if __name__ == "__main__":
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -60,8 +66,8 @@ if __name__ == "__main__":
 """
 """Script run in each source tree: reads problems and configs on stdin, writes object files and reports to stdout."""
 
-Built = tuple[str, dict[str, Any]]
-"""An object file, and the compiler's report."""
+Built = tuple[str, dict[str, Any], int]
+"""An object file, the compiler's report, and the arguments that its launcher takes."""
 
 
 def sizes(problem: GemmProblem) -> list[Any]:
@@ -98,8 +104,9 @@ def timed(problem: GemmProblem, config: GemmConfig, built: Mapping[str, Built], 
         return Arm(launch, work.sets, seconds_per_launch(launch, work.sets) + alone.seconds, spacer)
 
     arms, about, bits = {"torch.mm": arm(cublas_launch)}, {}, None
-    for name, (path, report) in built.items():
-        kernel, first = LoadedKernel.of(resolve(config), CubinReport(**report), launcher_of(Path(path))), work.sets[0]
+    for name, (path, report, arguments) in built.items():
+        launcher, first = first_arguments(launcher_of(Path(path)), arguments), work.sets[0]
+        kernel = LoadedKernel.of(resolve(config), CubinReport(**report), launcher)
         poison(first.ours)
         kernel(first.a, first.b, first.ours)
         found = check(first.ours, work.reference, problem.k)

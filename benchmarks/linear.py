@@ -136,7 +136,7 @@ def launches(
     layer = layer_of(finish)
 
     def ours(kernel: LoadedKernel) -> Launch:
-        return lambda one: kernel(one.a, one.b, outputs[id(one)], None, bias, None, None)
+        return lambda one: kernel(one.a, one.b, outputs[id(one)], bias, None, None)
 
     def by(call: Layer) -> Launch:
         def launch(one: MatrixSet) -> None:

@@ -24,12 +24,12 @@ ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "results/h200"
 PROBLEMS = ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192))
 CONSUMER = "hopper_gemm/kernel/consumer.py"
-COMMIT, RELEASE = "            warpgroup.commit_group()\n", "            warpgroup.wait_group(stagger)\n"
+COMMIT, RELEASE = "        warpgroup.commit_group()\n", "        warpgroup.wait_group(self.stagger)\n"
 
 SOURCES: dict[str, tuple[str, str]] = {
     "nothing": ("", ""),
-    "a fence for the whole GPU in each stage": (COMMIT, COMMIT + "            cute.arch.fence_acq_rel_gpu()\n"),
-    "each stage waits for its own wgmma": (RELEASE, "            warpgroup.wait_group(0)\n"),
+    "a fence for the whole GPU in each stage": (COMMIT, COMMIT + "        cute.arch.fence_acq_rel_gpu()\n"),
+    "each stage waits for its own wgmma": (RELEASE, "        warpgroup.wait_group(0)\n"),
 }
 """Changes of the consumer's source: lines, and what stands in their place."""
 

@@ -136,8 +136,10 @@ def test_no_folder_has_more_than_a_dozen_modules():
 
 
 def modules_of(path):
-    """Modules of the package that a file imports as it is loaded."""
-    for node in ast.parse(path.read_text()).body:
+    """Modules of the package that a file imports as it is loaded, or for its types alone."""
+    body = ast.parse(path.read_text()).body
+    body += [inner for node in body if isinstance(node, ast.If) for inner in node.body]
+    for node in body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hopper_gemm"):
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

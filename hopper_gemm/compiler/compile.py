@@ -12,6 +12,7 @@ import cutlass
 from cutlass import Float32, Int16, Int32, Int64, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
+from hopper_gemm.compiler import abi
 from hopper_gemm.compiler.store import FUNCTION
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.threads.padding import pad
@@ -19,9 +20,6 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
-
-FINISHED = "hopper_gemm.kernel.finished:FinishedGemm"
-"""The class that builds a kernel with a finish."""
 
 TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}
 
@@ -42,76 +40,67 @@ def compile_kernel(
     finish: Finish | None = None,
     scattered: bool = False,
 ) -> Compiled:
-    """Compile for sm_90a, with sizes and pitches left open.
+    """Compile for sm_90a, with sizes and pitches left open; the launcher takes
+    :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
 
     Args:
         kernel: a legal kernel.
         dtype: a name of :data:`hopper_gemm.model.problem.DTYPES`.
         layouts: the contiguous axis of A, then of B.
-        observer: class of an observer that writes into one more argument, as module:name; see
+        observer: class of an observer that writes readings, as module:name; see
             :class:`hopper_gemm.kernel.observer.Observer`.
-        finish: what the epilogue does before it rounds; the launcher then takes three more arguments, None for each
-            that the finish lacks: see :class:`hopper_gemm.kernel.finished.FinishedGemm`.
+        finish: what the epilogue does before it rounds.
         scattered: True if the rows of C may start anywhere; threads then store it.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
     element, out = (TYPES[name] for name in types_of(dtype))
+    watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
-    gated = finish is not None and finish.gated
-
-    sums, words, readings = None, None, None
+    given: dict[str, Any] = {
+        "a": _matrix(element, m, k, layouts[0] != "k"),
+        "b": _matrix(element, cute.sym_int() if finish.gated else n, k, layouts[1] != "k"),
+        "c": _matrix(out, m, n, align=out.width // 8 if scattered else hopper.TMA_ALIGN_BYTES),
+    }
+    given |= {argument.name: Int32(0) for argument in abi.ORDER}
     if kernel.has_workspace:
-        sums, words = (make_fake_tensor(kind, (cute.sym_int(),), (1,), assumed_align=16) for kind in (Float32, Int32))
-    seen = _named(observer)() if observer else Observer()
-    if seen.roles:
-        shape = (cute.sym_int(), seen.roles, seen.words)
-        strides = (shape[1] * shape[2], shape[2], 1)
-        readings = make_fake_tensor(Int32, shape, strides, assumed_align=16)
-
-    added: list[Any] = []
-    if finish is None:
-        built = _named(kernel.builder)(kernel, element, layouts, out, seen, scattered)
-    else:
-        built, added = _named(FINISHED)(kernel, element, layouts, out, finish), _added(finish, element, out, (m, n))
-    return _compiled(
-        built,
-        _matrix(element, m, k, layouts[0] != "k"),
-        _matrix(element, cute.sym_int() if gated else n, k, layouts[1] != "k"),
-        _matrix(out, m, n, align=out.width // 8 if scattered else hopper.TMA_ALIGN_BYTES),
-        Int32(0),
-        Int32(0),
-        Int32(0),
-        Int32(0),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        sums,
-        words,
-        readings,
-        *added,
-    )
+        given |= {"sums": _vector(Float32), "words": _vector(Int32)}
+    if finish.bias:
+        given["bias"] = _vector(element, n)
+    if finish.residual:
+        given["residual"] = _matrix(out, m, n)
+    if finish.scale:
+        given["scale"] = Float32(1.0)
+    if watching.roles:
+        strides = (watching.roles * watching.words, watching.words, 1)
+        shape = (cute.sym_int(), watching.roles, watching.words)
+        given["readings"] = make_fake_tensor(Int32, shape, strides, assumed_align=hopper.TMA_ALIGN_BYTES)
+    built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered)
+    return _compiled(built, *(given.get(argument.name) for argument in abi.ARGUMENTS))
 
 
 def compile_padding() -> Compiled:
     """Compile :func:`hopper_gemm.kernel.threads.padding.pad`; raises as :func:`compile_kernel`."""
     room = make_fake_tensor(Int16, (cute.sym_int64(),), (1,), assumed_align=hopper.TMA_ALIGN_BYTES)
     operand = Int64(0), Int64(0), Int32(0), Int32(1)
-    return _compiled(pad, room, *operand, *operand, make_fake_stream(use_tvm_ffi_env_stream=True))
+    return _compiled(pad, room, *operand, *operand)
 
 
 def _compiled(function: Any, *arguments: Any) -> Compiled:
+    """A host function and the kernel that it launches on TVM-FFI's stream, its last argument."""
+    stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         options = f"--enable-tvm-ffi --gpu-arch {hopper.ARCH} --keep-cubin --dump-dir {scratch}"
-        launcher = cute.compile(function, *arguments, options=options)
+        launcher = cute.compile(function, *arguments, stream, options=options)
         path = Path(scratch) / "kernel.o"
         launcher.export_to_c(object_file_path=str(path), function_name=FUNCTION)
         return Compiled(path.read_bytes(), launcher.__cubin__)
 
 
-def _added(finish: Finish, element: Any, out: Any, size: tuple[Any, Any]) -> list[Any]:
-    """Bias, residual and scale, None for each that a finish lacks."""
-    bias = make_fake_tensor(element, (size[1],), (1,), assumed_align=hopper.TMA_ALIGN_BYTES) if finish.bias else None
-    return [bias, _matrix(out, *size) if finish.residual else None, Float32(1.0) if finish.scale else None]
+def _vector(dtype: Any, size: Any = None) -> Any:
+    """A vector of a size, open if it is None."""
+    return make_fake_tensor(dtype, (size or cute.sym_int(),), (1,), assumed_align=hopper.TMA_ALIGN_BYTES)
 
 
 def _matrix(dtype: Any, rows: Any, columns: Any, by_rows: bool = False, align: int = hopper.TMA_ALIGN_BYTES) -> Any:

@@ -9,6 +9,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopper_gemm.compiler.abi import NO_FINISH
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
@@ -70,23 +71,20 @@ class LoadedKernel:
         return LoadedKernel(config, report, launcher, clusters)
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, readings: torch.Tensor | None = None, *added: Any
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *finish: Any, readings: torch.Tensor | None = None
     ) -> None:
         """Launch on torch's current stream; nothing is checked and nothing is waited for.
 
         Args:
-            a: (m, k), contiguous as the problem's layouts say.
-            b: (n, k), likewise: the transpose of the right operand.
-            out: (m, n), n contiguous; written whole.
-            readings: output of an observed kernel, None for others: contiguous int32 of the shape
-                (:meth:`ctas`, roles, words), zero; see :class:`hopper_gemm.kernel.observer.Observer`.
-            added: of a kernel with a finish its bias, residual and scale, None for each that the finish lacks.
+            a, b, out: as :mod:`hopper_gemm.compiler.abi` declares them, contiguous as the problem's layouts say.
+            finish: of a kernel with one its bias, residual and scale, None for each that it lacks.
+            readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long; None for others.
         """
         sums = words = None
         if self._meets:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
-        self.launcher(a, b, out, *self.order, sums, words, readings, *added)
+        self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings)
 
     @cached_property
     def _meets(self) -> bool:
@@ -99,7 +97,7 @@ class LoadedKernel:
 
     @cached_property
     def order(self) -> tuple[int, bool, int, bool]:
-        """Launch arguments that are the same every time: clusters, raster along m, swizzle, serpentine."""
+        """Launch arguments that are the same every time, :data:`hopper_gemm.compiler.abi.ORDER`."""
         config = self.config
         return self._clusters, config.raster == "m", config.swizzle, config.serpentine
 

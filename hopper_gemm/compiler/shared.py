@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.abi import DEFINITIONS
 from hopper_gemm.compiler.shipped import FOLDER
 from hopper_gemm.compiler.store import default_store, trusted
 from hopper_gemm.model.tuned import replace_file
@@ -114,8 +115,10 @@ def kept_library(name: str, make: Callable[[], bytes | None]) -> Path | None:
 
 
 def library_name(source: Path, version: str) -> str:
-    """Name of the file of a source's library, by its content and the version of what it is compiled for."""
-    return f"{source.stem}-{hashlib.sha256(version.encode() + source.read_bytes()).hexdigest()[:32]}.so"
+    """Name of the file of a source's library, by its content, the launch's arguments and the version of what it is
+    compiled for."""
+    parts = " ".join(DEFINITIONS).encode() + version.encode() + source.read_bytes()
+    return f"{source.stem}-{hashlib.sha256(parts).hexdigest()[:32]}.so"
 
 
 def built(source: Path, include: str) -> bytes | None:
@@ -130,6 +133,6 @@ def compiled(compilers: Sequence[str], source: Path, *options: str) -> bytes | N
         return None
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
         made = Path(scratch) / "made.so"
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source), *options]
+        command = [compiler, "-O2", "-shared", "-fPIC", *DEFINITIONS, "-o", str(made), str(source), *options]
         run = subprocess.run(command, capture_output=True, check=False)
         return made.read_bytes() if run.returncode == 0 else None

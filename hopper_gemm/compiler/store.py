@@ -47,6 +47,7 @@ SOURCES = (
     "model/finish.py",
     "model/hopper.py",
     "model/problem.py",
+    "compiler/abi.py",
     "compiler/compile.py",
 )
 LOCK = ".lock"

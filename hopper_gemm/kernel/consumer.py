@@ -13,6 +13,9 @@ from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.model import hopper
 
+FIRST_TURN = 4
+"""Id of the named barrier on which the first of two consumers waits for its turn; the second waits on the next one."""
+
 UNIFORM_WGMMA = 8
 """wgmma between two ``make_warp_uniform`` of the slot's index. Each wgmma needs four of 63 uniform registers for its
 descriptors; with more wgmma than this the compiler may compute all of them in vector registers and move each over,
@@ -53,6 +56,53 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Order:
+    """The order in which two consumers that share tiles end each: one multiplies while the other runs its epilogue.
+
+    The second consumer holds back before a tile's last ``stages``, until the first has issued all of its own. The
+    second then multiplies alone while the first runs its epilogue, and the first multiplies the next tile's first
+    stages, as many as the ring holds, while the second does. Without an order both end a tile at once.
+
+    For each tile the second consumer gives the turn as it begins, and the first takes it as it ends: the second is
+    never a tile ahead, where it would give two turns for one.
+
+    No deadlock, if ``stages`` and the stagger together fit the ring:
+
+    1. The second consumer waits only for the first to issue its last stage.
+    2. To load that stage the producer needs the slot of the stage that lies a ring before it.
+    3. The second consumer has released that slot before it holds back, since it holds back at most ``stages`` and the
+       stagger behind the last stage that it has multiplied.
+
+    Args:
+        consumer: 0 or 1.
+        stages: the last ones of a tile that the first consumer multiplies before the second.
+    """
+
+    consumer: Int32
+    stages: int
+
+    def _turn(self, taken: Boolean, given: Boolean) -> Turn:
+        return Turn(FIRST_TURN + self.consumer, FIRST_TURN + 1 - self.consumer, taken, given)
+
+    def begin(self) -> None:
+        """Before a tile's first stage."""
+        self._turn(Boolean(False), Boolean(self.consumer == 1)).give()
+
+    def before(self, k_tile: Int32, k_tiles: Int32) -> None:
+        """Before the wait for a stage."""
+        last = k_tiles - self.stages
+        due = k_tile == cutlass.select_(last > 0, last, Int32(0))
+        self._turn(Boolean((self.consumer == 1) & due), Boolean(False)).take()
+
+    def issued(self, k_tile: Int32, k_tiles: Int32) -> None:
+        """Once a stage's wgmma group is committed."""
+        ends = Boolean((self.consumer == 0) & (k_tile == k_tiles - 1))
+        turn = self._turn(ends, ends)
+        turn.take()
+        turn.give()
+
+
+@dataclass(frozen=True)
 class Share:
     """Operands and registers of one consumer, the same for all its tiles.
 
@@ -78,7 +128,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Mainloop:
-    """The MMA role, for one share of one output tile after another.
+    """The MMA role, for one share of one output tile after another: :meth:`multiply_tile`, stage by stage
+    :meth:`multiply_stage`.
+
+    **Peeled**, a tile's first stage stands before the loop, where a constant tells its first wgmma to ignore what the
+    accumulators hold, not a predicate. The compiler then knows that they are free once the epilogue has read them. With
+    a predicate it kept all of them to the end of the epilogue, had few registers left for the steps, and computed one
+    element after the other: gelu beside 176 accumulators took a lone warp 41 clocks an element instead of 18, by the
+    stalls in the machine code.
 
     Args:
         ring: of stages.
@@ -88,6 +145,8 @@ class Mainloop:
         peek: probe the next stage while the tensor cores work, and block only if the probe failed.
         held: last stages of a tile that are not released; see :func:`release_held`.
         unroll: unroll factor of the loop.
+        peeled: the first stage of a tile stands before the loop.
+        order: of two consumers that share tiles; None where they end a tile as they come.
     """
 
     ring: Ring
@@ -97,6 +156,8 @@ class Mainloop:
     peek: bool
     held: int
     unroll: int = 1
+    peeled: bool = False
+    order: Order | None = None
 
     @cute.jit
     def multiply_tile(
@@ -119,46 +180,84 @@ class Mainloop:
             The state after the last stage, and the observer. No group is in flight and every stage but those held has
             been released.
         """
-        ring, share, stagger = self.ring, self.share, self.stagger
-        k_blocks = cute.size(share.a, mode=[2])
-        batch = max(1, UNIFORM_WGMMA // cute.size(share.a, mode=[1]))
-        released = state.behind(stagger)
-        passed = Boolean(False)
+        released, passed = state.behind(self.stagger), Boolean(False)
         self.load_first(state, k_tiles)
+        if cutlass.const_expr(self.order is not None):
+            self.order.begin()
         if cutlass.const_expr(turn is not None):
             turn.take()
-        for k_tile in cutlass.range(k_tiles, unroll=self.unroll):
-            self.load_ahead(state, k_tile, k_tiles)
-            seen = seen.stage("asked", k_tile)
-            ring.wait(state.index, state.parity, passed)
-            seen = seen.stage("had", k_tile, passed)
-            warpgroup.fence()
-            atom = cute.make_mma_atom(share.mma.op)
-            atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0)
-            index = state.index
-            for k_block in cutlass.range_constexpr(k_blocks):
-                if cutlass.const_expr(k_block > 0 and k_block % batch == 0):
-                    index = cute.arch.make_warp_uniform(index)
-                at = (None, None, k_block, index)
-                cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
-                atom.set(warpgroup.Field.ACCUMULATE, True)
-            warpgroup.commit_group()
-            seen = seen.stage("issued", k_tile)
-            state = state.next()
-            if cutlass.const_expr(self.peek):
-                passed = ring.peek_full(state.index, state.parity)
-            warpgroup.wait_group(stagger)
-            share.release(ring, released.index, self._due(k_tile, k_tiles))
-            seen = seen.stage("released", k_tile)
+        if cutlass.const_expr(self.peeled):
+            state, passed, seen = self.multiply_stage(state, released, passed, Int32(0), k_tiles, seen, True)
             released = released.next()
+            for k_tile in cutlass.range(1, k_tiles, unroll=self.unroll):
+                state, passed, seen = self.multiply_stage(state, released, passed, k_tile, k_tiles, seen, False)
+                released = released.next()
+        else:
+            for k_tile in cutlass.range(k_tiles, unroll=self.unroll):
+                state, passed, seen = self.multiply_stage(state, released, passed, k_tile, k_tiles, seen, None)
+                released = released.next()
         if cutlass.const_expr(turn is not None):
             turn.give()
         self.epilogue.open()
         warpgroup.wait_group(0)
-        for i in cutlass.range_constexpr(stagger - self.held):
-            share.release(ring, released.index, k_tiles + i >= stagger)
+        for i in cutlass.range_constexpr(self.stagger - self.held):
+            self.share.release(self.ring, released.index, k_tiles + i >= self.stagger)
             released = released.next()
         return state, seen
+
+    @cute.jit
+    def multiply_stage(
+        self,
+        state: RingState,
+        released: RingState,
+        passed: Boolean,
+        k_tile: Int32,
+        k_tiles: Int32,
+        seen: Observer,
+        first: cutlass.Constexpr[bool | None],
+    ) -> tuple[RingState, Boolean, Observer]:
+        """Multiply one stage, and release the one that lies ``stagger`` before it.
+
+        Args:
+            state, released: places of the stage, and of the one to release.
+            passed: the result of an earlier probe for the stage.
+            k_tile, k_tiles: number of the stage, and of all.
+            seen: the observer.
+            first: True in a tile's first stage, False in a later one; None where the stage's number says so.
+
+        Returns:
+            The place of the next stage, the result of a probe for it, and the observer.
+        """
+        ring, share = self.ring, self.share
+        batch = max(1, UNIFORM_WGMMA // cute.size(share.a, mode=[1]))
+        self.load_ahead(state, k_tile, k_tiles)
+        if cutlass.const_expr(self.order is not None):
+            self.order.before(k_tile, k_tiles)
+        seen = seen.stage("asked", k_tile)
+        ring.wait(state.index, state.parity, passed)
+        seen = seen.stage("had", k_tile, passed)
+        warpgroup.fence()
+        atom = cute.make_mma_atom(share.mma.op)
+        atom.set(warpgroup.Field.ACCUMULATE, k_tile != 0 if cutlass.const_expr(first is None) else not first)
+        index = state.index
+        for k_block in cutlass.range_constexpr(cute.size(share.a, mode=[2])):
+            if cutlass.const_expr(k_block > 0 and k_block % batch == 0):
+                index = cute.arch.make_warp_uniform(index)
+            at = (None, None, k_block, index)
+            cute.gemm(atom, share.accumulators, share.a[at], share.b[at], share.accumulators)
+            atom.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+        if cutlass.const_expr(self.order is not None):
+            self.order.issued(k_tile, k_tiles)
+        seen = seen.stage("issued", k_tile)
+        state = state.next()
+        if cutlass.const_expr(self.peek):
+            passed = ring.peek_full(state.index, state.parity)
+        warpgroup.wait_group(self.stagger)
+        if cutlass.const_expr(not first or self.stagger == 0):
+            share.release(ring, released.index, self._due(k_tile, k_tiles))
+        seen = seen.stage("released", k_tile)
+        return state, passed, seen
 
     def load_first(self, state: RingState, k_tiles: Int32) -> None:
         """Issue the tile's first loads, in kernels whose consumers load; here the producer does."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from hopper_gemm.kernel.bundle import Bundle
@@ -34,10 +34,14 @@ class Operands(Bundle):
 
 @dataclass(frozen=True)
 class Output(Bundle):
-    """The output: C as TMA store and TMA tensor; as plain tensor, without a store, where threads write."""
+    """The output: C as TMA store and TMA tensor; as plain tensor, without a store, where threads write. And what the
+    epilogue reads for it: a bias (n,), a residual (m, n), a factor; None for each that is absent."""
 
     atom: cute.CopyAtom | None
     c: cute.Tensor
+    bias: cute.Tensor | None = None
+    residual: cute.Tensor | None = None
+    scale: Float32 | None = None
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,25 @@
-"""Accumulators to global memory: registers -> shared memory -> TMA store, in chunks.
+"""Accumulators to global memory, in chunks: a list of steps, then shared memory, then a target.
 
 A consumer stores its share in chunks of 64 rows by a few columns, one after the other through its own small set of
 buffers, without waiting for other consumers. Converting and storing chunk j + 1 overlaps the copy engine's reading of
 chunk j, and the last chunks of a tile drain while the next tile is being multiplied.
+
+    steps     what is done to the fp32 values of a chunk before they are rounded (:mod:`hopper_gemm.kernel.steps`)
+    target    who takes a chunk from shared memory to C: TMA (:class:`TmaTarget`), or the consumer's threads
+              (:class:`hopper_gemm.kernel.threads.scatter.ThreadTarget`)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import cutlass
-from cutlass import Boolean, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, warp
 
 from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, plain_layout, smem_layout
-from hopper_gemm.kernel.sums.reduction import ClusterSum, WorkspaceSum, own_chunks, slots_of
+from hopper_gemm.kernel.steps import PIECE, Chunk, Gate, Step, opaque
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 
@@ -63,6 +68,11 @@ class Chunks:
     def transposed(self) -> bool:
         """True if rows of the tile are columns of C."""
         return self.config.swap_ab
+
+    @property
+    def held(self) -> int:
+        """Slots of the ring in which a tile is staged; 0 if chunks have buffers of their own."""
+        return self.config.held_slots(self.dtype.width // 8)
 
     @property
     def _kind(self) -> Kind:
@@ -116,53 +126,104 @@ class Chunks:
         pointer = cute.recast_ptr(slots.iterator, swizzle_=one.inner, dtype=self.dtype)
         return cute.make_tensor(pointer, outer)
 
-    def epilogue(
-        self,
-        atom: cute.CopyAtom | None,
-        shared: cute.Tensor,
-        target: cute.Tensor,
-        mma: cute.TiledMma,
-        consumer: Int32,
-        thread: Int32,
-    ) -> Epilogue:
-        """The store role of one consumer.
+    def staging(
+        self, own: cute.Tensor, mma: cute.TiledMma, thread: Int32
+    ) -> tuple[cute.TiledCopy, cute.Shape, cute.Tensor]:
+        """The copy of a chunk from registers to shared memory, the shape of one thread's part of it, and the thread's
+        view of the buffers.
 
         Args:
-            atom: the TMA store; None where threads store the staged chunks.
-            shared: buffers of all consumers; staged in the ring, those of this consumer.
-            target: C, as TMA sees it; as plain tensor without a TMA store.
+            own: a consumer's chunk buffers, (rows, columns, buffer).
             mma: a wgmma as wide as a chunk.
-            consumer: number of the warpgroup among the consumers.
             thread: within the warpgroup.
         """
-        config, held = self.config, self.config.held_slots(self.dtype.width // 8)
-        copy, buffers = self.copy(mma), config.epi_buffers
-        assert isinstance(buffers, int)
-        own = shared if held else cute.logical_divide(shared, (None, None, buffers))[None, None, (None, consumer)]
-        thread_copy = copy.get_slice(thread)
-        boxes, global_boxes = own, target
-        if atom is not None:
-            boxes, global_boxes = cpasync.tma_partition(
-                atom, 0, cute.make_layout(1), cute.zipped_divide(own, self.box), cute.zipped_divide(target, self.box)
-            )
-        return Epilogue(
-            atom,
-            copy,
-            cute.shape(thread_copy.partition_S(own))[:3],
-            thread_copy.partition_D(own),
-            boxes,
-            global_boxes,
-            self.transposed,
-            hopper.WGMMA_M // self.box[0],
-            buffers,
-            consumer + 1,
-            thread // hopper.WARP_THREADS == 0,
-            EVICT_FIRST if config.evict_c else None,
-            held,
-            config.slot_chunks if held else 0,
-            config.stages,
-            config.stagger > 0 and not held and config.split_k == 1,
+        copy = self.copy(mma)
+        part = copy.get_slice(thread)
+        return copy, cute.shape(part.partition_S(own))[:3], part.partition_D(own)
+
+    def target(self, atom: cute.CopyAtom, shared: cute.Tensor, c: cute.Tensor, thread: Int32) -> TmaTarget:
+        """The TMA stores of one consumer.
+
+        Args:
+            atom: the TMA store of one box.
+            shared: the consumer's chunk buffers, (rows, columns, buffer).
+            c: C, as TMA sees it.
+            thread: within the warpgroup.
+        """
+        boxes, output = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.zipped_divide(shared, self.box), cute.zipped_divide(c, self.box)
         )
+        stores, policy = thread // hopper.WARP_THREADS == 0, EVICT_FIRST if self.config.evict_c else None
+        return TmaTarget(atom, boxes, output, self.transposed, hopper.WGMMA_M // self.box[0], stores, policy)
+
+
+@dataclass(frozen=True)
+class TmaTarget:
+    """C by TMA stores, which one warp of the consumer issues. Another target has the same two methods.
+
+    Args:
+        atom: the TMA store of one box.
+        shared: partitioned chunk buffers, (box, buffer).
+        output: partitioned C, (box, row of boxes, chunk column).
+        transposed: True if rows of the tile are columns of C.
+        boxes: of a chunk, one below the other.
+        stores: true in the warp that issues the stores.
+        policy: of the L2 for what is stored, or None.
+    """
+
+    atom: cute.CopyAtom
+    shared: cute.Tensor
+    output: cute.Tensor
+    transposed: bool
+    boxes: int
+    stores: Boolean
+    policy: int | None
+
+    @cute.jit
+    def wait_reads(self, pending: cutlass.Constexpr[int]) -> None:
+        """In the storing warp: wait until at most ``pending`` stores still read their buffers."""
+        if self.stores:
+            cute.arch.cp_async_bulk_wait_group(pending, read=True)
+
+    @cute.jit
+    def store(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
+        """Start storing the chunk in a buffer to its place in the region. In the storing warp."""
+        if self.stores:
+            output = self.output_from(region)
+            hint = {} if self.policy is None else {"cache_policy": Int64(self.policy)}
+            if cutlass.const_expr(self.boxes == 1):
+                cute.copy(self.atom, self.shared[None, (0, 0, slot)], output[None, (down, across)], **hint)
+            else:
+                for box in cutlass.range_constexpr(self.boxes):
+                    place = output[None, (down * self.boxes + box, across)]
+                    cute.copy(self.atom, self.shared[None, (box, 0, slot)], place, **hint)
+            cute.arch.cp_async_bulk_commit_group()
+
+    def output_from(self, region: Region) -> cute.Tensor:
+        """The output from a region on, whose first chunk begins there."""
+        within = (region.row, region.column) if self.transposed else (region.column, region.row)
+        return cute.domain_offset(((within, 0), (0, 0)), self.output)
+
+
+def slots_of(chunks: int, parts: int) -> int:
+    """The most chunks that a part owns."""
+    return -(-chunks // parts)
+
+
+@cute.jit
+def own_chunks(accumulators: cute.Tensor, size: cutlass.Constexpr[int], parts: int, rank: Int32) -> cute.Tensor:
+    """The chunks that a part owns, of ``size`` registers each: (size, slots). Slots past the last chunk are unused."""
+    chunks = cute.size(accumulators) // size
+    slots = slots_of(chunks, parts)
+    flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, chunks)))
+    own = cute.make_rmem_tensor((size, slots), Float32)
+    for slot in cutlass.range_constexpr(slots):
+        for i in cutlass.range_constexpr(size):
+            value = flat[i, slot * parts]
+            for other in cutlass.range_constexpr(1, min(parts, chunks - slot * parts)):
+                value = cutlass.select_(rank == other, flat[i, slot * parts + other], value)
+            own[i, slot] = value
+    return own
 
 
 @dataclass(frozen=True)
@@ -170,51 +231,58 @@ class Epilogue:
     """The store role of one consumer warpgroup.
 
     Args:
-        atom: the TMA store of one chunk; None where threads store.
+        chunks: of the kernel.
+        target: takes staged chunks to C.
+        steps: what is done to a chunk before it is rounded, in this order.
         copy: registers to shared memory for one chunk, partitioned for a warpgroup.
         values: shape of one thread's part of a chunk, for the copy.
         registers: this thread's view of the shared buffers, (copy..., buffer).
-        shared: partitioned shared memory, (box, buffer); (row, column, buffer) where threads store.
-        target: partitioned output, (box, row of boxes, chunk column); C itself where threads store.
-        transposed: True if rows of the tile are columns of C.
-        boxes: of a chunk, one below the other.
-        buffers: buffers of this consumer.
+        thread: within the warpgroup.
         barrier: id of the named barrier of this consumer's 128 threads.
-        stores: true in the warp that issues the stores.
-        policy: of the L2 for what is stored, or None.
-        held: slots of the ring in which a tile is staged; 0 if it has buffers of its own.
-        each: chunks in a slot.
-        stages: slots of the ring.
-        early: True if it is opened while a tile's last wgmma groups run, which needs a stagger (docs/ideas.md). Not
-            with split-K: a tile of 192 x 112 then spilled 216 bytes.
     """
 
-    atom: cute.CopyAtom | None
+    chunks: Chunks
+    target: Any
+    steps: tuple[Step, ...]
     copy: cute.TiledCopy
     values: cute.Shape
     registers: cute.Tensor
-    shared: cute.Tensor
-    target: cute.Tensor
-    transposed: bool
-    boxes: int
-    buffers: int
+    thread: Int32
     barrier: Int32
-    stores: Boolean
-    policy: int | None
-    held: int
-    each: int
-    stages: int
-    early: bool
+
+    @property
+    def buffers(self) -> int:
+        """Buffers of this consumer."""
+        return self.chunks.config.epi_buffers
+
+    @property
+    def held(self) -> int:
+        """Slots of the ring in which a tile is staged; 0 if it has buffers of its own."""
+        return self.chunks.held
+
+    @property
+    def early(self) -> bool:
+        """True if it is opened while a tile's last wgmma groups run, which needs a stagger (docs/ideas.md). Not with
+        split-K: a tile of 192 x 112 then spilled 216 bytes."""
+        config = self.chunks.config
+        return config.stagger > 0 and not self.held and config.split_k == 1
+
+    @property
+    def gated(self) -> bool:
+        """True if a step multiplies columns by others."""
+        return any(isinstance(step, Gate) for step in self.steps)
+
+    def of_tile(self, column: Int32) -> Epilogue:
+        """The epilogue of the tile of C that begins with a column, whose bias is read before its main loop."""
+        return replace(self, steps=tuple(step.of_tile(column) for step in self.steps))
 
     def sync(self) -> None:
         """A barrier of this consumer's four warps."""
         cute.arch.barrier(barrier_id=self.barrier, number_of_threads=128)
 
-    @cute.jit
-    def wait_reads(self, pending: cutlass.Constexpr[int]) -> None:
-        """In the storing warp: wait until at most ``pending`` stores still read their buffers."""
-        if self.stores:
-            cute.arch.cp_async_bulk_wait_group(pending, read=True)
+    def wait_reads(self, pending: int) -> None:
+        """Wait until at most ``pending`` stores still read their buffers; the barrier that follows tells all warps."""
+        self.target.wait_reads(pending)
 
     @cute.jit
     def open(self) -> None:
@@ -233,7 +301,7 @@ class Epilogue:
         self,
         accumulators: cute.Tensor,
         region: Region,
-        reduction: ClusterSum | WorkspaceSum | None = None,
+        sums: Any = None,
         first: Int32 | None = None,
     ) -> None:
         """Store one share.
@@ -244,7 +312,8 @@ class Epilogue:
         Args:
             accumulators: fp32 registers of the share.
             region: where the share lies in the output.
-            reduction: adds up and stores the chunks that this CTA owns; None if the accumulators are the sums.
+            sums: adds up the chunks that this CTA owns; see :mod:`hopper_gemm.kernel.sums.reduction`. None if the
+                accumulators are the sums.
             first: the first slot of the ring in which to stage; the stores have then read all slots on return.
         """
         rows, columns = region.rows, region.columns
@@ -254,7 +323,7 @@ class Epilogue:
             self.sync()
         elif cutlass.const_expr(not self.early):
             self._claim()
-        if cutlass.const_expr(reduction is None):
+        if cutlass.const_expr(sums is None):
             for j in cutlass.range_constexpr(chunks):
                 down, across = divmod(j, columns)
                 self._store_chunk(flat[None, across, down], j, chunks, region, down, across, first)
@@ -262,12 +331,12 @@ class Epilogue:
                 self.wait_reads(0)
                 self.sync()
         else:
-            parts, slots = reduction.parts, slots_of(chunks, reduction.parts)
-            own = own_chunks(accumulators, cute.size(flat, mode=[0]), parts, reduction.rank)
+            parts, slots = sums.parts, slots_of(chunks, sums.parts)
+            own = own_chunks(accumulators, cute.size(flat, mode=[0]), parts, sums.rank)
             for slot in cutlass.range_constexpr(slots):
-                chunk = reduction.rank + slot * parts
+                chunk = sums.rank + slot * parts
                 if chunk < chunks:
-                    reduction.add(own[None, slot], slot)
+                    sums.add(own[None, slot], slot)
                     self._store_chunk(own[None, slot], slot, slots, region, chunk // columns, chunk % columns)
 
     @cute.jit
@@ -290,42 +359,48 @@ class Epilogue:
         if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
             self.wait_reads(self.buffers - 2)
         self.sync()
-        self._send(slot, region, down, across)
+        self.target.store(slot, region, down, across)
         if cutlass.const_expr(self.buffers == 1 and number + 1 < chunks):
             self.wait_reads(0)
             self.sync()
 
-    @cute.jit
-    def _send(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
-        """Start storing the chunk in a buffer to its place in the region, in chunks. In the storing warp."""
-        if self.stores:
-            target = self.target_from(region)
-            hint = {} if self.policy is None else {"cache_policy": Int64(self.policy)}
-            if cutlass.const_expr(self.boxes == 1):
-                cute.copy(self.atom, self.shared[None, (0, 0, slot)], target[None, (down, across)], **hint)
-            else:
-                for box in cutlass.range_constexpr(self.boxes):
-                    place = target[None, (down * self.boxes + box, across)]
-                    cute.copy(self.atom, self.shared[None, (box, 0, slot)], place, **hint)
-            cute.arch.cp_async_bulk_commit_group()
-
-    def target_from(self, region: Region) -> cute.Tensor:
-        """The output from a region on, whose first chunk begins there."""
-        within = (region.row, region.column) if self.transposed else (region.column, region.row)
-        return cute.domain_offset(((within, 0), (0, 0)), self.target)
-
     def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
-        """The accumulators chunk by chunk: (values of a chunk, columns, rows)."""
-        size = cute.size(accumulators) // (rows * columns)
-        return cute.make_tensor(accumulators.iterator, cute.make_layout((size, columns, rows)))
+        """The accumulators chunk by chunk: (values of a chunk, columns, rows). With a gate those of the first half of a
+        tile's columns, behind which those of the other half follow, row by row."""
+        halves = 2 if self.gated else 1
+        size = cute.size(accumulators) // (halves * rows * columns)
+        layout = cute.make_layout((size, columns, rows), stride=(1, size, halves * columns * size))
+        return cute.make_tensor(accumulators.iterator, layout)
 
     def finished(self, values: cute.Tensor, region: Region, down: Int32 | int, across: Int32 | int):
-        """The values of a chunk of a region before they are rounded; here the accumulators."""
-        return values.load()
+        """The values of a chunk of a region after all steps."""
+        if not self.steps:
+            return values.load()
+        chunk = self._chunk(values, region, down, across)
+        steps, groups = [step.of_chunk(chunk) for step in self.steps], self.chunks.n // hopper.WGMMA_N_STEP
+        made = cute.make_rmem_tensor(4 * groups, Float32)
+        piece = groups if self.gated else PIECE
+        for first in range(0, groups, piece):
+            count = min(piece, groups - first)
+            own = chunk.piece(first, count).load()
+            for step in steps:
+                own = step.value(own, chunk, first, count)
+            cute.make_tensor(made.iterator + 4 * first, cute.make_layout(4 * count)).store(own)
+        return made.load()
+
+    def _chunk(self, values: cute.Tensor, region: Region, down: Int32 | int, across: Int32 | int) -> Chunk:
+        """A chunk of a region as this thread holds it; gated without its place in C, where no step reads."""
+        if self.gated:
+            return Chunk(values)
+        thread = opaque(self.thread)
+        lane, before = thread % hopper.WARP_THREADS, across * self.chunks.n
+        row = region.row + down * hopper.WGMMA_M + thread // hopper.WARP_THREADS * 16 + lane // 4
+        return Chunk(values, row, region.column + before, lane, before, self.chunks.n)
 
     def _slot(self, number: int, first: Int32 | None) -> int | tuple[int, Int32]:
         """The buffer of a chunk: its number, or its place in a slot of the ring and the slot."""
         if first is None:
             return number % self.buffers
-        stage = first + number // self.each
-        return number % self.each, cutlass.select_(stage >= self.stages, stage - self.stages, stage)
+        each, stages = self.chunks.config.slot_chunks, self.chunks.config.stages
+        stage = first + number // each
+        return number % each, cutlass.select_(stage >= stages, stage - stages, stage)

@@ -16,24 +16,28 @@ overriding where a variant differs. The loops themselves are :meth:`hopper_gemm.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from hopper_gemm.kernel.consumer import Mainloop, Share, Turn, release_held
+from hopper_gemm.kernel.consumer import FIRST_TURN, Mainloop, Order, Share, Turn, release_held
 from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
 from hopper_gemm.kernel.observer import Observer
-from hopper_gemm.kernel.operand import Loads, Operand
+from hopper_gemm.kernel.operand import GatedOperand, Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
+from hopper_gemm.kernel.steps import NAMES, Activation, Addend, Bias, Gate, Residual, Scale, Step
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
-from hopper_gemm.kernel.threads.scatter import ScatterEpilogue
+from hopper_gemm.kernel.threads.scatter import ThreadTarget
 from hopper_gemm.kernel.work import DynamicWalk, Edge, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
+from hopper_gemm.model.finish import Finish, ordered_stages
 from hopper_gemm.model.kernel import MOVED_FROM, Kernel
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
@@ -48,9 +52,9 @@ STEP = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
 """Elements in which a tile is moved along a contiguous axis: with 8 columns of C, pairs that threads store stay whole.
 """
 
-SET_UP, FIRST_TURN = 0, 4
-"""Ids of named barriers: of the initialisation of the ring's barriers, and of the first consumer's turn in pingpong.
-The ids in between belong to the consumers' epilogues."""
+SET_UP = 0
+"""Id of the named barrier of the initialisation of the ring's barriers. Those from 1 to FIRST_TURN - 1 belong to the
+consumers' epilogues."""
 
 
 class HopperGemm:
@@ -69,7 +73,8 @@ class HopperGemm:
         empty[stage]        every consumer warp of every CTA that the slot's loads serve
         named barrier 0     the producer's second warp, which initialises the barriers; its first and the consumers wait
         named barrier 1+w   the 128 threads of consumer w, around its epilogue chunks and split-K sums
-        named barrier 4+w   in pingpong, both consumers: one waits for its turn, the other gives it
+        named barrier 4+w   in pingpong, and where two consumers end their tile in order: one waits for its turn, the
+                            other gives it
         cluster barrier     all threads, once the barriers are initialised; with split-K in a cluster three times a tile
         mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.DynamicWalk`)
 
@@ -86,6 +91,8 @@ class HopperGemm:
         dtype: element type of A and B.
         layouts: the contiguous axis of A, then of B.
         out_dtype: element type of C: that of A and B, or fp32.
+        finish: what the epilogue does before it rounds; None for nothing. Gated, B is (2 f, k), gate rows first, and C
+            is (m, f).
         observer: of the roles; None for an observer that does nothing.
         scattered: True if threads store C, whose rows need not start at multiples of 16 bytes.
     """
@@ -96,21 +103,24 @@ class HopperGemm:
         dtype: type[cutlass.Numeric],
         layouts: str,
         out_dtype: type[cutlass.Numeric],
+        finish: Finish | None = None,
         observer: Observer | None = None,
         scattered: bool = False,
     ) -> None:
         self.config = config
+        self.finish = finish or Finish()
         self.scattered = scattered
         self.observer = observer or Observer()
         self.dtype, self.out_dtype = dtype, out_dtype
         self.chunks = Chunks(config, out_dtype)
         self.cluster = (config.cluster_m, config.cluster_n)
         self.parts = config.split_k if config.parts_meet else 1
-        self.out_n = config.tile_n
+        self.out_n = config.tile_n // 2 if self.finish.gated else config.tile_n
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
         depth, alternate = (config.tile_k, config.stages), config.multicast == "alternate"
         self.a = Operand(dtype, config.tile_m, config.share_m, *depth, config.cluster_n, alternate, by_rows[0])
-        self.b = Operand(dtype, config.tile_n, config.share_n, *depth, config.cluster_m, alternate, by_rows[1])
+        right = GatedOperand if self.finish.gated else Operand
+        self.b = right(dtype, config.tile_n, config.share_n, *depth, config.cluster_m, alternate, by_rows[1])
 
     # Launch ----------------------------------------------------------------------------------
 
@@ -124,37 +134,27 @@ class HopperGemm:
         along_m: Int32,
         swizzle: Int32,
         serpentine: Int32,
-        stream: cuda.CUstream,
         sums: cute.Tensor | None,
         words: cute.Tensor | None,
+        bias: cute.Tensor | None,
+        residual: cute.Tensor | None,
+        scale: Float32 | None,
         readings: cute.Tensor | None,
+        stream: cuda.CUstream,
     ) -> None:
-        """Launch.
-
-        Args:
-            a: (m, k), contiguous along one of them.
-            b: (n, k), the transpose of the right operand, contiguous along one of them.
-            c: (m, n), n contiguous.
-            clusters: the most clusters that can be resident at once, or any larger number for one cluster a tile.
-            along_m: 1 to raster along m, 0 along n.
-            swizzle: raster group.
-            serpentine: 1 to walk every other group in reverse.
-            stream: where to launch.
-            sums, words: a workspace, fp32 and int32; see :mod:`hopper_gemm.kernel.sums.workspace`. None without one.
-            readings: where an observer writes, 32 bits each; None where it writes nothing.
-        """
+        """Launch on a stream; :mod:`hopper_gemm.compiler.abi` declares the other arguments."""
         config = self.config
         if cutlass.const_expr(config.swap_ab):
             a, b = b, a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
-        operands, output = self._operands(a, b), self._output(c)
+        operands, output = self._operands(a, b), replace(self._output(c), bias=bias, residual=residual, scale=scale)
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), self.out_n * config.cluster_n)
         order = along_m, swizzle, serpentine
         parts = config.work_items, config.part_order == "part"
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
-        edge = self._edge(a, c) if cutlass.const_expr(config.may_move_back) else None
+        edge = self._edge(a, c, residual) if cutlass.const_expr(config.may_move_back) else None
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(raster, k_tiles, edge, workspace, operands, output, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
@@ -318,7 +318,7 @@ class HopperGemm:
             if cutlass.const_expr(pingpong):
                 mine, other, clusters = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer, scheduler.raster.clusters
                 turn = Turn(mine, other, at >= clusters, at + clusters < scheduler.raster.tiles)
-            tile_loop = self._of_tile(loop, task, row, column)
+            tile_loop = self._of_tile(loop, row, column)
             state, seen = tile_loop.multiply_tile(state, item.k_count, turn, seen)
             seen = seen.at("fed")
             row, column = row + consumer_m * config.share_m, column + consumer_n * (columns * self.chunks.n)
@@ -352,14 +352,15 @@ class HopperGemm:
     init_warp = INIT_WARP
     """Warp that initialises the barriers."""
 
-    def _edge(self, a: cute.Tensor, c: cute.Tensor) -> Edge:
-        """Where the last tiles begin; at multiples of 16 bytes along axes that are contiguous in memory. On the
-        host."""
+    def _edge(self, a: cute.Tensor, c: cute.Tensor, residual: cute.Tensor | None) -> Edge:
+        """Where the last tiles begin; at multiples of 16 bytes along axes that are contiguous in memory. No tile moves
+        where C is its own residual: rows that two tiles write would have it added twice. On the host."""
         swapped = self.config.swap_ab
         contiguous = self.a.by_rows or swapped, self.b.by_rows or not swapped
         size = cute.size(c, mode=[0]), cute.size(c, mode=[1])
         steps = tuple(STEP if one else 1 for one in contiguous)
-        return Edge.of(size, (self.config.tile_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < MOVED_FROM)
+        edge = Edge.of(size, (self.config.tile_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < MOVED_FROM)
+        return edge if residual is None else edge.unless(residual.iterator.toint() == c.iterator.toint())
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         """Both operands with their TMA loads. On the host."""
@@ -438,27 +439,55 @@ class HopperGemm:
         )
 
     def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
-        """The main loop of one consumer."""
-        held = self.config.held_slots(self.out_dtype.width // 8)
-        return Mainloop(task.ring, share, epilogue, self.config.stagger, self._peeks("consumer"), held)
+        """The main loop of one consumer; peeled where steps need the accumulators' registers. Not behind a scale alone:
+        with more registers free the compiler begins with so many elements that it spills."""
+        config, peeled = self.config, self.finish != Finish() and not self.finish.scaled_alone
+        stages, peek = ordered_stages(config) if peeled else 0, self._peeks("consumer")
+        order = Order(task.place.warpgroup - 1, stages) if stages else None
+        return Mainloop(task.ring, share, epilogue, config.stagger, peek, self.chunks.held, peeled=peeled, order=order)
 
-    def _of_tile(self, loop: Mainloop, task: CtaTask, row: Int32, column: Int32) -> Mainloop:
-        """The main loop for one output tile: the same for all."""
-        return loop
+    def _of_tile(self, loop: Mainloop, row: Int32, column: Int32) -> Mainloop:
+        """The main loop for the output tile at a row and column."""
+        return replace(loop, epilogue=loop.epilogue.of_tile(column))
 
     def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         """Wait, in kernels whose consumers start one behind the other."""
 
     def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue:
         """The epilogue of one consumer: through chunk buffers, or through its ``own`` rows of the ring."""
-        output, layout, thread = task.output, task.memory.layout_c, task.place.in_group
+        config, output, layout = self.config, task.output, task.memory.layout_c
+        thread, chunks = task.place.in_group, self.chunks
+        steps = self._steps(output, consumer, thread)
         if layout is None:
-            shared = self.chunks.in_ring(own)
+            shared = chunks.in_ring(own)
         else:
-            shared = task.memory.storage.c.get_tensor(layout.outer, swizzle=layout.inner)
-        mma = self._tiled_mma(self.chunks.n)
-        staged = self.chunks.epilogue(output.atom, shared, output.c, mma, consumer, thread)
-        return ScatterEpilogue.of(staged, self.chunks, thread) if self.scattered else staged
+            buffers = task.memory.storage.c.get_tensor(layout.outer, swizzle=layout.inner)
+            shared = cute.logical_divide(buffers, (None, None, config.epi_buffers))[None, None, (None, consumer)]
+        staging = chunks.staging(shared, self._tiled_mma(chunks.n), thread)
+        if self.scattered:
+            target = ThreadTarget.of(chunks, shared, output.c, thread)
+        else:
+            target = chunks.target(output.atom, shared, output.c, thread)
+        return Epilogue(chunks, target, steps, *staging, thread, consumer + 1)
+
+    def _steps(self, output: Output, consumer: Int32, thread: Int32) -> tuple[Step, ...]:
+        """The steps of the finish for one thread of a consumer."""
+        config, finish, swapped = self.config, self.finish, self.config.swap_ab
+        m, n = (cute.size(output.c, mode=[mode]) for mode in ((1, 0) if swapped else (0, 1)))
+        steps: list[Step] = []
+        if finish.scale:
+            steps.append(Scale(output.scale))
+        if finish.bias:
+            side = consumer * config.share_n if config.split == "n" else 0
+            ahead = 0 if swapped or config.split_k > 1 else config.share_n
+            steps.append(Bias(Addend.of(output.bias, m, n), swapped, thread, side, ahead))
+        if finish.activation:
+            steps.append(Activation(finish.activation, NAMES[self.out_dtype]))
+        if finish.gated:
+            steps.append(Gate(hopper.WGMMA_M * self.out_n // hopper.WARPGROUP_THREADS))
+        if finish.residual:
+            steps.append(Residual(Addend.of(output.residual, m, n), swapped))
+        return tuple(steps)
 
     def _ring(self, storage) -> Ring:
         """The ring's barriers."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Int16, Int32, cute
+from cutlass import Int16, Int32, Int64, cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from hopper_gemm.kernel.pipeline import Ring
@@ -222,3 +222,37 @@ class Operand:
         boxes = self.tile_k // box[1]
         by_rows, slices = self.by_rows, self.slices
         return self.loading(atom, parts, global_parts, by_rows, slices, boxes, first, count, turn, mask)
+
+
+@dataclass(frozen=True)
+class GatedLoad(OperandLoad):
+    """The loads of gate and up rows, (f, depth, 2), into the two halves of a tile."""
+
+    def source_from(self, first_row: Int32) -> cute.Tensor:
+        """The source from a row of gate and up on."""
+        return cute.domain_offset((((0, first_row), 0), (0, 0, 0)), self.source)
+
+    def at(self, part: Int32 | int, depth: Int32) -> tuple:
+        """Place in the source of a slice of a tile that begins with the source."""
+        half = self.slices // 2
+        return part % half, depth, part // half
+
+
+@dataclass(frozen=True)
+class GatedOperand(Operand):
+    """Gate and up weights, (2 f, depth), gate rows first, contiguous along their depth; a tile is as many rows of the
+    one as of the other."""
+
+    loading = GatedLoad
+
+    @property
+    def slices(self) -> int:
+        """Slices of rows in which a tile is loaded; each lies in one half."""
+        slices = super().slices
+        return slices if slices % 2 == 0 else 2 * slices
+
+    def load_atom(self, matrix: cute.Tensor) -> cpasync.TmaInfo:
+        """The TMA load of one box of the matrix seen as (f, depth, 2). On the host."""
+        rows, pitch = cute.size(matrix, mode=[0]) // 2, matrix.stride[0]
+        layout = cute.make_layout((rows, matrix.shape[1], 2), stride=(pitch, 1, Int64(rows) * pitch))
+        return super().load_atom(cute.make_tensor(matrix.iterator, layout))

@@ -126,7 +126,7 @@ class Finish:
     @property
     def scaled_alone(self) -> bool:
         """True if an activation follows a scale, and nothing is read. The compiler then begins with many elements at
-        once, more than there are registers; see :class:`hopper_gemm.kernel.finished.FinishedLoop`."""
+        once, more than there are registers; see :class:`hopper_gemm.kernel.consumer.Mainloop`."""
         return self.scale and bool(self.activation) and not (self.bias or self.residual)
 
     @staticmethod

@@ -116,9 +116,8 @@ def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.mm(a, b.mT, out_dtype=out.dtype, out=out)
 
 
-def launch_torch_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, readings: None, *added: Any) -> None:
+def launch_torch_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, bias: torch.Tensor, *others: Any) -> None:
     """torch.addmm in the form of a loaded kernel that adds a bias alone."""
-    bias, _, _ = added
     torch.addmm(bias, x, w.mT, out=out)
 
 

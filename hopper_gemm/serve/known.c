@@ -18,9 +18,10 @@
 
 #include <tvm/ffi/c_api.h>
 
-enum { MATRICES = 3, MOST_ADDED = 3, SLOTS = 8192, MOST = 4096, ALIGNMENT = 16 };
+/* ABI_...: numbers of a launch's arguments, by group; hopper_gemm/compiler/abi.py */
+enum { MATRICES = ABI_MATRICES, ORDER = ABI_ORDER, OWN = ABI_WORKSPACE, MOST_ADDED = ABI_FINISH };
+enum { SLOTS = 8192, MOST = 4096, ALIGNMENT = 16 };
 enum { WORDS_OF_TENSOR = 6, WORDS = 1 + WORDS_OF_TENSOR * (MATRICES + MOST_ADDED) };
-enum { ORDER = 4, OWN = 3, MOST_ARGUMENTS = MATRICES + ORDER + OWN + MOST_ADDED };
 
 typedef struct {
   uint64_t hash;
@@ -134,9 +135,9 @@ TVM_FFI_DLL_EXPORT int __tvm_ffi_launch(void *self, const TVMFFIAny *arguments, 
 
   DLTensor right = *tensor_of(arguments + 2);
   int64_t sizes[2] = {right.shape[1], right.shape[0]}, strides[2] = {right.strides[1], right.strides[0]};
-  TVMFFIAny passed[MOST_ARGUMENTS];
+  TVMFFIAny passed[ABI_ARGUMENTS];
   int32_t own = MATRICES + ORDER + OWN, added = count - 1 - MATRICES;
-  memset(passed, 0, sizeof passed); /* None: what the kernel itself may take, sums, words and readings */
+  memset(passed, 0, sizeof passed); /* None: what the kernel itself may take, its workspace and readings */
   memcpy(passed, arguments + 1, MATRICES * sizeof *passed);
   memcpy(passed + own, arguments + 1 + MATRICES, added * sizeof *passed);
   if (found.transposes) {
@@ -146,13 +147,13 @@ TVM_FFI_DLL_EXPORT int __tvm_ffi_launch(void *self, const TVMFFIAny *arguments, 
     passed[1].v_ptr = &right;
   }
   for (int at = 0; at < ORDER; at++) {
-    passed[MATRICES + at].type_index = at % 2 ? kTVMFFIBool : kTVMFFIInt;
+    passed[MATRICES + at].type_index = kTVMFFIInt;
     passed[MATRICES + at].v_int64 = found.order[at];
   }
   TVMFFIFunctionCell *cell = (TVMFFIFunctionCell *)(found.function + 1);
   TVMFFIAny nothing = {0};
   answer(result, 1);
-  return cell->safe_call(found.function, passed, own + added, &nothing);
+  return cell->safe_call(found.function, passed, ABI_ARGUMENTS, &nothing);
 }
 
 TVM_FFI_DLL_EXPORT int __tvm_ffi_record(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {

@@ -273,10 +273,10 @@ def _launch(known: Known, call: Call, setting: int | None = None, out: Maybe = N
         out = x.new_empty(size, dtype=dtype)
     a, added = folded(x), None if residual is None else folded(residual)
     if device == torch.cuda.current_device():
-        kernel(a, w, out, None, bias, added, scale)
+        kernel(a, w, out, bias, added, scale)
     else:
         with torch.cuda.device(device):
-            kernel(a, w, out, None, bias, added, scale)
+            kernel(a, w, out, bias, added, scale)
     if setting is not None:
         KNOWN.record(kernel, False, setting, a, w, out, bias, added, scale)
     return out if x.dim() == 2 else out.view(*x.shape[:-1], size[1])

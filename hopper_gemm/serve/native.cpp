@@ -121,8 +121,8 @@ struct StreamGuard {
 
 /* Repeat a known launch; false if none is known, or if it fails, which Python's own try tells. */
 bool launched(int64_t setting, const Launch &asked) {
-  DLTensor tensors[5];
-  TVMFFIAny arguments[7] = {}, result{};
+  DLTensor tensors[ABI_MATRICES + ABI_FINISH];
+  TVMFFIAny arguments[1 + ABI_MATRICES + ABI_FINISH] = {}, result{};
   int32_t count = 1;
   auto add = [&](const Matrix &one) {
     DLTensor *tensor = tensors + count - 1;

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hopper_gemm.compiler import loader
+from hopper_gemm.compiler.abi import ARGUMENTS
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
@@ -76,13 +77,14 @@ def test_a_launch_has_a_cta_for_each_tile_of_its_clusters_or_as_many_as_fit(conf
     assert kernel.ctas(problem) == ctas
 
 
-def test_only_a_kernel_with_an_observer_is_given_readings():
+def test_a_launch_is_given_every_argument_and_none_for_those_that_it_lacks():
     calls = []
     kernel = LoadedKernel(GemmConfig(swizzle=4), REPORT, lambda *arguments: calls.append(arguments), 132)
     kernel("a", "b", "out")
-    kernel("a", "b", "out", "readings")
-    plain = ("a", "b", "out", 132, True, 4, True, None, None)
-    assert calls == [(*plain, None), (*plain, "readings")]
+    kernel("a", "b", "out", "bias", None, 0.5, readings="readings")
+    order = ("a", "b", "out", 132, True, 4, True, None, None)
+    assert calls == [(*order, None, None, None, None), (*order, "bias", None, 0.5, "readings")]
+    assert {len(given) for given in calls} == {len(ARGUMENTS)}
 
 
 @pytest.mark.parametrize(
@@ -101,11 +103,11 @@ def test_a_kernel_that_meets_in_memory_is_given_a_workspace_of_the_size_it_needs
         return "sums", "words"
 
     monkeypatch.setattr(loader, "WORKSPACES", SimpleNamespace(get=get))
-    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[-3:]), 132 // config.cluster_size)
+    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[7:9]), 132 // config.cluster_size)
     for size in (512, 1000):
         out = torch.zeros(size, size)
         kernel(out, out, out)
-    assert given == [("sums", "words", None)] * 2
+    assert given == [("sums", "words")] * 2
     assert asked == [loader.workspace_size(config, size, size, kernel.clusters) for size in (512, 1000)]
 
 
@@ -406,5 +408,5 @@ def test_a_compiled_kernel_loads_as_a_function(tmp_path, monkeypatch):
     assert callable(kernel.launcher)
     assert kernel.clusters == 66
     assert kernel.report.spills is False
-    with pytest.raises(TypeError, match="Expects 10 parameters"):  # those that a call passes
+    with pytest.raises(TypeError, match=f"Expects {len(ARGUMENTS)} parameters"):  # those that a call passes
         kernel.launcher()

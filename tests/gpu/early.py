@@ -17,11 +17,14 @@ from hopper_gemm.kernel.consumer import Mainloop
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.model.kernel import Kernel
 
-WAIT = "            warpgroup.wait_group(stagger)\n"
-RELEASE = "            share.release(ring, released.index, self._due(k_tile, k_tiles))\n"
+WAIT = "        warpgroup.wait_group(self.stagger)\n"
+RELEASE = (
+    "        if cutlass.const_expr(not first or self.stagger == 0):\n"
+    "            share.release(ring, released.index, self._due(k_tile, k_tiles))\n"
+)
 
 CHANGES = {
-    "one_more_in_flight": (WAIT, WAIT.replace("stagger", "stagger + 1")),
+    "one_more_in_flight": (WAIT, WAIT.replace("self.stagger", "self.stagger + 1")),
     "released_before_the_wait": (WAIT + RELEASE, RELEASE + WAIT),
 }
 """Lines of the consumer's source by fault, and what stands in their place. A release before the wait relies on the wait

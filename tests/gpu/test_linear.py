@@ -27,7 +27,7 @@ def product(case: Case, layer) -> torch.Tensor:
     """What the kernel of a case writes into an output that holds NaN."""
     kernel = load(case.config, case.problem, finish=case.finish)
     out = torch.full(layer.exact.shape, float("nan"), device="cuda", dtype=case.out)
-    kernel(layer.x, layer.w, out, None, layer.bias, layer.residual, layer.scale)
+    kernel(layer.x, layer.w, out, layer.bias, layer.residual, layer.scale)
     return out
 
 
@@ -177,7 +177,7 @@ def test_a_residual_that_is_the_output_is_replaced_by_the_sum(sizes, dtype, chai
 def test_every_kind_of_kernel_adds_in_place(case):
     layer = layer_of(case, "cuda")
     kernel, out = load(case.config, case.problem, finish=case.finish), layer.residual.clone()
-    kernel(layer.x, layer.w, out, None, layer.bias, out, layer.scale)
+    kernel(layer.x, layer.w, out, layer.bias, out, layer.scale)
     assert torch.equal(out, product(case, layer))
 
 

@@ -238,7 +238,7 @@ class Launches:
     def _kernel(self, problem, device, config, finish):
         self.problems.append(problem)
 
-        def launch(x, w, out, readings=None, bias=None, residual=None, scale=None):
+        def launch(x, w, out, bias=None, residual=None, scale=None):
             assert all(operands.reaches(one) or operands.reaches(one.t()) for one in (x, w))
             assert operands.reaches(out)
             assert not out.is_neg()

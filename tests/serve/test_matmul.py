@@ -160,7 +160,7 @@ class Launches:
             for one, axis in zip((a, b), problem.layouts, strict=True):
                 assert operands.reaches(one if axis == "k" else one.t())
             out.copy_(a @ b.t())
-            assert rest == (132, True, 8, True, None, None, None)
+            assert rest == (132, True, 8, True, *[None] * 6)
             self.made.append((problem, b.shape, out.data_ptr()))
             self.read.append((a, b))
 

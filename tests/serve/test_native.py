@@ -48,7 +48,7 @@ class Native:
 
     def _kernel(self, problem, device, config, finish):
         def launch(a, w, out, *rest):
-            bias, residual, scale = rest[7:]
+            bias, residual, scale = rest[6:9]
             z = a.float() @ w.float().t()
             call = Call(a, w, bias, finish.activation or None, residual, scale)
             out.copy_(halved(z) if finish.gated else finished(z, call))

@@ -17,12 +17,12 @@ Each has ``finish``: add the parts of other CTAs, and store the chunks or the ti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
+from hopper_gemm.kernel.epilogue import Epilogue, Region
 from hopper_gemm.kernel.sums.workspace import (
     LEDGERS,
     ROW_BYTES,
@@ -38,9 +38,6 @@ from hopper_gemm.kernel.work import Item, TileScheduler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 
-if TYPE_CHECKING:
-    from hopper_gemm.kernel.epilogue import Epilogue, Region
-
 UNDER_WAY = 24
 """Vectors that a thread reads at a time: many reads take as long as one. These take the registers that the accumulators
 leave."""
@@ -50,27 +47,6 @@ def meet() -> None:
     """A barrier of all threads of the cluster; writes before it are visible after it."""
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
-
-
-def slots_of(chunks: int, parts: int) -> int:
-    """The most chunks that a part owns."""
-    return -(-chunks // parts)
-
-
-@cute.jit
-def own_chunks(accumulators: cute.Tensor, size: cutlass.Constexpr[int], parts: int, rank: Int32) -> cute.Tensor:
-    """The chunks that a part owns, of ``size`` registers each: (size, slots). Slots past the last chunk are unused."""
-    chunks = cute.size(accumulators) // size
-    slots = slots_of(chunks, parts)
-    flat = cute.make_tensor(accumulators.iterator, cute.make_layout((size, chunks)))
-    own = cute.make_rmem_tensor((size, slots), Float32)
-    for slot in cutlass.range_constexpr(slots):
-        for i in cutlass.range_constexpr(size):
-            value = flat[i, slot * parts]
-            for other in cutlass.range_constexpr(1, min(parts, chunks - slot * parts)):
-                value = cutlass.select_(rank == other, flat[i, slot * parts + other], value)
-            own[i, slot] = value
-    return own
 
 
 def of_others(number: int, rank: Int32) -> Int32:

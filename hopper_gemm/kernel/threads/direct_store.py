@@ -47,6 +47,10 @@ class DirectEpilogue:
         row, column = warp * 16 + lane // 4, lane % 4 * 2
         return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, row, column, width, dtype, apart)
 
+    def of_tile(self, column: Int32) -> DirectEpilogue:
+        """The epilogue of a tile: nothing is read for it."""
+        return self
+
     def wait_reads(self, pending: int) -> None:
         """Nothing to wait for: no store reads shared memory."""
 
@@ -58,7 +62,7 @@ class DirectEpilogue:
         self,
         accumulators: cute.Tensor,
         region: Region,
-        reduction: None = None,
+        sums: None = None,
     ) -> None:
         """Store one share; arguments as :meth:`Epilogue.store_tile`, a chunk being as wide as the share."""
         rows, row, column = region.rows, region.row, region.column

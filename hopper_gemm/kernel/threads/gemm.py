@@ -15,6 +15,7 @@ from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.kernel.threads.direct_store import DirectEpilogue
 from hopper_gemm.model import hopper
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 
@@ -71,6 +72,7 @@ class ThreadGemm(HopperGemm):
     def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
         if self.config.stores == "tma":
             return super()._epilogue(task, consumer, own)
+        assert self.finish == Finish(), "a rule refuses a finish with direct stores"
         thread, c = task.place.in_group, task.output.c
         return DirectEpilogue.of(thread, c, self.config.share_n, self.out_dtype, self.scattered)
 

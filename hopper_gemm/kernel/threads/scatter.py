@@ -7,13 +7,13 @@ start within a word, element by element.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import cutlass
 from cutlass import Boolean, Int32, Int64, Uint16, Uint32, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
+from hopper_gemm.kernel.epilogue import Chunks, Region
 from hopper_gemm.model import hopper
 
 UNROLL, UNROLL_REGISTERS = 4, 48
@@ -22,34 +22,47 @@ Found by compiling: with 39 left beside 216 accumulators two stores at once spil
 
 
 @dataclass(frozen=True)
-class ScatterEpilogue(Epilogue):
-    """The store role of one consumer warpgroup by its threads, from the buffers in which chunks are staged for TMA. A
-    policy of the L2 is not heeded.
+class ThreadTarget:
+    """C by stores of a consumer's threads, from the buffers in which chunks are staged. A policy of the L2 is not
+    heeded.
 
     Args:
+        shared: chunk buffers of the consumer, (rows, columns, buffer).
         address: global address of C's first element.
         pitch: bytes from row to row of C.
         m, n: of C.
-        across: True if rows of a chunk are columns of C.
+        transposed: True if rows of a chunk are columns of C.
         thread: within the warpgroup.
         unroll: stores of a thread under way at once.
         swizzle: of the shared buffers.
     """
 
+    shared: cute.Tensor
     address: Int64
     pitch: Int64
     m: Int32
     n: Int32
-    across: bool
+    transposed: bool
     thread: Int32
     unroll: int
     swizzle: cute.Swizzle
+
+    @staticmethod
+    def of(chunks: Chunks, shared: cute.Tensor, c: cute.Tensor, thread: Int32) -> ThreadTarget:
+        """The stores of one of a consumer's threads from its chunk buffers into C, rows of the tile first."""
+        config, transposed = chunks.config, chunks.transposed
+        free = config.registers.consumer - config.accumulators
+        pitch = Int64(c.stride[1 if transposed else 0]) * (c.element_type.width // 8)
+        rows, columns = (cute.size(c, mode=[i]) for i in range(2))
+        m, n = (columns, rows) if transposed else (rows, columns)
+        unroll, swizzle = UNROLL if free >= UNROLL_REGISTERS else 1, chunks.layout(1).inner
+        return ThreadTarget(shared, c.iterator.toint(), pitch, m, n, transposed, thread, unroll, swizzle)
 
     def wait_reads(self, pending: int) -> None:
         """Nothing to wait for: a thread has read a chunk before it arrives at the next barrier."""
 
     @cute.jit
-    def _send(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
+    def store(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
         """Store a chunk from its buffer: by words if all rows of C start with one, else by its 16-bit elements."""
         rows, columns = (cute.size(self.shared, mode=[i]) for i in range(2))
         row, column = region.row + down * rows, region.column + across * columns
@@ -76,8 +89,8 @@ class ScatterEpilogue(Epilogue):
         pointer = cute.recast_ptr(self.shared.iterator, swizzle_=self.swizzle, dtype=kind)  # it drops the pointer's own
         units = cute.make_tensor(pointer, cute.recast_layout(kind.width, width, self.shared.layout))
         rows, columns = (cute.size(self.shared, mode=[i]) for i in range(2))
-        lines, length = (columns, rows) if cutlass.const_expr(self.across) else (rows, columns)
-        line, first = (column, row) if cutlass.const_expr(self.across) else (row, column)
+        lines, length = (columns, rows) if cutlass.const_expr(self.transposed) else (rows, columns)
+        line, first = (column, row) if cutlass.const_expr(self.transposed) else (row, column)
         elements = kind.width // 8 // size
         each = length // elements
         # a copy whose origin the compiler does not see: else it keeps every address that follows from it in registers
@@ -87,25 +100,11 @@ class ScatterEpilogue(Epilogue):
             at, unit = Int32(number // each), Int32(number % each)
             last = first + unit * elements + (elements - 1)
             to = self.address + Int64(line + at) * self.pitch + Int64(last - (elements - 1)) * size
-            bits = Int32(units[(unit, at, slot) if self.across else (at, unit, slot)])
+            bits = Int32(units[(unit, at, slot) if self.transposed else (at, unit, slot)])
             inside = Boolean(line + at < self.m)
             _store(kind.width, to, bits, inside & (last < self.n))
             if cutlass.const_expr(elements > 1):
                 _store(16, to, bits, inside & (last == self.n))
-
-    @staticmethod
-    def of(staged: Epilogue, chunks: Chunks, thread: Int32) -> ScatterEpilogue:
-        """The role of one of a consumer's threads, staged as given."""
-        config = chunks.config
-        across, free = config.swap_ab, config.registers.consumer - config.accumulators
-        c = staged.target
-        pitch = Int64(c.stride[0 if not across else 1]) * (c.element_type.width // 8)
-        rows, columns = (cute.size(c, mode=[i]) for i in range(2))
-        m, n = (columns, rows) if across else (rows, columns)
-        given = {one.name: getattr(staged, one.name) for one in fields(Epilogue)}
-        place = {"address": c.iterator.toint(), "pitch": pitch, "m": m, "n": n, "across": across, "thread": thread}
-        unroll = UNROLL if free >= UNROLL_REGISTERS else 1
-        return ScatterEpilogue(**given, **place, unroll=unroll, swizzle=chunks.layout(1).inner)
 
 
 def _store(width: int, address: Int64, bits: Int32, predicate: Boolean) -> None:

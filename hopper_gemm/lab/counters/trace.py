@@ -81,7 +81,7 @@ def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
 
     shape = (1, len(ROLES), ROLE_WORDS + len(STAGE_MOMENTS) * STAGES)
     words = torch.zeros(shape, dtype=torch.int32, device="cuda")
-    kernel(operands.a, operands.b, operands.ours, words)
+    kernel(operands.a, operands.b, operands.ours, readings=words)
     return words[0].cpu().numpy()
 
 

@@ -94,7 +94,7 @@ def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]
     shape = (len(sets), kernel.ctas(problem), len(SIDES), READING)
     readings = torch.zeros(shape, dtype=torch.int32, device="cuda")
     for operands, own in zip(sets, readings, strict=True):
-        kernel(operands.a, operands.b, operands.ours, own)
+        kernel(operands.a, operands.b, operands.ours, readings=own)
     return readings.cpu().numpy()
 
 

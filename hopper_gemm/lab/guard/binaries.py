@@ -11,7 +11,9 @@ import json
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from hopper_gemm.compiler.abi import ARGUMENTS
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into, launcher_of
 from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
@@ -21,6 +23,10 @@ from hopper_gemm.model.problem import GemmProblem
 
 FOLDER = "recorded"
 """Folder of recorded binaries, below that of a GPU's results."""
+
+
+EARLIER_ARGUMENTS = 10
+"""Arguments of a launcher whose record does not count them."""
 
 
 class RecordedBinaryError(ValueError):
@@ -37,6 +43,7 @@ class RecordedBinary:
         report: of the compiler.
         object_file: its launcher with its device code.
         digest: SHA-256 of that file.
+        arguments: that its launcher takes, the first of :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
     """
 
     problem: GemmProblem
@@ -44,6 +51,7 @@ class RecordedBinary:
     report: CubinReport
     object_file: Path
     digest: str
+    arguments: int = len(ARGUMENTS)
 
     @property
     def about(self) -> Path:
@@ -60,12 +68,18 @@ class RecordedBinary:
         if not self.object_file.is_file() or hashlib.sha256(self.object_file.read_bytes()).hexdigest() != self.digest:
             raise RecordedBinaryError(f"{self.object_file} is not the binary that was recorded; restore it from git")
         try:
-            return LoadedKernel.of(self.config, self.report, launcher_of(self.object_file))
+            launcher = first_arguments(launcher_of(self.object_file), self.arguments)
+            return LoadedKernel.of(self.config, self.report, launcher)
         except Exception as error:  # whatever the DSL raises
             raise RecordedBinaryError(
                 f"{self.object_file} cannot be loaded with {DSL} {version(DSL)} ({type(error).__name__}); install the "
                 "version that it was recorded with, or record it again"
             ) from error
+
+
+def first_arguments(launcher: Any, count: int) -> Any:
+    """A launcher that takes today's arguments, of one that takes the first ``count`` of them alone."""
+    return launcher if count == len(ARGUMENTS) else lambda *given: launcher(*given[:count])
 
 
 def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> RecordedBinary:
@@ -84,7 +98,8 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
     folder.mkdir(parents=True, exist_ok=True)
     made = RecordedBinary(problem, resolve(config), report, folder / f"{digest[:16]}.o", digest)
     made.object_file.write_bytes(content)
-    about = {"problem": asdict(problem), "config": made.config.as_dict(), "object": digest, "report": asdict(report)}
+    about: dict[str, Any] = {"problem": asdict(problem), "config": made.config.as_dict(), "report": asdict(report)}
+    about |= {"object": digest, "arguments": made.arguments}
     made.about.write_text(json.dumps(about, indent=1) + "\n")
     return made
 
@@ -108,6 +123,7 @@ def read_binary(path: Path) -> RecordedBinary:
         raw = json.loads(path.read_text())
         problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
         digest = str(raw["object"])
-        return RecordedBinary(problem, config, CubinReport(**raw["report"]), path.with_name(f"{digest[:16]}.o"), digest)
+        report, arguments = CubinReport(**raw["report"]), int(raw.get("arguments", EARLIER_ARGUMENTS))
+        return RecordedBinary(problem, config, report, path.with_name(f"{digest[:16]}.o"), digest, arguments)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None

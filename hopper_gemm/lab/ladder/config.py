@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import GemmConfig, flag, integer, parameters_of, word
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.legality import add_kind
 
 Side = Literal["producer", "consumer"]
 
@@ -159,8 +157,6 @@ class LadderKernel(Kernel, LadderConfig):
         """The kernel at default launch values, which determines the machine code."""
         return super().compiled().narrowed()
 
-
-add_kind(LadderConfig, LadderKernel, LADDER_RULES)
 
 LADDER_FIELDS = tuple(name for name in parameters_of(LadderConfig) if name not in parameters_of(GemmConfig))
 """Parameters that only the study varies."""

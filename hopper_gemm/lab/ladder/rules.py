@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from hopper_gemm.lab.ladder.config import LadderKernel
 from hopper_gemm.model.kernel import is_odd_chunk
 from hopper_gemm.model.problem import ELEMENT_BYTES
 from hopper_gemm.model.rules.rule import Rule, one_of
 from hopper_gemm.model.rules.technique import EPI_N, GATHERED_MOST
-
-if TYPE_CHECKING:
-    from hopper_gemm.lab.ladder.config import LadderKernel
 
 UNROLL_MAX, UNROLL_ACCUMULATORS = 4, 160
 PREFETCH_MAX, ROTATE_MAX = 64, 64

@@ -11,12 +11,13 @@ well and left, and the last of the others adds up. Whoever adds up clears the wo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 
 from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.epilogue import Epilogue, Region
 from hopper_gemm.kernel.pipeline import RingState
 from hopper_gemm.kernel.sums.ledger import ALONE, ARRIVED
 from hopper_gemm.kernel.sums.reduction import Parts, Reduction
@@ -37,9 +38,6 @@ from hopper_gemm.kernel.sums.workspace import (
     swap,
 )
 from hopper_gemm.kernel.work import Item, Raster, Static, TileScheduler, Walk
-
-if TYPE_CHECKING:
-    from hopper_gemm.kernel.epilogue import Epilogue, Region
 
 LEAST_STAGES = 8
 """A stretch of stream-K is at least this long, if need be for fewer clusters: shorter ones cost more to add up than

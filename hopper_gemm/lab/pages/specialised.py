@@ -41,8 +41,9 @@ def source_of(kernel: Kernel) -> str:
     known |= {"held": 0, "stagger": config.stagger, "UNROLLED_BOXES": UNROLLED_BOXES, "registers": kernel.registers}
     for file, name in _functions(config):
         owner, method = name.split(".")
-        of_consumer = {} if owner == "Fill" else {"turn": None}
-        parts.append(f"# {owner} in {file}\n{_written(_function(file, owner, method), known | of_consumer)}")
+        absent = () if owner == "Fill" else ("turn", "first") if owner == "Mainloop" else ("turn",)
+        code = _written(_function(file, owner, method), known | dict.fromkeys(absent))
+        parts.append(f"# {owner} in {file}\n{code}")
     return "\n\n\n".join(parts) + "\n"
 
 
@@ -53,6 +54,8 @@ def _loop(config: SimpleNamespace) -> dict[str, Any]:
         "stagger": config.stagger,
         "held": 0,
         "unroll": 1,
+        "peeled": False,
+        "order": None,
         "ahead": config.stages - 1 - config.stagger,
         "peek": any(probes.values()),
         "reverse": False,
@@ -83,10 +86,10 @@ def _functions(config: SimpleNamespace) -> Iterable[tuple[str, str]]:
     yield "kernel/pipeline.py", "Ring.expect"
     yield "kernel/operand.py", "OperandLoad._copy"
     yield "kernel/gemm.py", "HopperGemm._consume"
-    yield "kernel/consumer.py", "Mainloop.multiply_tile"
+    yield from (("kernel/consumer.py", f"Mainloop.{name}") for name in ("multiply_tile", "multiply_stage"))
     yield from (("kernel/pipeline.py", f"Ring.{name}") for name in ("wait", "release"))
     if config.stores == "tma":
-        yield from (("kernel/epilogue.py", f"Epilogue.{name}") for name in ("_store_chunk", "_send"))
+        yield from (("kernel/epilogue.py", name) for name in ("Epilogue._store_chunk", "TmaTarget.store"))
     else:
         yield "kernel/threads/direct_store.py", "DirectEpilogue.store_tile"
 

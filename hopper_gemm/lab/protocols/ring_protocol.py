@@ -188,7 +188,7 @@ class Protocol:
 
     def _second(self, tile: int, k: int) -> Iterator[RingStep]:
         """What the second of two consumers that end tiles in order does before it reads a stage; see
-        :class:`hopper_gemm.kernel.finished.Order`."""
+        :class:`hopper_gemm.kernel.consumer.Order`."""
         if k == 0 and not self.fault.unasked:
             yield RingStep("give", None, whose=0)
         if k == max(0, self.k_tiles - self.order):

@@ -181,7 +181,7 @@ def finishing(kernel: LoadedKernel, pair: Pair, device: str) -> Launch:
     if pair.finish is None:
         return kernel
     call = added(pair, device)
-    return lambda a, b, out: kernel(a, b, out, None, call.bias, call.residual, call.scale)
+    return lambda a, b, out: kernel(a, b, out, call.bias, call.residual, call.scale)
 
 
 def digest(matrix: torch.Tensor) -> str:

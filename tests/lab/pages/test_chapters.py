@@ -17,7 +17,7 @@ def test_a_hunk_names_the_function_that_it_begins_within():
     """A hunk that begins between functions names none."""
     within = {word: name for name, word in _added(diff(8))}
     assert within["fill.end(filling, walk.ending, True)"] == "_fill"
-    assert within["passed = ring.peek_full(state.index, state.parity)"] == "multiply_tile"
+    assert within["passed = ring.peek_full(state.index, state.parity)"] == "multiply_stage"
     assert within['space = "cluster"'] == ""
 
 
