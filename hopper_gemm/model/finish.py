@@ -103,7 +103,7 @@ class Finish:
         gated: the product's columns are two halves, gate and up; C = activation(gate) * up has half the columns.
 
     Raises:
-        ValueError: an activation that is not known, or a gated finish with other steps or without an activation.
+        ValueError: an activation that is not known.
 
     Example:
         >>> str(Finish(bias=True, activation="gelu"))
@@ -120,8 +120,6 @@ class Finish:
         if self.activation and self.activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
             raise ValueError(f"activation must be None or one of {known} but got {self.activation!r}")
-        if self.gated and (self.scale or self.bias or self.residual or not self.activation):
-            raise ValueError(f"a gated finish must be an activation alone but is {self}; leave the other steps out")
 
     @property
     def scaled_alone(self) -> bool:

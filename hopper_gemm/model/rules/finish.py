@@ -51,6 +51,8 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str
     """Gate and up of one column of C must be accumulators of one thread, half a tile apart."""
     if not finish.gated:
         return
+    if finish.scale or finish.bias or finish.residual or not finish.activation:
+        yield f"a gated finish must be an activation alone but is {finish}; leave the other steps out"
     half, step = kernel.tile_n // 2, hopper.WGMMA_N_STEP
     columns = kernel.chunk_columns(problem.out_bytes)
     if kernel.swap_ab or kernel.share_n != kernel.tile_n or kernel.split_k > 1 or kernel.staging == "ring":
