@@ -6,8 +6,12 @@ from math import prod
 
 import torch
 
+from hopper_gemm.compiler.padding import Rows
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import padded_pitch
+
+MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
+"""Bits of an address that must be 0."""
 
 
 def has_rows(matrix: torch.Tensor) -> bool:
@@ -36,6 +40,15 @@ def reads_along_k(operand: torch.Tensor) -> bool | None:
     return None
 
 
+def rows_of(operand: torch.Tensor) -> Rows | None:
+    """How an operand (m or n, k) lies; None if it cannot be read as rows."""
+    along_k = reads_along_k(operand)
+    if along_k is None:
+        return None
+    rows = Rows.of(operand.shape, operand.stride(), along_k)
+    return rows if rows.countable else None
+
+
 def copied(operand: torch.Tensor) -> torch.Tensor:
     """A copy of an operand (m or n, k), contiguous along k and within TMA's reach."""
     rows, size = operand.shape
@@ -50,10 +63,27 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
 
 
-def extent(matrix: torch.Tensor) -> int:
+def folded(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a matrix, leading axes folded; a view where its strides allow that."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def extent(tensor: torch.Tensor) -> int:
     """Bytes from its first element to the end of its last."""
-    (rows, columns), (down, along) = matrix.shape, matrix.stride()
-    return ((rows - 1) * down + (columns - 1) * along + 1) * matrix.element_size()
+    last = 0
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (size - 1) * stride
+    return (last + 1) * tensor.element_size()
+
+
+def extents(*tensors: torch.Tensor | None) -> tuple[int, ...]:
+    """The extent of each tensor; 0 for None."""
+    return tuple([0 if tensor is None else extent(tensor) for tensor in tensors])
+
+
+def misaligned(*tensors: torch.Tensor | None) -> tuple[bool, ...]:
+    """Whether each tensor begins off a multiple of 16 bytes."""
+    return tuple([tensor is not None and tensor.data_ptr() & MISALIGNED != 0 for tensor in tensors])
 
 
 def owns_its_elements(matrix: torch.Tensor) -> bool:

@@ -1,0 +1,129 @@
+"""A call of a public function: its operands, what follows the product, its settings; and the key of its launch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.compiler import is_compiling
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.kernels import MODE
+
+Maybe = torch.Tensor | None
+
+GATED = Finish(activation="silu", gated=True)
+
+OPERANDS = {"mm": ("a", "b"), "bmm": ("a", "b"), "linear": ("x", "w"), "swiglu": ("x", "w_gate_up")}
+"""Kinds of call, which are the names of their operators, with what each calls its operands."""
+
+
+class Call(NamedTuple):
+    """What a public function or an operator was called with. The context and the fallback policy are the thread's.
+
+    Args:
+        a: (m, k), with any leading axes where the kind is a layer's; of a batched product (batch, m, k).
+        b: (k, n) of a product, or batches of it; (n, k) of a layer.
+        bias, activation, residual, scale: what follows the product, as :func:`hopper_gemm.linear` says.
+        out_dtype: of the output; None: that of ``out``, or of the operands.
+        batch_invariant: None: as the thread's context says.
+        out: written and returned, if not None.
+        config: runs the product, if not None.
+        kind: of :data:`OPERANDS`.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    bias: Maybe = None
+    activation: str | None = None
+    residual: Maybe = None
+    scale: float | None = None
+    out_dtype: torch.dtype | None = None
+    batch_invariant: bool | None = None
+    out: Maybe = None
+    config: GemmConfig | None = None
+    kind: str = "linear"
+
+
+def settings_of(call: Call) -> tuple[Any, ...]:
+    """What decides on the launch beside tensors and config. The extension reads the same (``native.cpp``)."""
+    activation = "swiglu" if call.kind == "swiglu" else call.activation
+    return activation, MODE.context, invariant(call), POLICY.fallback
+
+
+def key_of(call: Call) -> Any:
+    """All of a call that its checks and its launch read, but addresses and the value of the scale."""
+    a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
+    rest: Any = None
+    if bias is not None or residual is not None or out is not None or scale is not None:
+        rest = _described(bias), _described(residual), _described(out), scale is None
+    return (
+        a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
+        b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
+        rest, out_dtype, config, kind, activation,
+        MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
+    )  # fmt: skip
+
+
+def _described(tensor: Maybe) -> Any:
+    """All of a tensor that decides how it is read or written, its address aside."""
+    if tensor is None:
+        return None
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.is_neg(), type(tensor)
+
+
+def tensors_of(call: Call) -> tuple[torch.Tensor, torch.Tensor, Maybe, Maybe, Maybe]:
+    """Operands, bias, residual and output."""
+    return call.a, call.b, call.bias, call.residual, call.out
+
+
+def invariant(call: Call) -> bool:
+    """Return True if the call is batch-invariant."""
+    return MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
+
+
+def finish_of(call: Call) -> Finish | None:
+    """What the epilogue does before it rounds; None for a product alone."""
+    if call.kind == "swiglu":
+        return GATED
+    added = {"bias": call.bias is not None, "residual": call.residual is not None, "scale": call.scale is not None}
+    return Finish.of(activation=call.activation, **added)
+
+
+def shape_of(call: Call) -> tuple[int, ...]:
+    """Sizes of the output."""
+    if call.kind in ("mm", "bmm"):
+        return *call.a.shape[:-1], call.b.shape[-1]
+    n = call.b.shape[0]
+    return *call.a.shape[:-1], n // 2 if call.kind == "swiglu" else n
+
+
+def dtype_of(call: Call) -> torch.dtype:
+    """Type of the output."""
+    return call.out.dtype if call.out is not None else call.out_dtype or call.a.dtype
+
+
+def traced(call: Call) -> bool:
+    """Return True if a call is being traced, for torch.compile or torch.export or by fake tensors alone."""
+    return is_compiling() or isinstance(call.a, FakeTensor) or isinstance(call.b, FakeTensor)
+
+
+def cast(call: Call) -> bool:
+    """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
+    for operand in (call.a, call.b):
+        if isinstance(operand, torch.Tensor) and operand.dtype == torch.float32:
+            device = operand.device.type
+            if device in ("cuda", "cpu") and torch.is_autocast_enabled(device):
+                return True
+    return False
+
+
+def autocast_call(call: Call) -> Call:
+    """A call with its tensors in the types to which autocast casts them."""
+    dtype = torch.get_autocast_dtype(call.a.device.type)
+    bias = None if call.bias is None else call.bias.to(dtype)
+    residual = None if call.residual is None else call.residual.to(call.out_dtype or dtype)
+    return call._replace(a=call.a.to(dtype), b=call.b.to(dtype), bias=bias, residual=residual)

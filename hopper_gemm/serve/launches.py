@@ -1,0 +1,440 @@
+"""The launch of a call: kept under the call's key, or found at its first call.
+
+A known call has two ways. The C++ extension (``native.cpp``), where it was built, looks at the tensors, allocates the
+output, launches and records a gradient without Python; a public function asks it first. Else :func:`launch` looks the
+key up in a dict. Both keep what a first call found: a kernel and what it was chosen for; addresses are checked at each
+call. What the extension cannot repeat (a workspace, padding, a config) it leaves to Python.
+
+The extension takes a compiler of C++ some twenty seconds, for one build of torch and one Python, and is therefore made
+ahead: by :func:`hopper_gemm.prebuild` and :func:`hopper_gemm.warmup`. A wheel brings the one for the torch with which
+it was made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from hopper_gemm.compiler.extension import extension_of, load_extension
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.compiler.padding import load_padded
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve import EXTENSION
+from hopper_gemm.serve.call import (
+    Call,
+    autocast_call,
+    cast,
+    dtype_of,
+    finish_of,
+    invariant,
+    key_of,
+    settings_of,
+    shape_of,
+    tensors_of,
+    traced,
+)
+from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign
+from hopper_gemm.serve.fallback import POLICY, torch_is_faster
+from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
+from hopper_gemm.serve.operands import (
+    MISALIGNED,
+    as_matrix,
+    copied,
+    extents,
+    folded,
+    has_rows,
+    misaligned,
+    reaches,
+    rows_of,
+)
+from hopper_gemm.serve.ops import (
+    BY_NAME,
+    OPERATORS,
+    Ways,
+    arguments_of,
+    call_of,
+    recordable,
+    recording,
+)
+from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
+
+BIASED = Finish(bias=True)
+"""What torch.addmm does too."""
+
+
+class Launch(NamedTuple):
+    """A launch that passed every check.
+
+    Args:
+        kernel: takes a (m, k), b (n, k) and the output (m, n), and with a finish what is added. None where the key is
+            known at other addresses alone.
+        device: that must be current; None on a host that has only one.
+        shape, dtype: of a new output; the type None if it is that of ``a``.
+        extents: bytes from the first element to the end of the last, of a, b, bias, residual and output.
+        finishes: True if the kernel takes what is added.
+    """
+
+    kernel: Callable[..., None] | None
+    device: int | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    extents: tuple[int, ...]
+    finishes: bool
+
+
+class Launches:
+    """The launches of this process. Thread-safe.
+
+    Attributes:
+        native: the extension, whose functions take the arguments of ours and return None where they know no launch;
+            None where it was not built.
+        table: launches by the key of their call; and, where some address is no multiple of 16 bytes, by the key and
+            which ones.
+        most: launches kept at most; beyond it all are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.native: Any = None
+        self.table: dict[Any, Launch] = {}
+        self.most = 4096
+        self._settings: dict[tuple[Any, ...], int] = {}
+        self._ids, self._lock = itertools.count(), threading.Lock()
+
+    def use(self, native: Any) -> None:
+        """Repeat launches by the extension, or by Python alone if it is None; drop all launches."""
+        self.native = native
+        if native is not None:
+            native.connect(MODE, POLICY, self._settings, product, torch.Tensor.__dlpack_c_exchange_api__)
+        self.forget()
+
+    def setting(self, call: Call) -> int:
+        """The id of a call's settings. :meth:`forget` renews it, so that the extension misses what a call in progress
+        found before."""
+        with self._lock:
+            return self._settings.setdefault(settings_of(call), next(self._ids))
+
+    def forget(self) -> None:
+        """Drop all launches: the tuned tables have changed. A call in progress keeps its launch in the old table."""
+        self.table = {}
+        self._settings.clear()
+        if self.native is not None:
+            self.native.forget()
+
+    def keep(self, table: dict[Any, Launch], key: Any, call: Call, found: Launch) -> None:
+        """Keep the launch of a call, for addresses that are aligned as those of the call."""
+        if len(table) >= self.most:
+            table.clear()
+            if self.native is not None:
+                self.native.forget()
+        flags = misaligned(*tensors_of(call))
+        table[(key, flags) if any(flags) else key] = found
+        table.setdefault(key, found._replace(kernel=None))
+
+    def record(self, setting: int, call: Call, found: Launch, out: torch.Tensor) -> None:
+        """Let the extension repeat a launch that needs its matrices alone."""
+        kernel = found.kernel
+        if self.native is None or call.config is not None or not isinstance(kernel, LoadedKernel):
+            return
+        if kernel.repeatable and not any(misaligned(*tensors_of(call))):
+            added = (call.bias, call.residual, call.scale) if found.finishes else ()
+            handle = kernel.launcher.__chandle__()
+            self.native.record(handle, kernel.order, setting, call.kind == "mm", call.a, call.b, out, *added)
+
+
+def launch(call: Call) -> torch.Tensor:
+    """The output of a call: by the launch that is kept for its key, else as a first call. Traced, it is an operator's;
+    where a gradient is recorded, an autograd function's."""
+    if is_dynamo_compiling():
+        return by_operator(call)
+    a, b, bias, _, residual, _, _, _, out, _, _ = call
+    try:
+        if torch.is_grad_enabled() and (
+            a.requires_grad
+            or b.requires_grad
+            or (bias is not None and bias.requires_grad)
+            or (residual is not None and residual.requires_grad)
+            or (out is not None and out.requires_grad)
+        ):
+            return _recorded(call)
+        key = key_of(call)
+        found = LAUNCHES.table.get(key)
+    except (AttributeError, TypeError):
+        refuse_foreign(call)
+        if traced(call):  # symbolic sizes have no hash
+            return by_operator(call)
+        raise
+    if found is None:
+        return first_call(call, key)
+    bits = a.data_ptr() | b.data_ptr()
+    if bias is not None:
+        bits |= bias.data_ptr()
+    if residual is not None:
+        bits |= residual.data_ptr()
+    if found.kernel is None or bits & MISALIGNED or (out is not None and not _apart(found, call)):
+        return _at_other_addresses(call, key)
+    return _run(found, call)
+
+
+def _run(found: Launch, call: Call) -> torch.Tensor:
+    """Launch what passed every check, and return the output."""
+    a, b, bias, _, residual, scale, _, _, out, _, kind = call
+    kernel, device, shape, dtype, _, finishes = found
+    if out is None:
+        out = a.new_empty(shape) if dtype is None else a.new_empty(shape, dtype=dtype)
+    left, right, written = a, b.mT if kind == "mm" else b, out
+    if len(shape) != 2:
+        left, written = folded(a), as_matrix(out)
+        residual = None if residual is None else folded(residual)
+    assert kernel is not None
+    if device is not None and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            kernel(left, right, written, *((None, bias, residual, scale) if finishes else ()))
+    elif finishes:
+        kernel(left, right, written, None, bias, residual, scale)
+    else:
+        kernel(left, right, written)
+    return out
+
+
+def _apart(found: Launch, call: Call) -> bool:
+    """Return True if the given output begins at a multiple of 16 bytes, and far from all that is read; it may be the
+    whole residual."""
+    assert call.out is not None
+    begin = call.out.data_ptr()
+    *extents, size = found.extents
+    for tensor, extent_read in zip((call.a, call.b, call.bias, call.residual), extents, strict=True):
+        if tensor is None:
+            continue
+        other = tensor.data_ptr()
+        same = tensor is call.residual and other == begin and tensor.stride() == call.out.stride()
+        if other - size < begin < other + extent_read and not same:
+            return False
+    return not begin & MISALIGNED
+
+
+def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
+    """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
+    which another launch serves."""
+    flags = misaligned(*tensors_of(call))
+    found = LAUNCHES.table.get((key, flags) if any(flags) else key)
+    if found is None or found.kernel is None:
+        return first_call(call, key)
+    check_apart(call)
+    return _run(found, call)
+
+
+# A first call ---------------------------------------------------------------------------------
+
+
+def first_call(call: Call, key: Any) -> torch.Tensor:
+    """The output of a call whose launch is not kept: check everything, launch, and keep the launch unless torch copies
+    something or does a part."""
+    table, setting = LAUNCHES.table, LAUNCHES.setting(call)
+    if traced(call) or cast(call):
+        return by_operator(call)
+    refuse_foreign(call)
+    check_call(call)
+    shape, index = shape_of(call), call.a.get_device()
+    device = index if torch.cuda.device_count() > 1 else None
+    dtype = None if call.out_dtype in (None, call.a.dtype) else call.out_dtype
+    if falls_back(call):
+        product = by_torch(call)
+        if repeatable(call, product):
+            found = Launch(launch_torch, device, shape, dtype, extents(*tensors_of(call)[:4], product), finishes=False)
+            LAUNCHES.keep(table, key, call, found)
+        return product
+    tensors = {"a": call.a, "b": call.b, "bias": call.bias, "residual": call.residual}
+    negated = {name: one.resolve_neg() for name, one in tensors.items() if one is not None and one.is_neg()}
+    if negated:
+        return launch(call._replace(**negated))
+    if call.residual is not None:
+        check_rows(call.residual)
+    check_apart(call)
+    if call.out is not None and not _writable(call):
+        return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype)))
+    if 0 in (*shape, call.a.shape[-1]):
+        return _in_parts(call)
+    out = call.a.new_empty(shape, dtype=dtype_of(call)) if call.out is None else call.out
+    with torch.cuda.device(index), loading_allowed():
+        kernel = _kernel_of(call, out)
+        if kernel is None:
+            return _in_parts(call)
+        found = Launch(kernel, device, shape, dtype, extents(*tensors_of(call)[:4], out), finish_of(call) is not None)
+        _run(found, call._replace(out=out))
+    LAUNCHES.keep(table, key, call, found)
+    LAUNCHES.record(setting, call, found, out)
+    return out
+
+
+def _writable(call: Call) -> bool:
+    """Return True if a launch can write to the output that is given: any rows of a product, else those of TMA."""
+    matrix = None if call.out is None or call.out.is_neg() else as_matrix(call.out)
+    if matrix is None or not has_rows(matrix) or matrix.stride(1) != 1:
+        return False
+    return finish_of(call) is None or reaches(matrix)
+
+
+def _kernel_of(call: Call, out: torch.Tensor) -> Callable[..., None] | None:
+    """What runs a call that fits, loaded for the current device; None where it takes more than one launch."""
+    a, b, finish, rule = folded(call.a), call.b.t() if call.kind == "mm" else call.b, finish_of(call), invariant(call)
+    rows_a, rows_b = rows_of(a), rows_of(b)
+    if rows_a is None or rows_b is None:
+        return None
+    layouts = ("k" if rows_a.by_depth else "m") + ("k" if rows_b.by_depth else "n")
+    kind = DTYPES[a.dtype] + ("_fp32" if out.dtype == torch.float32 else "")
+    problem, device = GemmProblem(a.shape[0], b.shape[0], a.shape[1], kind, layouts, rule), a.get_device()
+    may = POLICY.fallback == "faster" and call.config is None and not rule
+    if finish is None:
+        if may and torch_is_faster(pick_for(problem, device)):
+            return launch_torch
+        matrix = as_matrix(out)
+        assert matrix is not None
+        kernel = kernel_for(problem, device, call.config, scattered=not reaches(matrix))
+        pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
+        pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
+        return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
+    if may and finish == BIASED and out.dtype == a.dtype and torch_is_faster(pick_for(problem, device)):
+        return launch_torch
+    in_place = reaches(a if rows_a.by_depth else a.t()) and reaches(b if rows_b.by_depth else b.t())
+    if not in_place or problem.out_of_reach or not _readable(call):
+        return None
+    if reasons(default_config(problem, device, finish), problem, finish):
+        return None
+    return kernel_for(problem, device, None, finish)
+
+
+def _readable(call: Call) -> bool:
+    """Return True if the kernel can read what is added in place."""
+    bias, residual = call.bias, call.residual
+    if bias is not None and (not bias.is_contiguous() or bias.data_ptr() & MISALIGNED):
+        return False
+    return residual is None or reaches(folded(residual))
+
+
+def _in_parts(call: Call) -> torch.Tensor:
+    """The output of a call that takes more than one launch: operands are copied first, or torch does what follows the
+    product. Of no elements, or sums of none, it is zeros, finished."""
+    a, b, out, dtype = folded(call.a), call.b.t() if call.kind == "mm" else call.b, call.out, dtype_of(call)
+    if call.kind != "mm":
+        wide = dtype if finish_of(call) is None else torch.float32
+        product = launch(Call(a, b.t(), out_dtype=wide, batch_invariant=call.batch_invariant, kind="mm"))
+        whole = finished(product.view(*call.a.shape[:-1], b.shape[0]), call).to(dtype)
+        return whole if out is None else out.copy_(whole)
+    if 0 in (*a.shape, b.shape[0]):
+        return a.new_zeros((a.shape[0], b.shape[0]), dtype=dtype) if out is None else out.zero_()
+    left, right = a if rows_of(a) else copied(a), b if rows_of(b) else copied(b)
+    return launch(call._replace(a=left, b=right.t()))
+
+
+@contextmanager
+def loading_allowed() -> Iterator[None]:
+    """While a stream of this thread is captured, permit what loading a kernel needs and captures forbid by default,
+    such as allocating memory; none of it is part of the graph."""
+    if not torch.cuda.is_current_stream_capturing():
+        yield
+        return
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, before = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+
+
+# Gradients, and the operators on a GPU --------------------------------------------------------
+
+
+def by_operator(call: Call) -> torch.Tensor:
+    """The output of a call by its operator, for autograd and for tracing, or by torch where it falls back.
+
+    Raises:
+        RuntimeError: a config or an output is given where there would be a gradient.
+    """
+    if not traced(call):
+        refuse_foreign(call)
+    if call.config is not None:
+        raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
+    out = call.out
+    if out is not None:
+        if torch.is_grad_enabled():
+            for tensor in tensors_of(call):
+                if tensor is not None and tensor.requires_grad:
+                    refused = "out must be None where a gradient is recorded"
+                    raise RuntimeError(f"{refused}; use what is returned, or torch.no_grad()")
+        check_call(call)
+    call = call._replace(batch_invariant=invariant(call))
+    if falls_back(call):
+        return by_torch(call)
+    name = call.kind if out is None else f"{call.kind}_out"
+    if out is not None and cast(call):
+        return out.copy_(by_operator(call._replace(out=None, out_dtype=out.dtype)))
+    found = BY_NAME[name](*arguments_of(name, call))
+    return found if out is None else out
+
+
+def _recorded(call: Call) -> torch.Tensor:
+    """The output of a call of which a gradient is recorded: without an operator where nothing looks at operators."""
+    if call.out is None and call.config is None:
+        typed = autocast_call(call) if cast(call) else call
+        if call.kind in RECORDING and recordable(typed):
+            typed = typed._replace(batch_invariant=invariant(call))
+            return RECORDING[call.kind](*arguments_of(call.kind, typed))
+    return by_operator(call)
+
+
+def product(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
+) -> torch.Tensor:
+    """:func:`launch` with the arguments of ``torch.ops.hopper_gemm.mm``."""
+    return launch(Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant, kind="mm"))
+
+
+def _layer(*given: Any) -> torch.Tensor:
+    return launch(Call(*given))
+
+
+RECORDING = {name: recording(name, launch, Ways(product, _layer)) for name in ("mm", "linear", "swiglu")}
+"""Functions with a gradient, of the arguments of the operators of these names."""
+
+
+def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
+    """What an operator runs on a GPU."""
+    call = call_of(name, *given, **named)
+    with torch.no_grad():  # autograd has been here
+        found = launch(call)
+    return found if call.out is None else None
+
+
+@cache
+def extension() -> Any:
+    """The extension; None where it was not built, or with an older torch whose tensors TVM-FFI reads through Python."""
+    library = extension_of(EXTENSION)
+    loaded = None if library is None else load_extension(library)
+    return loaded if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
+
+
+LAUNCHES = Launches()
+LAUNCHES.use(extension())
+CHANGES.watchers.append(LAUNCHES.forget)
+
+_IMPLEMENTED: list[Any] = []
+"""Handles of the operators that the extension implements."""
+
+for _name in ("mm", "mm_out", "linear", "linear_out", "swiglu"):
+    _function = partial(on_gpu, _name)
+    if LAUNCHES.native is None or _name == "linear_out":
+        OPERATORS.impl(_name, _function, "CUDA")
+    else:
+        _IMPLEMENTED.append(LAUNCHES.native.implement(_name, _function, "CUDA"))
