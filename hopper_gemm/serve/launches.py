@@ -80,7 +80,7 @@ class Launch(NamedTuple):
             known at other addresses alone.
         device: that must be current; None on a host that has only one.
         shape, dtype: of a new output; the type None if it is that of ``a``.
-        extents: bytes from the first element to the end of the last, of a, b, bias, residual and output.
+        extents: bytes from the first element to the end of the last, of a, b, bias, residual and a given output.
         finishes: True if the kernel takes what is added.
     """
 
@@ -191,11 +191,11 @@ def _run(found: Launch, call: Call) -> torch.Tensor:
     kernel, device, shape, dtype, _, finishes = found
     if out is None:
         out = a.new_empty(shape) if dtype is None else a.new_empty(shape, dtype=dtype)
+    assert kernel is not None
     left, right, written = a, b.mT if kind == "mm" else b, out
     if len(shape) != 2:
-        left, written = folded(a), as_matrix(out)
+        left, written = folded(a), folded(out)
         residual = None if residual is None else folded(residual)
-    assert kernel is not None
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
             kernel(left, right, written, *((None, bias, residual, scale) if finishes else ()))
@@ -250,13 +250,12 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
     if falls_back(call):
         product = by_torch(call)
         if repeatable(call, product):
-            found = Launch(launch_torch, device, shape, dtype, extents(*tensors_of(call)[:4], product), finishes=False)
+            found = Launch(launch_torch, device, shape, dtype, extents(*tensors_of(call)), finishes=False)
             LAUNCHES.keep(table, key, call, found)
         return product
-    tensors = {"a": call.a, "b": call.b, "bias": call.bias, "residual": call.residual}
-    negated = {name: one.resolve_neg() for name, one in tensors.items() if one is not None and one.is_neg()}
-    if negated:
-        return launch(call._replace(**negated))
+    if any(tensor is not None and tensor.is_neg() for tensor in tensors_of(call)[:4]):
+        bias, residual = (None if one is None else one.resolve_neg() for one in (call.bias, call.residual))
+        return launch(call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual))
     if call.residual is not None:
         check_rows(call.residual)
     check_apart(call)
@@ -264,13 +263,12 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
         return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype)))
     if 0 in (*shape, call.a.shape[-1]):
         return _in_parts(call)
-    out = call.a.new_empty(shape, dtype=dtype_of(call)) if call.out is None else call.out
     with torch.cuda.device(index), loading_allowed():
-        kernel = _kernel_of(call, out)
+        kernel = _kernel_of(call)
         if kernel is None:
             return _in_parts(call)
-        found = Launch(kernel, device, shape, dtype, extents(*tensors_of(call)[:4], out), finish_of(call) is not None)
-        _run(found, call._replace(out=out))
+        found = Launch(kernel, device, shape, dtype, extents(*tensors_of(call)), finish_of(call) is not None)
+        out = _run(found, call)
     LAUNCHES.keep(table, key, call, found)
     LAUNCHES.record(setting, call, found, out)
     return out
@@ -284,26 +282,25 @@ def _writable(call: Call) -> bool:
     return finish_of(call) is None or reaches(matrix)
 
 
-def _kernel_of(call: Call, out: torch.Tensor) -> Callable[..., None] | None:
+def _kernel_of(call: Call) -> Callable[..., None] | None:
     """What runs a call that fits, loaded for the current device; None where it takes more than one launch."""
     a, b, finish, rule = folded(call.a), call.b.t() if call.kind == "mm" else call.b, finish_of(call), invariant(call)
     rows_a, rows_b = rows_of(a), rows_of(b)
     if rows_a is None or rows_b is None:
         return None
     layouts = ("k" if rows_a.by_depth else "m") + ("k" if rows_b.by_depth else "n")
-    kind = DTYPES[a.dtype] + ("_fp32" if out.dtype == torch.float32 else "")
+    kind = DTYPES[a.dtype] + ("_fp32" if dtype_of(call) == torch.float32 else "")
     problem, device = GemmProblem(a.shape[0], b.shape[0], a.shape[1], kind, layouts, rule), a.get_device()
     may = POLICY.fallback == "faster" and call.config is None and not rule
     if finish is None:
         if may and torch_is_faster(pick_for(problem, device)):
             return launch_torch
-        matrix = as_matrix(out)
-        assert matrix is not None
-        kernel = kernel_for(problem, device, call.config, scattered=not reaches(matrix))
+        matrix = None if call.out is None else as_matrix(call.out)
+        kernel = kernel_for(problem, device, call.config, scattered=None if matrix is None else not reaches(matrix))
         pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
         pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
         return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
-    if may and finish == BIASED and out.dtype == a.dtype and torch_is_faster(pick_for(problem, device)):
+    if may and finish == BIASED and dtype_of(call) == a.dtype and torch_is_faster(pick_for(problem, device)):
         return launch_torch
     in_place = reaches(a if rows_a.by_depth else a.t()) and reaches(b if rows_b.by_depth else b.t())
     if not in_place or problem.out_of_reach or not _readable(call):

@@ -87,11 +87,10 @@ def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
         check_rows(call.residual)
     check_apart(call)
     found = reference(call)
-    return found if call.out is None else _written(call.out, found)
-
-
-def _written(out: torch.Tensor, found: torch.Tensor) -> None:
-    out.copy_(found)
+    if call.out is None:
+        return found
+    call.out.copy_(found)
+    return None
 
 
 def _on_fake(name: str, *given: Any, **named: Any) -> Maybe:
@@ -148,8 +147,12 @@ def _of_batches(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ..
 
 
 def _save_layer(ctx: Any, call: Call) -> None:
-    ctx.activation, ctx.scale = call.activation, call.scale
-    ctx.save_for_backward(call.a, call.b, call.bias if call.activation else None)
+    again = call.activation is not None
+    wants_x, wants_w = ctx.needs_input_grad[:2]
+    ctx.activation, ctx.scale, ctx.dtype = call.activation, call.scale, call.a.dtype
+    ctx.save_for_backward(
+        call.a if wants_w or again else None, call.b if wants_x or again else None, call.bias if again else None
+    )
     ctx.types = tuple(None if one is None else one.dtype for one in (call.bias, call.residual))
 
 
@@ -163,8 +166,8 @@ def _of_layer(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]
         dz = _slope(dz.float(), z, ctx.activation)
     of_bias = dz.sum(0, dtype=torch.float32).to(bias_type) if wanted[2] else None
     of_residual = gradient.to(residual_type) if wanted[4] else None
-    scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(x.dtype)
-    return *_of_operands(ctx, scaled, x, w, ways), of_bias, None, of_residual
+    scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(ctx.dtype)
+    return *_of_operands(ctx, scaled, gradient.shape[:-1], x, w, ways), of_bias, None, of_residual
 
 
 def _save_gated(ctx: Any, call: Call) -> None:
@@ -176,7 +179,7 @@ def _of_gated(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]
     gate, up = ways.mm(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
     incoming = folded(gradient).float()
     dz = torch.cat((_slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
-    return _of_operands(ctx, dz.to(x.dtype), x, w, ways)
+    return _of_operands(ctx, dz.to(x.dtype), gradient.shape[:-1], x, w, ways)
 
 
 def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
@@ -185,11 +188,13 @@ def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Te
     return getattr(torch.ops.aten, entry.gradient)(incoming, z, **entry.constants)
 
 
-def _of_operands(ctx: Any, dz: torch.Tensor, x: torch.Tensor, w: torch.Tensor, ways: Ways) -> tuple[Maybe, Maybe]:
-    """The gradients of x and of w, each if wanted, from that of the product."""
+def _of_operands(
+    ctx: Any, dz: torch.Tensor, leading: torch.Size, x: Maybe, w: Maybe, ways: Ways
+) -> tuple[Maybe, Maybe]:
+    """The gradients of x, with these leading axes, and of w, each if wanted, from that of the product."""
     to_x, to_w = ctx.needs_input_grad[:2]
-    of_x = ways.mm(dz, w, None, ctx.batch_invariant).reshape(x.shape) if to_x else None
-    return of_x, ways.mm(dz.t(), folded(x), None, ctx.batch_invariant) if to_w else None
+    of_x = ways.mm(dz, w, None, ctx.batch_invariant).reshape(*leading, w.shape[1]) if to_x and w is not None else None
+    return of_x, ways.mm(dz.t(), folded(x), None, ctx.batch_invariant) if to_w and x is not None else None
 
 
 class Gradient(NamedTuple):

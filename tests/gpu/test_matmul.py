@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hopper_gemm.serve.known import KnownLaunches, library
 
 import hopper_gemm
 from hopper_gemm import GemmConfig
@@ -16,7 +17,6 @@ from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import matmul as room
-from hopper_gemm.serve.known import KnownLaunches, library
 from hopper_gemm.tune.measure.correctness import check
 from hopper_gemm.tune.parameters import config_of
 

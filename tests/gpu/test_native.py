@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from hopper_gemm.serve.known import KnownLaunches, library
 
 import hopper_gemm
 from hopper_gemm.compiler.store import KernelId
@@ -13,9 +14,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import linear, matmul, patch
-from hopper_gemm.serve.known import KnownLaunches, library
-from hopper_gemm.serve.linear_ops import linear_op, swiglu_op
-from hopper_gemm.serve.ops import mm, mm_out
+from hopper_gemm.serve.ops import linear_op, mm, mm_out, swiglu_op
 from tests.serve.layers import excess
 
 pytestmark = [

@@ -1,4 +1,4 @@
-"""A GPU's launches without a GPU: host functions called through TVM-FFI as compiled ones are, on matrices of the CPU."""
+"""Launches without a GPU: host functions called through TVM-FFI as compiled ones are, on matrices of the CPU."""
 
 from __future__ import annotations
 
@@ -82,10 +82,11 @@ class Launches:
         monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "device", self._device)
 
-    def kernel(self, problem, device, config=None, finish=None, scattered=False):
+    def kernel(self, problem, device, config=None, finish=None, scattered=None):
         """What loads a kernel."""
         self.loaded.append((config, problem))
         self.finishes.append(finish)
+        scattered = "c" in problem.out_of_reach if scattered is None else scattered
         self.scattered.append(scattered)
 
         def launch(a, b, out, *rest):
@@ -95,7 +96,7 @@ class Launches:
             for operand, axis in zip((a, b), problem.layouts, strict=True):
                 assert operands.reaches(operand if axis == "k" else operand.t())
             if finish is None:
-                out.copy_(a @ b.t())
+                out.copy_(a @ b.t() if out.dtype == a.dtype else a.float() @ b.float().t())
             else:
                 bias, residual, scale = rest[7:]
                 kind = "swiglu" if finish.gated else "linear"

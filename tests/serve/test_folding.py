@@ -13,9 +13,10 @@ from torch.nn import functional
 
 import hopper_gemm
 from hopper_gemm.model.finish import ACTIVATIONS
+from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.inductor import folding, products
-from hopper_gemm.serve.linear_ops import Call, activated, linear_op
-from hopper_gemm.serve.ops import mm
+from hopper_gemm.serve.ops import linear_op, mm
+from hopper_gemm.serve.reference import activated
 from tests.serve.layers import excess
 
 pytestmark = pytest.mark.timeout(400)
