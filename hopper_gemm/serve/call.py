@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +49,10 @@ class Call(NamedTuple):
     kind: str = "linear"
 
 
+make = partial(tuple.__new__, Call)
+"""Makes a call of a tuple of all its fields, in a third of the time that its class takes."""
+
+
 def settings_of(call: Call) -> tuple[Any, ...]:
     """What decides on the launch beside tensors and config. The extension reads the same (``native.cpp``)."""
     activation = "swiglu" if call.kind == "swiglu" else call.activation
@@ -57,21 +62,19 @@ def settings_of(call: Call) -> tuple[Any, ...]:
 def key_of(call: Call) -> Any:
     """All of a call that its checks and its launch read, but addresses and the value of the scale."""
     a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
-    rest: Any = None
-    if bias is not None or residual is not None or out is not None or scale is not None:
-        rest = _described(bias), _described(residual), _described(out), scale is None
+    added: Any = scale is None
+    if bias is not None or residual is not None:
+        added = None if bias is None else _described(bias), None if residual is None else _described(residual), added
     return (
         a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
         b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
-        rest, out_dtype, config, kind, activation,
+        None if out is None else _described(out), added, activation, out_dtype, config, kind,
         MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
     )  # fmt: skip
 
 
-def _described(tensor: Maybe) -> Any:
+def _described(tensor: torch.Tensor) -> Any:
     """All of a tensor that decides how it is read or written, its address aside."""
-    if tensor is None:
-        return None
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.is_neg(), type(tensor)
 
 

@@ -76,20 +76,32 @@ class Launch(NamedTuple):
     """A launch that passed every check.
 
     Args:
-        kernel: takes a (m, k), b (n, k) and the output (m, n), and with a finish what is added. None where the key is
-            known at other addresses alone.
+        kernel: takes a (m, k), b (n, k), the output (m, n), ``tail``, and with a finish bias, residual and scale. None
+            where the key is known at other addresses alone.
+        tail: arguments that are the same every time.
+        finishes: True if the kernel takes what is added.
         device: that must be current; None on a host that has only one.
         shape, dtype: of a new output; the type None if it is that of ``a``.
         extents: bytes from the first element to the end of the last, of a, b, bias, residual and a given output.
-        finishes: True if the kernel takes what is added.
     """
 
     kernel: Callable[..., None] | None
+    tail: tuple[Any, ...]
+    finishes: bool
     device: int | None
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     extents: tuple[int, ...]
-    finishes: bool
+
+    @staticmethod
+    def of(call: Call, kernel: Callable[..., None]) -> Launch:
+        """That of a kernel, for calls as this one."""
+        finishes, tail = finish_of(call) is not None, (None,) if finish_of(call) is not None else ()
+        if isinstance(kernel, LoadedKernel) and kernel.repeatable:
+            kernel, tail = kernel.launcher, (*kernel.order, None, None, None)  # no sums, words, readings
+        device = call.a.get_device() if torch.cuda.device_count() > 1 else None
+        dtype = None if call.out_dtype in (None, call.a.dtype) else call.out_dtype
+        return Launch(kernel, tail, finishes, device, shape_of(call), dtype, extents(*tensors_of(call)))
 
 
 class Launches:
@@ -140,13 +152,12 @@ class Launches:
         table[(key, flags) if any(flags) else key] = found
         table.setdefault(key, found._replace(kernel=None))
 
-    def record(self, setting: int, call: Call, found: Launch, out: torch.Tensor) -> None:
+    def record(self, setting: int, call: Call, kernel: Any, out: torch.Tensor) -> None:
         """Let the extension repeat a launch that needs its matrices alone."""
-        kernel = found.kernel
         if self.native is None or call.config is not None or not isinstance(kernel, LoadedKernel):
             return
         if kernel.repeatable and not any(misaligned(*tensors_of(call))):
-            added = (call.bias, call.residual, call.scale) if found.finishes else ()
+            added = () if finish_of(call) is None else (call.bias, call.residual, call.scale)
             handle = kernel.launcher.__chandle__()
             self.native.record(handle, kernel.order, setting, call.kind == "mm", call.a, call.b, out, *added)
 
@@ -158,13 +169,13 @@ def launch(call: Call) -> torch.Tensor:
         return by_operator(call)
     a, b, bias, _, residual, _, _, _, out, _, _ = call
     try:
-        if torch.is_grad_enabled() and (
+        if (
             a.requires_grad
             or b.requires_grad
             or (bias is not None and bias.requires_grad)
             or (residual is not None and residual.requires_grad)
             or (out is not None and out.requires_grad)
-        ):
+        ) and torch.is_grad_enabled():
             return _recorded(call)
         key = key_of(call)
         found = LAUNCHES.table.get(key)
@@ -180,46 +191,46 @@ def launch(call: Call) -> torch.Tensor:
         bits |= bias.data_ptr()
     if residual is not None:
         bits |= residual.data_ptr()
-    if found.kernel is None or bits & MISALIGNED or (out is not None and not _apart(found, call)):
+    if out is not None:
+        bits |= out.data_ptr() if _apart(call, found.extents) else 1
+    if bits & MISALIGNED or found.kernel is None:
         return _at_other_addresses(call, key)
     return _run(found, call)
 
 
 def _run(found: Launch, call: Call) -> torch.Tensor:
     """Launch what passed every check, and return the output."""
+    kernel, tail, finishes, device, shape, dtype, _ = found
     a, b, bias, _, residual, scale, _, _, out, _, kind = call
-    kernel, device, shape, dtype, _, finishes = found
-    if out is None:
-        out = a.new_empty(shape) if dtype is None else a.new_empty(shape, dtype=dtype)
     assert kernel is not None
-    left, right, written = a, b.mT if kind == "mm" else b, out
-    if len(shape) != 2:
-        left, written = folded(a), folded(out)
-        residual = None if residual is None else folded(residual)
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            kernel(left, right, written, *((None, bias, residual, scale) if finishes else ()))
-    elif finishes:
-        kernel(left, right, written, None, bias, residual, scale)
+            return _run(found._replace(device=None), call)
+    if out is None:  # a tuple of sizes takes longer
+        out = a.new_empty(*shape) if dtype is None else a.new_empty(shape, dtype=dtype)
+    if kind == "mm":
+        kernel(a, b.mT, out, *tail)
+    elif a.dim() == 2:
+        kernel(a, b, out, *tail, bias, residual, scale) if finishes else kernel(a, b, out, *tail)
     else:
-        kernel(left, right, written)
+        added = (bias, None if residual is None else folded(residual), scale) if finishes else ()
+        kernel(folded(a), b, folded(out), *tail, *added)
     return out
 
 
-def _apart(found: Launch, call: Call) -> bool:
-    """Return True if the given output begins at a multiple of 16 bytes, and far from all that is read; it may be the
-    whole residual."""
-    assert call.out is not None
-    begin = call.out.data_ptr()
-    *extents, size = found.extents
-    for tensor, extent_read in zip((call.a, call.b, call.bias, call.residual), extents, strict=True):
-        if tensor is None:
-            continue
-        other = tensor.data_ptr()
-        same = tensor is call.residual and other == begin and tensor.stride() == call.out.stride()
-        if other - size < begin < other + extent_read and not same:
-            return False
-    return not begin & MISALIGNED
+def _apart(call: Call, extents: tuple[int, ...]) -> bool:
+    """Return True if the given output lies far from all that is read; it may be the whole residual."""
+    a, b, bias, _, residual, _, _, _, out, _, _ = call
+    extent_a, extent_b, extent_bias, extent_residual, size = extents
+    assert out is not None
+    begin, at_a, at_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
+    if at_a - size < begin < at_a + extent_a or at_b - size < begin < at_b + extent_b:
+        return False
+    if bias is not None and -size < begin - bias.data_ptr() < extent_bias:
+        return False
+    if residual is None or (residual.data_ptr() == begin and residual.stride() == out.stride()):
+        return True
+    return not -size < begin - residual.data_ptr() < extent_residual
 
 
 def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
@@ -244,14 +255,10 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
         return by_operator(call)
     refuse_foreign(call)
     check_call(call)
-    shape, index = shape_of(call), call.a.get_device()
-    device = index if torch.cuda.device_count() > 1 else None
-    dtype = None if call.out_dtype in (None, call.a.dtype) else call.out_dtype
     if falls_back(call):
         product = by_torch(call)
         if repeatable(call, product):
-            found = Launch(launch_torch, device, shape, dtype, extents(*tensors_of(call)), finishes=False)
-            LAUNCHES.keep(table, key, call, found)
+            LAUNCHES.keep(table, key, call, Launch.of(call, launch_torch))
         return product
     if any(tensor is not None and tensor.is_neg() for tensor in tensors_of(call)[:4]):
         bias, residual = (None if one is None else one.resolve_neg() for one in (call.bias, call.residual))
@@ -261,16 +268,16 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
     check_apart(call)
     if call.out is not None and not _writable(call):
         return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype)))
-    if 0 in (*shape, call.a.shape[-1]):
+    if 0 in (*shape_of(call), call.a.shape[-1]):
         return _in_parts(call)
-    with torch.cuda.device(index), loading_allowed():
+    with torch.cuda.device(call.a.get_device()), loading_allowed():
         kernel = _kernel_of(call)
         if kernel is None:
             return _in_parts(call)
-        found = Launch(kernel, device, shape, dtype, extents(*tensors_of(call)), finish_of(call) is not None)
+        found = Launch.of(call, kernel)
         out = _run(found, call)
     LAUNCHES.keep(table, key, call, found)
-    LAUNCHES.record(setting, call, found, out)
+    LAUNCHES.record(setting, call, kernel, out)
     return out
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from types import new_class
 from typing import Any, NamedTuple
 
@@ -63,6 +64,8 @@ ARGUMENTS = {
 }
 """Fields of a call in the order of an operator's arguments."""
 
+_PICKED = {name: attrgetter(*fields) for name, fields in ARGUMENTS.items()}
+
 
 def call_of(name: str, *given: Any, **named: Any) -> Call:
     """The call that the arguments of an operator make."""
@@ -73,7 +76,7 @@ def call_of(name: str, *given: Any, **named: Any) -> Call:
 
 def arguments_of(name: str, call: Call) -> tuple[Any, ...]:
     """The arguments of an operator that make a call."""
-    return tuple(getattr(call, field) for field in ARGUMENTS[name])
+    return _PICKED[name](call)
 
 
 # On a CPU, on fake tensors, within autocast -----------------------------------------------------
