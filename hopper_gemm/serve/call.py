@@ -59,21 +59,7 @@ def settings_of(call: Call) -> tuple[Any, ...]:
     return activation, MODE.context, invariant(call), POLICY.fallback
 
 
-def key_of(call: Call) -> Any:
-    """All of a call that its checks and its launch read, but addresses and the value of the scale."""
-    a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
-    added: Any = scale is None
-    if bias is not None or residual is not None:
-        added = None if bias is None else _described(bias), None if residual is None else _described(residual), added
-    return (
-        a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
-        b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
-        None if out is None else _described(out), added, activation, out_dtype, config, kind,
-        MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
-    )  # fmt: skip
-
-
-def _described(tensor: torch.Tensor) -> Any:
+def described(tensor: torch.Tensor) -> Any:
     """All of a tensor that decides how it is read or written, its address aside."""
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.is_neg(), type(tensor)
 
@@ -116,12 +102,11 @@ def traced(call: Call) -> bool:
 
 def cast(call: Call) -> bool:
     """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
-    for operand in (call.a, call.b):
-        if isinstance(operand, torch.Tensor) and operand.dtype == torch.float32:
-            device = operand.device.type
-            if device in ("cuda", "cpu") and torch.is_autocast_enabled(device):
-                return True
-    return False
+    if torch.float32 not in (call.a.dtype, call.b.dtype):
+        return False
+    operand = call.a if call.a.dtype == torch.float32 else call.b
+    device = operand.device.type
+    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
 
 
 def autocast_call(call: Call) -> Call:

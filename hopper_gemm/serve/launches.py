@@ -34,10 +34,11 @@ from hopper_gemm.serve.call import (
     Call,
     autocast_call,
     cast,
+    described,
     dtype_of,
     finish_of,
     invariant,
-    key_of,
+    make,
     settings_of,
     shape_of,
     tensors_of,
@@ -96,9 +97,11 @@ class Launch(NamedTuple):
     @staticmethod
     def of(call: Call, kernel: Callable[..., None]) -> Launch:
         """That of a kernel, for calls as this one."""
-        finishes, tail = finish_of(call) is not None, (None,) if finish_of(call) is not None else ()
+        finishes = finish_of(call) is not None
+        tail: tuple[Any, ...] = (None,) if finishes else ()  # no readings
         if isinstance(kernel, LoadedKernel) and kernel.repeatable:
-            kernel, tail = kernel.launcher, (*kernel.order, None, None, None)  # no sums, words, readings
+            tail = *kernel.order, None, None, None  # no sums, words, readings
+            kernel = kernel.launcher
         device = call.a.get_device() if torch.cuda.device_count() > 1 else None
         dtype = None if call.out_dtype in (None, call.a.dtype) else call.out_dtype
         return Launch(kernel, tail, finishes, device, shape_of(call), dtype, extents(*tensors_of(call)))
@@ -162,12 +165,16 @@ class Launches:
             self.native.record(handle, kernel.order, setting, call.kind == "mm", call.a, call.b, out, *added)
 
 
-def launch(call: Call) -> torch.Tensor:
-    """The output of a call: by the launch that is kept for its key, else as a first call. Traced, it is an operator's;
-    where a gradient is recorded, an autograd function's."""
+def launch(call: tuple[Any, ...]) -> torch.Tensor:
+    """The output of a call: by the launch that is kept for its key, else as a first call. Where a gradient is recorded,
+    it is that of an autograd function or an operator; traced, an operator's.
+
+    Args:
+        call: a :class:`Call`, or its fields: to make one takes longer than to find a launch.
+    """
     if is_dynamo_compiling():
-        return by_operator(call)
-    a, b, bias, _, residual, _, _, _, out, _, _ = call
+        return by_operator(make(call))
+    a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
     try:
         if (
             a.requires_grad
@@ -176,16 +183,22 @@ def launch(call: Call) -> torch.Tensor:
             or (residual is not None and residual.requires_grad)
             or (out is not None and out.requires_grad)
         ) and torch.is_grad_enabled():
-            return _recorded(call)
-        key = key_of(call)
+            return _recorded(make(call))
+        key = (
+            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
+            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
+            None if bias is None else described(bias), None if residual is None else described(residual),
+            None if out is None else described(out), scale is None, activation, out_dtype, config, kind,
+            MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
+        )  # fmt: skip
         found = LAUNCHES.table.get(key)
     except (AttributeError, TypeError):
-        refuse_foreign(call)
-        if traced(call):  # symbolic sizes have no hash
-            return by_operator(call)
+        refuse_foreign(make(call))
+        if traced(make(call)):  # symbolic sizes have no hash
+            return by_operator(make(call))
         raise
     if found is None:
-        return first_call(call, key)
+        return first_call(make(call), key)
     bits = a.data_ptr() | b.data_ptr()
     if bias is not None:
         bits |= bias.data_ptr()
@@ -194,11 +207,11 @@ def launch(call: Call) -> torch.Tensor:
     if out is not None:
         bits |= out.data_ptr() if _apart(call, found.extents) else 1
     if bits & MISALIGNED or found.kernel is None:
-        return _at_other_addresses(call, key)
+        return _at_other_addresses(make(call), key)
     return _run(found, call)
 
 
-def _run(found: Launch, call: Call) -> torch.Tensor:
+def _run(found: Launch, call: tuple[Any, ...]) -> torch.Tensor:
     """Launch what passed every check, and return the output."""
     kernel, tail, finishes, device, shape, dtype, _ = found
     a, b, bias, _, residual, scale, _, _, out, _, kind = call
@@ -218,7 +231,7 @@ def _run(found: Launch, call: Call) -> torch.Tensor:
     return out
 
 
-def _apart(call: Call, extents: tuple[int, ...]) -> bool:
+def _apart(call: tuple[Any, ...], extents: tuple[int, ...]) -> bool:
     """Return True if the given output lies far from all that is read; it may be the whole residual."""
     a, b, bias, _, residual, _, _, _, out, _, _ = call
     extent_a, extent_b, extent_bias, extent_residual, size = extents
@@ -393,7 +406,6 @@ def _recorded(call: Call) -> torch.Tensor:
     if call.out is None and call.config is None:
         typed = autocast_call(call) if cast(call) else call
         if call.kind in RECORDING and recordable(typed):
-            typed = typed._replace(batch_invariant=invariant(call))
             return RECORDING[call.kind](*arguments_of(call.kind, typed))
     return by_operator(call)
 

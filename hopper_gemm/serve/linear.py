@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from hopper_gemm.serve.call import make
 from hopper_gemm.serve.launches import LAUNCHES, launch
 
 
@@ -66,7 +65,7 @@ def linear(
         layer = native.linear(x, w, bias, activation, residual, scale, out_dtype, batch_invariant, out)
         if layer is not None:
             return layer
-    return launch(make((x, w, bias, activation, residual, scale, out_dtype, batch_invariant, out, None, "linear")))
+    return launch((x, w, bias, activation, residual, scale, out_dtype, batch_invariant, out, None, "linear"))
 
 
 def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
@@ -96,4 +95,4 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | Non
         layer = native.swiglu(x, w_gate_up, batch_invariant)
         if layer is not None:
             return layer
-    return launch(make((x, w_gate_up, None, None, None, None, None, batch_invariant, None, None, "swiglu")))
+    return launch((x, w_gate_up, None, None, None, None, None, batch_invariant, None, None, "swiglu"))

@@ -6,7 +6,6 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.serve.call import make
 from hopper_gemm.serve.fallback import POLICY, checked
 from hopper_gemm.serve.launches import LAUNCHES, launch
 
@@ -72,7 +71,7 @@ def matmul(
         product = native.matmul(a, b, out, out_dtype, batch_invariant)
         if product is not None:
             return product
-    call = make((a, b, None, None, None, None, out_dtype, batch_invariant, out, config, "mm"))
+    call = (a, b, None, None, None, None, out_dtype, batch_invariant, out, config, "mm")
     if fallback is None:
         return launch(call)
     before, POLICY.fallback = POLICY.fallback, checked(fallback)  # the context manager takes longer

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from types import new_class
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ import torch
 from torch.library import Library
 
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.call import Call, Maybe, autocast_call, dtype_of, invariant, shape_of
+from hopper_gemm.serve.call import Call, Maybe, autocast_call, dtype_of, invariant, make, shape_of
 from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type
 from hopper_gemm.serve.operands import folded
 from hopper_gemm.serve.reference import activated, reference
@@ -64,19 +63,24 @@ ARGUMENTS = {
 }
 """Fields of a call in the order of an operator's arguments."""
 
-_PICKED = {name: attrgetter(*fields) for name, fields in ARGUMENTS.items()}
+_PLACES = {name: [Call._fields.index(field) for field in fields] for name, fields in ARGUMENTS.items()}
+
+_DEFAULTS: tuple[Any, ...] = (None,) * (len(Call._fields) - 1)
 
 
 def call_of(name: str, *given: Any, **named: Any) -> Call:
     """The call that the arguments of an operator make."""
-    fields = dict(zip(ARGUMENTS[name], given, strict=False))
-    fields |= {_FIELDS.get(field, field): value for field, value in named.items()}
-    return Call(**fields, kind=name.removesuffix("_out"))
+    fields = [*_DEFAULTS, name.removesuffix("_out")]
+    for at, value in zip(_PLACES[name], given, strict=False):
+        fields[at] = value
+    for field, value in named.items():
+        fields[Call._fields.index(_FIELDS.get(field, field))] = value
+    return make(fields)
 
 
 def arguments_of(name: str, call: Call) -> tuple[Any, ...]:
     """The arguments of an operator that make a call."""
-    return _PICKED[name](call)
+    return tuple([call[at] for at in _PLACES[name]])
 
 
 # On a CPU, on fake tensors, within autocast -----------------------------------------------------
@@ -122,8 +126,7 @@ class Ways(NamedTuple):
 def _save_product(ctx: Any, call: Call) -> None:
     wants_a, wants_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(call.a if wants_b else None, call.b if wants_a else None)
-    ctx.dtype, ctx.shared = call.a.dtype, call.b.dim() == 2
-    ctx.by_columns = ctx.shared and call.b.stride(0) == 1 and call.b.stride(1) != 1
+    ctx.dtype, ctx.by_columns = call.a.dtype, call.b.stride(0) == 1 and call.b.stride(-1) != 1
 
 
 def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
@@ -136,6 +139,11 @@ def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ..
     if ctx.by_columns:
         return of_a, ways.mm(gradient.t(), a, None, rule).t()
     return of_a, ways.mm(a.t(), gradient, None, rule)
+
+
+def _save_batches(ctx: Any, call: Call) -> None:
+    _save_product(ctx, call)
+    ctx.shared = call.b.dim() == 2
 
 
 def _of_batches(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
@@ -212,14 +220,17 @@ GRADIENTS = {
     "mm": Gradient(_save_product, _of_product),
     "linear": Gradient(_save_layer, _of_layer),
     "swiglu": Gradient(_save_gated, _of_gated),
-    "bmm": Gradient(_save_product, _of_batches),
+    "bmm": Gradient(_save_batches, _of_batches),
 }
 
 
-def _save(name: str, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    call = call_of(name, *inputs)
+def _keep(ctx: Any, call: Call) -> None:
     ctx.batch_invariant = invariant(call)
-    GRADIENTS[name].save(ctx, call)
+    GRADIENTS[call.kind].save(ctx, call)
+
+
+def _save(name: str, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    _keep(ctx, call_of(name, *inputs))
 
 
 def _backward(name: str, ways: Ways, ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
@@ -251,8 +262,9 @@ def recording(name: str, run: Callable[[Call], torch.Tensor], ways: Ways) -> Cal
     """
 
     def forward(ctx: Any, *given: Any) -> torch.Tensor:
-        _save(name, ctx, given, None)
-        out = run(call_of(name, *given))
+        call = call_of(name, *given)
+        _keep(ctx, call)
+        out = run(call)
         # a caller could not change a view in place
         return torch.ops.aten._unsafe_view(out, out.shape) if out._is_view() else out
 
