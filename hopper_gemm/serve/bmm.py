@@ -6,9 +6,9 @@ import torch
 
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.checks import check_call
-from hopper_gemm.serve.launches import by_operator, launch
+from hopper_gemm.serve.launches import launch
 from hopper_gemm.serve.operands import folded
-from hopper_gemm.serve.ops import OPERATORS
+from hopper_gemm.serve.ops import OPERATORS, by_operator
 
 
 def bmm(

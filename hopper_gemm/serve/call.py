@@ -64,11 +64,6 @@ def described(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.is_neg(), type(tensor)
 
 
-def tensors_of(call: Call) -> tuple[torch.Tensor, torch.Tensor, Maybe, Maybe, Maybe]:
-    """Operands, bias, residual and output."""
-    return call.a, call.b, call.bias, call.residual, call.out
-
-
 def invariant(call: Call) -> bool:
     """Return True if the call is batch-invariant."""
     return MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
@@ -82,17 +77,13 @@ def finish_of(call: Call) -> Finish | None:
     return Finish.of(activation=call.activation, **added)
 
 
-def shape_of(call: Call) -> tuple[int, ...]:
-    """Sizes of the output."""
+def output_of(call: Call) -> tuple[tuple[int, ...], torch.dtype]:
+    """Sizes and type of the output."""
+    dtype = call.out.dtype if call.out is not None else call.out_dtype or call.a.dtype
     if call.kind in ("mm", "bmm"):
-        return *call.a.shape[:-1], call.b.shape[-1]
+        return (*call.a.shape[:-1], call.b.shape[-1]), dtype
     n = call.b.shape[0]
-    return *call.a.shape[:-1], n // 2 if call.kind == "swiglu" else n
-
-
-def dtype_of(call: Call) -> torch.dtype:
-    """Type of the output."""
-    return call.out.dtype if call.out is not None else call.out_dtype or call.a.dtype
+    return (*call.a.shape[:-1], n // 2 if call.kind == "swiglu" else n), dtype
 
 
 def traced(call: Call) -> bool:

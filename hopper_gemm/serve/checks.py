@@ -9,7 +9,7 @@ import torch
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.serve.call import OPERANDS, Call, dtype_of, shape_of
+from hopper_gemm.serve.call import OPERANDS, Call, output_of
 from hopper_gemm.serve.operands import as_matrix, owns_its_elements, share_memory
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -57,15 +57,24 @@ def check_call(call: Call) -> None:
     Raises:
         TypeError, ValueError: as the public function of the call's kind.
     """
-    a, b, left, right = call.a, call.b, *OPERANDS[call.kind]
-    {"mm": _check_product, "bmm": _check_batches}.get(call.kind, _check_layer)(a, b, left, right)
+    a, b, kind = call.a, call.b, call.kind
+    if kind == "mm":
+        fit = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
+    elif kind == "bmm":
+        fit = a.dim() == 3 and (b.dim() == 2 or (b.dim() == 3 and a.shape[0] == b.shape[0]))
+        fit = fit and a.shape[-1] == b.shape[-2]
+    else:
+        fit = b.dim() == 2 and a.dim() >= 1 and a.shape[-1] == b.shape[1]
+    if not fit:
+        raise ValueError(_misfit(call))
+    if kind == "swiglu" and b.shape[0] % 2:
+        rows = "w_gate_up must have as many rows of the gate as of up"
+        raise ValueError(f"{rows} but has {b.shape[0]}; give torch.cat((w_gate, w_up))")
     if a.dtype != b.dtype:
-        if call.kind in ("mm", "bmm"):
-            raise TypeError(_types(a, b))
-        both = f"{left} and {right} must have one type"
-        raise TypeError(f"{both} but got {a.dtype} and {b.dtype}; convert them with .to()")
+        raise TypeError(_types(call))
     if a.device != b.device:
-        raise ValueError(f"{left} and {right} must be on one device but are on {a.device} and {b.device}")
+        both = " and ".join(OPERANDS[kind])
+        raise ValueError(f"{both} must be on one device but are on {a.device} and {b.device}")
     if call.out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {call.out_dtype}")
     if call.out is not None:
@@ -74,40 +83,22 @@ def check_call(call: Call) -> None:
         _check_finish(call)
 
 
-def _check_product(a: torch.Tensor, b: torch.Tensor, left: str, right: str) -> None:
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        fix = "give one of them as .t() or reshape it"
+def _misfit(call: Call) -> str:
+    """What is wrong with the shapes of operands, and the fix."""
+    a, b, (left, right) = call.a, call.b, OPERANDS[call.kind]
+    wanted, fix = "(..., k) and (n, k)", f"give a weight (k, n) as {right}.t()"
+    if call.kind == "bmm":
+        wanted = "(batch, m, k) and (batch, k, n) or (k, n)"
+        fix = "give one of them as .mT, or the smaller batch as .expand()"
+    elif call.kind == "mm":
+        wanted, fix = "(m, k) and (k, n)", "give one of them as .t() or reshape it"
         if a.dim() > 2 or b.dim() > 2:
             fix = "hopper_gemm.bmm multiplies batches, hopper_gemm.linear(a, b.t()) takes leading axes of a"
-        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
-        raise ValueError(f"{left} and {right} must be (m, k) and (k, n) but got {shapes}; {fix}")
-
-
-def _check_batches(a: torch.Tensor, b: torch.Tensor, left: str, right: str) -> None:
-    batches = a.dim() == 3 and (b.dim() == 2 or (b.dim() == 3 and a.shape[0] == b.shape[0]))
-    if not batches or a.shape[-1] != b.shape[-2]:
-        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
-        raise ValueError(
-            f"{left} and {right} must be (batch, m, k) and (batch, k, n) or (k, n) but got {shapes}; "
-            "give one of them as .mT, or the smaller batch as .expand()"
-        )
-
-
-def _check_layer(x: torch.Tensor, w: torch.Tensor, left: str, right: str) -> None:
-    if w.dim() != 2 or x.dim() < 1 or x.shape[-1] != w.shape[1]:
-        raise ValueError(
-            f"{left} and {right} must be (..., k) and (n, k) but got {tuple(x.shape)} and {tuple(w.shape)}; "
-            f"give a weight (k, n) as {right}.t()"
-        )
-    if right == "w_gate_up" and w.shape[0] % 2:
-        raise ValueError(
-            f"w_gate_up must have as many rows of the gate as of up but has {w.shape[0]}; "
-            "give torch.cat((w_gate, w_up))"
-        )
+    return f"{left} and {right} must be {wanted} but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}"
 
 
 def _check_out(out: torch.Tensor, call: Call) -> None:
-    shape, operand = shape_of(call), call.a
+    (shape, _), operand = output_of(call), call.a
     allowed = (operand.dtype, torch.float32) if call.out_dtype is None else (call.out_dtype,)
     if tuple(out.shape) != shape or out.dtype not in allowed or out.device != operand.device:
         sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
@@ -119,8 +110,8 @@ def _check_out(out: torch.Tensor, call: Call) -> None:
 
 def _check_finish(call: Call) -> None:
     Finish(activation=call.activation or "")
-    x, shape = call.a, shape_of(call)
-    wanted = ("bias", call.bias, shape[-1:], x.dtype), ("residual", call.residual, shape, dtype_of(call))
+    x, (shape, kind) = call.a, output_of(call)
+    wanted = ("bias", call.bias, shape[-1:], x.dtype), ("residual", call.residual, shape, kind)
     for name, tensor, sizes, dtype in wanted:
         if tensor is None:
             continue
@@ -181,7 +172,8 @@ def check_supported(call: Call) -> None:
             raise UnsupportedTypeError(f"{name} must be a plain torch tensor but is {kind}; take its plain tensor")
         if tensor is not None and tensor.layout != torch.strided:
             raise UnsupportedTypeError(f"{name} must be a dense tensor but is {tensor.layout}; take its .to_dense()")
-    check_type(call)
+    if call.a.dtype not in DTYPES:
+        raise UnsupportedTypeError(_types(call))
     check_device(call.a.device)
 
 
@@ -192,12 +184,15 @@ def check_type(call: Call) -> None:
         UnsupportedTypeError: another one.
     """
     if call.a.dtype not in DTYPES:
-        raise UnsupportedTypeError(_types(call.a, call.b))
+        raise UnsupportedTypeError(_types(call))
 
 
-def _types(a: torch.Tensor, b: torch.Tensor) -> str:
+def _types(call: Call) -> str:
+    """What is wrong with the types of operands, and the fix."""
     both = "a and b must both be bfloat16 or both float16"
-    return f"{both} but got {a.dtype} and {b.dtype}; convert them with .to()"
+    if call.kind not in ("mm", "bmm") and call.a.dtype != call.b.dtype:
+        both = f"{' and '.join(OPERANDS[call.kind])} must have one type"
+    return f"{both} but got {call.a.dtype} and {call.b.dtype}; convert them with .to()"
 
 
 @cache

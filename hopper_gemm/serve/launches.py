@@ -35,38 +35,18 @@ from hopper_gemm.serve.call import (
     autocast_call,
     cast,
     described,
-    dtype_of,
     finish_of,
     invariant,
     make,
+    output_of,
     settings_of,
-    shape_of,
-    tensors_of,
     traced,
 )
 from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster
 from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
-from hopper_gemm.serve.operands import (
-    MISALIGNED,
-    as_matrix,
-    copied,
-    extents,
-    folded,
-    has_rows,
-    misaligned,
-    reaches,
-    rows_of,
-)
-from hopper_gemm.serve.ops import (
-    BY_NAME,
-    OPERATORS,
-    Ways,
-    arguments_of,
-    call_of,
-    recordable,
-    recording,
-)
+from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
+from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
 BIASED = Finish(bias=True)
@@ -93,18 +73,6 @@ class Launch(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     extents: tuple[int, ...]
-
-    @staticmethod
-    def of(call: Call, kernel: Callable[..., None]) -> Launch:
-        """That of a kernel, for calls as this one."""
-        finishes = finish_of(call) is not None
-        tail: tuple[Any, ...] = (None,) if finishes else ()  # no readings
-        if isinstance(kernel, LoadedKernel) and kernel.repeatable:
-            tail = *kernel.order, None, None, None  # no sums, words, readings
-            kernel = kernel.launcher
-        device = call.a.get_device() if torch.cuda.device_count() > 1 else None
-        dtype = None if call.out_dtype in (None, call.a.dtype) else call.out_dtype
-        return Launch(kernel, tail, finishes, device, shape_of(call), dtype, extents(*tensors_of(call)))
 
 
 class Launches:
@@ -145,24 +113,29 @@ class Launches:
         if self.native is not None:
             self.native.forget()
 
-    def keep(self, table: dict[Any, Launch], key: Any, call: Call, found: Launch) -> None:
-        """Keep the launch of a call, for addresses that are aligned as those of the call."""
+    def keep(self, table: dict[Any, Launch], key: Any, call: Call, kernel: Any) -> Launch:
+        """The launch of a call by a kernel, kept for addresses that are aligned as those of the call."""
         if len(table) >= self.most:
             table.clear()
             if self.native is not None:
                 self.native.forget()
-        flags = misaligned(*tensors_of(call))
-        table[(key, flags) if any(flags) else key] = found
+        finishes, device = finish_of(call) is not None, call.a.get_device() if torch.cuda.device_count() > 1 else None
+        tail: tuple[Any, ...] = (None,) if finishes else ()  # no readings
+        if isinstance(kernel, LoadedKernel) and kernel.repeatable:
+            kernel, tail = kernel.launcher, (*kernel.order, None, None, None)  # no sums, words, readings
+        (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
+        another = dtype if dtype != call.a.dtype else None
+        found = Launch(kernel, tail, finishes, device, shape, another, extents)
+        table[(key, misaligned) if any(misaligned) else key] = found
         table.setdefault(key, found._replace(kernel=None))
+        return found
 
     def record(self, setting: int, call: Call, kernel: Any, out: torch.Tensor) -> None:
         """Let the extension repeat a launch that needs its matrices alone."""
-        if self.native is None or call.config is not None or not isinstance(kernel, LoadedKernel):
-            return
-        if kernel.repeatable and not any(misaligned(*tensors_of(call))):
+        if call.config is None and isinstance(kernel, LoadedKernel) and kernel.repeatable:
             added = () if finish_of(call) is None else (call.bias, call.residual, call.scale)
-            handle = kernel.launcher.__chandle__()
-            self.native.record(handle, kernel.order, setting, call.kind == "mm", call.a, call.b, out, *added)
+            handle, turned = kernel.launcher.__chandle__(), call.kind == "mm"
+            self.native.record(handle, kernel.order, setting, turned, call.a, call.b, out, *added)
 
 
 def launch(call: tuple[Any, ...]) -> torch.Tensor:
@@ -249,8 +222,8 @@ def _apart(call: tuple[Any, ...], extents: tuple[int, ...]) -> bool:
 def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
     """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
     which another launch serves."""
-    flags = misaligned(*tensors_of(call))
-    found = LAUNCHES.table.get((key, flags) if any(flags) else key)
+    _, misaligned = placed(*call[:3], call.residual, call.out)
+    found = LAUNCHES.table.get((key, misaligned) if any(misaligned) else key)
     if found is None or found.kernel is None:
         return first_call(call, key)
     check_apart(call)
@@ -263,7 +236,8 @@ def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
 def first_call(call: Call, key: Any) -> torch.Tensor:
     """The output of a call whose launch is not kept: check everything, launch, and keep the launch unless torch copies
     something or does a part."""
-    table, setting = LAUNCHES.table, LAUNCHES.setting(call)
+    table, native = LAUNCHES.table, LAUNCHES.native
+    setting = None if native is None else LAUNCHES.setting(call)
     if traced(call) or cast(call):
         return by_operator(call)
     refuse_foreign(call)
@@ -271,35 +245,34 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
     if falls_back(call):
         product = by_torch(call)
         if repeatable(call, product):
-            LAUNCHES.keep(table, key, call, Launch.of(call, launch_torch))
+            LAUNCHES.keep(table, key, call, launch_torch)
         return product
-    if any(tensor is not None and tensor.is_neg() for tensor in tensors_of(call)[:4]):
+    if any(tensor is not None and tensor.is_neg() for tensor in (*call[:3], call.residual)):
         bias, residual = (None if one is None else one.resolve_neg() for one in (call.bias, call.residual))
         return launch(call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual))
     if call.residual is not None:
         check_rows(call.residual)
-    check_apart(call)
-    if call.out is not None and not _writable(call):
-        return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype)))
-    if 0 in (*shape_of(call), call.a.shape[-1]):
+    if call.out is not None:
+        check_apart(call)
+        if not _writable(call, call.out):
+            return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype)))
+    if call.a.numel() == 0 or call.b.numel() == 0:
         return _in_parts(call)
     with torch.cuda.device(call.a.get_device()), loading_allowed():
         kernel = _kernel_of(call)
         if kernel is None:
             return _in_parts(call)
-        found = Launch.of(call, kernel)
-        out = _run(found, call)
-    LAUNCHES.keep(table, key, call, found)
-    LAUNCHES.record(setting, call, kernel, out)
+        out = _run(LAUNCHES.keep(table, key, call, kernel), call)
+    if setting is not None:
+        LAUNCHES.record(setting, call, kernel, out)
     return out
 
 
-def _writable(call: Call) -> bool:
+def _writable(call: Call, out: torch.Tensor) -> bool:
     """Return True if a launch can write to the output that is given: any rows of a product, else those of TMA."""
-    matrix = None if call.out is None or call.out.is_neg() else as_matrix(call.out)
-    if matrix is None or not has_rows(matrix) or matrix.stride(1) != 1:
-        return False
-    return finish_of(call) is None or reaches(matrix)
+    matrix = None if out.is_neg() else as_matrix(out)
+    rows = matrix is not None and has_rows(matrix) and matrix.stride(1) == 1
+    return rows and (finish_of(call) is None or reaches(folded(out)))
 
 
 def _kernel_of(call: Call) -> Callable[..., None] | None:
@@ -309,7 +282,8 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
     if rows_a is None or rows_b is None:
         return None
     layouts = ("k" if rows_a.by_depth else "m") + ("k" if rows_b.by_depth else "n")
-    kind = DTYPES[a.dtype] + ("_fp32" if dtype_of(call) == torch.float32 else "")
+    _, dtype = output_of(call)
+    kind = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
     problem, device = GemmProblem(a.shape[0], b.shape[0], a.shape[1], kind, layouts, rule), a.get_device()
     may = POLICY.fallback == "faster" and call.config is None and not rule
     if finish is None:
@@ -320,7 +294,7 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
         pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
         pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
         return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
-    if may and finish == BIASED and dtype_of(call) == a.dtype and torch_is_faster(pick_for(problem, device)):
+    if may and finish == BIASED and dtype == a.dtype and torch_is_faster(pick_for(problem, device)):
         return launch_torch
     in_place = reaches(a if rows_a.by_depth else a.t()) and reaches(b if rows_b.by_depth else b.t())
     if not in_place or problem.out_of_reach or not _readable(call):
@@ -341,7 +315,7 @@ def _readable(call: Call) -> bool:
 def _in_parts(call: Call) -> torch.Tensor:
     """The output of a call that takes more than one launch: operands are copied first, or torch does what follows the
     product. Of no elements, or sums of none, it is zeros, finished."""
-    a, b, out, dtype = folded(call.a), call.b.t() if call.kind == "mm" else call.b, call.out, dtype_of(call)
+    a, b, out, (_, dtype) = folded(call.a), call.b.t() if call.kind == "mm" else call.b, call.out, output_of(call)
     if call.kind != "mm":
         wide = dtype if finish_of(call) is None else torch.float32
         product = launch(Call(a, b.t(), out_dtype=wide, batch_invariant=call.batch_invariant, kind="mm"))
@@ -371,34 +345,6 @@ def loading_allowed() -> Iterator[None]:
 
 
 # Gradients, and the operators on a GPU --------------------------------------------------------
-
-
-def by_operator(call: Call) -> torch.Tensor:
-    """The output of a call by its operator, for autograd and for tracing, or by torch where it falls back.
-
-    Raises:
-        RuntimeError: a config or an output is given where there would be a gradient.
-    """
-    if not traced(call):
-        refuse_foreign(call)
-    if call.config is not None:
-        raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
-    out = call.out
-    if out is not None:
-        if torch.is_grad_enabled():
-            for tensor in tensors_of(call):
-                if tensor is not None and tensor.requires_grad:
-                    refused = "out must be None where a gradient is recorded"
-                    raise RuntimeError(f"{refused}; use what is returned, or torch.no_grad()")
-        check_call(call)
-    call = call._replace(batch_invariant=invariant(call))
-    if falls_back(call):
-        return by_torch(call)
-    name = call.kind if out is None else f"{call.kind}_out"
-    if out is not None and cast(call):
-        return out.copy_(by_operator(call._replace(out=None, out_dtype=out.dtype)))
-    found = BY_NAME[name](*arguments_of(name, call))
-    return found if out is None else out
 
 
 def _recorded(call: Call) -> torch.Tensor:
@@ -445,7 +391,7 @@ LAUNCHES = Launches()
 LAUNCHES.use(extension())
 CHANGES.watchers.append(LAUNCHES.forget)
 
-_IMPLEMENTED: list[Any] = []
+IMPLEMENTED: list[Any] = []
 """Handles of the operators that the extension implements."""
 
 for _name in ("mm", "mm_out", "linear", "linear_out", "swiglu"):
@@ -453,4 +399,4 @@ for _name in ("mm", "mm_out", "linear", "linear_out", "swiglu"):
     if LAUNCHES.native is None or _name == "linear_out":
         OPERATORS.impl(_name, _function, "CUDA")
     else:
-        _IMPLEMENTED.append(LAUNCHES.native.implement(_name, _function, "CUDA"))
+        IMPLEMENTED.append(LAUNCHES.native.implement(_name, _function, "CUDA"))

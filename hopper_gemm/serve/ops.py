@@ -27,10 +27,19 @@ import torch
 from torch.library import Library
 
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.call import Call, Maybe, autocast_call, dtype_of, invariant, make, shape_of
-from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type
+from hopper_gemm.serve.call import (
+    Call,
+    Maybe,
+    autocast_call,
+    cast,
+    invariant,
+    make,
+    output_of,
+    traced,
+)
+from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type, refuse_foreign
 from hopper_gemm.serve.operands import folded
-from hopper_gemm.serve.reference import activated, reference
+from hopper_gemm.serve.reference import activated, by_torch, falls_back, reference
 
 NAMESPACE = "hopper_gemm"
 
@@ -104,13 +113,44 @@ def _on_fake(name: str, *given: Any, **named: Any) -> Maybe:
     call = call_of(name, *given, **named)
     check_call(call)
     check_type(call)
-    return call.a.new_empty(shape_of(call), dtype=dtype_of(call)) if call.out is None else None
+    shape, dtype = output_of(call)
+    return call.a.new_empty(shape, dtype=dtype) if call.out is None else None
 
 
 def _in_autocast(name: str, *given: Any, **named: Any) -> torch.Tensor:
     call = autocast_call(call_of(name, *given, **named))
     with torch.autocast(call.a.device.type, enabled=False):
         return BY_NAME[name](*arguments_of(name, call))
+
+
+# Calls of the operators ------------------------------------------------------------------------
+
+
+def by_operator(call: Call) -> torch.Tensor:
+    """The output of a call by its operator, for autograd and for tracing, or by torch where it falls back.
+
+    Raises:
+        RuntimeError: a config or an output is given where there would be a gradient.
+    """
+    if not traced(call):
+        refuse_foreign(call)
+    if call.config is not None:
+        raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
+    out = call.out
+    if out is not None:
+        for tensor in (call.a, call.b, call.bias, call.residual, out):
+            if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+                refused = "out must be None where a gradient is recorded"
+                raise RuntimeError(f"{refused}; use what is returned, or torch.no_grad()")
+        check_call(call)
+    call = call._replace(batch_invariant=invariant(call))
+    if falls_back(call):
+        return by_torch(call)
+    name = call.kind if out is None else f"{call.kind}_out"
+    if out is not None and cast(call):
+        return out.copy_(by_operator(call._replace(out=None, out_dtype=out.dtype)))
+    found = BY_NAME[name](*arguments_of(name, call))
+    return found if out is None else out
 
 
 # Gradients --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.call import Call, cast, dtype_of, invariant, traced
+from hopper_gemm.serve.call import Call, cast, invariant, output_of, traced
 from hopper_gemm.serve.checks import (
     DTYPES,
     PLAIN,
@@ -42,7 +42,7 @@ def finished(product: torch.Tensor, call: Call) -> torch.Tensor:
 def reference(call: Call) -> torch.Tensor:
     """The output of a call: products and all that follows in fp32, rounded once."""
     b = call.b if call.kind in ("mm", "bmm") else call.b.t()
-    return finished(call.a.float() @ b.float(), call).to(dtype_of(call))
+    return finished(call.a.float() @ b.float(), call).to(output_of(call)[1])
 
 
 def falls_back(call: Call) -> bool:
@@ -80,7 +80,7 @@ def by_torch(call: Call) -> torch.Tensor:
         check_apart(call)
     if call.kind == "mm":
         return _mm(a, b, out, call.out_dtype)
-    dtype = dtype_of(call)
+    _, dtype = output_of(call)
     if call.kind == "bmm":
         return torch.matmul(a.to(dtype), b.to(dtype)).to(dtype)
     found = finished(a.to(dtype) @ b.to(dtype).mT, call).to(dtype)
