@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import hopper_gemm
+from hopper_gemm.compiler import extension
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.serve import known
 from hopper_gemm.serve.kernels import kernel_for
 from hopper_gemm.serve.ops import mm, mm_out
 from hopper_gemm.tune.measure.timing import host_times
@@ -73,7 +73,7 @@ def calls(problem: GemmProblem) -> dict[Call, Callable[[], object]]:
 
 def rows_by_python() -> list[dict[str, object]]:
     """A row for each of our ways but the bare kernel, in this process without the extension of torch."""
-    known.extension_of = lambda source: None  # before matmul is imported
+    extension.extension_of = lambda source: None  # before matmul is imported
     found = [row for problem in PROBLEMS for row in rows(problem)]
     return [
         {**row, "call": f"{row['call']}, by Python"}

@@ -35,8 +35,9 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.kernels import chip_of, default_config, kernel_for
-from hopper_gemm.serve.linear_ops import Call, finished, halved
+from hopper_gemm.serve.reference import finished
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.device import describe_current
@@ -145,11 +146,8 @@ def launches(
         return launch
 
     first = work.sets[0]
-    exact = (
-        halved(work.reference)
-        if finish.gated
-        else finished(work.reference, Call(first.a, first.b, bias, finish.activation or None))
-    )
+    kind = "swiglu" if finish.gated else "linear"
+    exact = finished(work.reference, Call(first.a, first.b, bias, finish.activation or None, kind=kind))
     arms, wrong = {}, {}
     for name, launch in {name: ours(kernel) for name, kernel in kernels(problem, finish, more).items()}.items():
         poison(outputs[id(first)])

@@ -53,7 +53,8 @@ OBSERVER = (Argument("readings", "tensor", "int32, (CTAs, roles, words), zero be
 ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER)
 """All arguments, in their order."""
 
-NO_FINISH = (None,) * len(FINISH)
+NO_WORKSPACE, NO_FINISH, NO_OBSERVER = ((None,) * len(group) for group in (WORKSPACE, FINISH, OBSERVER))
+"""What stands for the arguments of a group that a kernel lacks."""
 
 DEFINITIONS = (
     *(f"-DABI_MATRICES={len(MATRICES)}", f"-DABI_ORDER={len(ORDER)}", f"-DABI_WORKSPACE={len(WORKSPACE)}"),

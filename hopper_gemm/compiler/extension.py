@@ -1,7 +1,7 @@
 """An extension of torch in C++: compiled by the system's compiler for one torch and one Python, and loaded.
 
-Compiling takes some twenty seconds, so that it is done ahead, never within a call. The library is kept where those of C
-are (:mod:`hopper_gemm.compiler.shared`), by the source, the build of torch, TVM-FFI and the Python. Neither torch nor
+Compiling takes some twenty seconds, so that it is done ahead, never within a call. The library is kept in the user's
+cache (:mod:`hopper_gemm.compiler.shared`), by the source, the build of torch, TVM-FFI and the Python. Neither torch nor
 TVM-FFI is imported but to load it.
 """
 

@@ -1,4 +1,4 @@
-"""Shared libraries: of compiled kernels, loaded in a quarter of a millisecond without importing the DSL, and of C.
+"""Shared libraries: of compiled kernels, loaded in a quarter of a millisecond without importing the DSL, and of C++.
 
 The DSL links an object file in memory at each load, and importing it takes a second. A shared library made once by the
 system's linker needs only TVM-FFI and the DSL's runtime library, whose path it holds.
@@ -78,18 +78,6 @@ def _runtime_loaded() -> bool:
     return True
 
 
-def library_of(source: Path, include: str, version: str) -> Path | None:
-    """The shared library of a C source: that of the package, else that in the user's cache, else made now by the
-    system's C compiler. None where there is none of these, or where others may write to that cache.
-
-    Args:
-        source: one file.
-        include: folder of the headers that it needs.
-        version: of these headers.
-    """
-    return kept_library(library_name(source, version), lambda: built(source, include))
-
-
 def kept_library(name: str, make: Callable[[], bytes | None]) -> Path | None:
     """A shared library by its name: that of the package, else that in the user's cache, else made now. None where there
     is none of these, or where others may write to that cache.
@@ -119,11 +107,6 @@ def library_name(source: Path, version: str) -> str:
     compiled for."""
     parts = " ".join(DEFINITIONS).encode() + version.encode() + source.read_bytes()
     return f"{source.stem}-{hashlib.sha256(parts).hexdigest()[:32]}.so"
-
-
-def built(source: Path, include: str) -> bytes | None:
-    """A C source as a shared library; None without a C compiler, or where it fails."""
-    return compiled(("cc", "gcc", "clang"), source, "-pthread", f"-I{include}")
 
 
 def compiled(compilers: Sequence[str], source: Path, *options: str) -> bytes | None:

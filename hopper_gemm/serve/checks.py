@@ -1,15 +1,16 @@
-"""Checks of :func:`hopper_gemm.matmul` and its operators; each error is one line with the fix."""
+"""Checks of calls and their operators; each error is one line with the fix."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.serve.operands import owns_its_elements, share_memory
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.serve.call import OPERANDS, Call, output_of
+from hopper_gemm.serve.operands import as_matrix, owns_its_elements, share_memory
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types of the operands. The output has the same, or fp32."""
@@ -30,129 +31,75 @@ class UnsupportedDeviceError(UnsupportedError, RuntimeError):
     """The operands are not on a Hopper GPU."""
 
 
-def check_matrices(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
-    """Refuse shapes and types that :func:`matmul` refuses on any device; tensors may be fake.
-
-    Raises:
-        TypeError, ValueError: as :func:`matmul`.
-    """
-    check_fit(a, b, out, out_dtype)
-    check_type(a, b)
-
-
-def check_fit(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> None:
-    """Refuse shapes, types and devices that do not fit each other: mistakes for torch.mm as well.
-
-    Raises:
-        TypeError, ValueError: as :func:`matmul`.
-    """
-    _check_pair(a, b)
-    _check_out_dtype(a, out_dtype)
-    if out is not None:
-        check_out(out, (a.shape[0], b.shape[1]), a, out_dtype)
-
-
-def check_batches(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> None:
-    """Refuse what :func:`hopper_gemm.bmm` refuses on any device, of any type; tensors may be fake.
-
-    Raises:
-        TypeError, ValueError: as there.
-    """
-    batches = a.dim() == 3 and (b.dim() == 2 or (b.dim() == 3 and a.shape[0] == b.shape[0]))
-    if not batches or a.shape[-1] != b.shape[-2]:
-        raise ValueError(
-            f"a and b must be (batch, m, k) and (batch, k, n) or (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; "
-            "give one of them as .mT, or the smaller batch as .expand()"
-        )
-    _check_alike(a, b)
-    _check_out_dtype(a, out_dtype)
-
-
-def refuse_others(**tensors: Any) -> None:
-    """Refuse what is no tensor.
-
-    Args:
-        tensors: by name; each may be None but the first two.
+def refuse_foreign(call: Call) -> None:
+    """Refuse what is no tensor, and what is no config.
 
     Raises:
         TypeError: the first that is refused, with the fix.
     """
-    for number, (name, one) in enumerate(tensors.items()):
-        if not isinstance(one, torch.Tensor) and (one is not None or number < 2):
-            kind = "None" if one is None else f"a {type(one).__module__}.{type(one).__qualname__}"
-            fix = "give one" if one is None else "convert it with torch.as_tensor"
+    names = *OPERANDS[call.kind], "bias", "residual", "out"
+    tensors = call.a, call.b, call.bias, call.residual, call.out
+    for number, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
+        if not isinstance(tensor, torch.Tensor) and (tensor is not None or number < 2):
+            kind = "None" if tensor is None else f"a {type(tensor).__module__}.{type(tensor).__qualname__}"
+            fix = "give one" if tensor is None else "convert it with torch.as_tensor"
             raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {fix}")
-
-
-def refuse_foreign(a: Any, b: Any, out: Any, config: Any) -> None:
-    """Refuse what is no tensor, and what is no config."""
-    refuse_others(a=a, b=b, out=out)
-    if not isinstance(config, GemmConfig | None):
+    if not isinstance(call.config, GemmConfig | None):
         raise TypeError(
-            f"config must be a hopper_gemm.GemmConfig or None but is a {type(config).__name__}; "
+            f"config must be a hopper_gemm.GemmConfig or None but is a {type(call.config).__name__}; "
             "leave it out for the tuned one, or give GemmConfig(tile_m=..., ...)"
         )
 
 
-def check_supported(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> None:
-    """Refuse tensors that torch.mm multiplies and the kernel cannot.
+def check_call(call: Call) -> None:
+    """Refuse shapes, types and devices that do not fit each other: mistakes for torch as well. Tensors may be fake.
 
     Raises:
-        UnsupportedError: their memory does not hold their values, an element type, or the device.
+        TypeError, ValueError: as the public function of the call's kind.
     """
-    for name, one in (("a", a), ("b", b), ("out", out)):
-        if one is not None and type(one) not in PLAIN:
-            kind = f"a {type(one).__module__}.{type(one).__qualname__}"
-            raise UnsupportedTypeError(f"{name} must be a plain torch tensor but is {kind}; take its plain tensor")
-        if one is not None and one.layout != torch.strided:
-            raise UnsupportedTypeError(f"{name} must be a dense tensor but is {one.layout}; take its .to_dense()")
-    check_type(a, b)
-    check_device(a.device)
+    a, b, kind = call.a, call.b, call.kind
+    if kind == "mm":
+        fit = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
+    elif kind == "bmm":
+        fit = a.dim() == 3 and (b.dim() == 2 or (b.dim() == 3 and a.shape[0] == b.shape[0]))
+        fit = fit and a.shape[-1] == b.shape[-2]
+    else:
+        fit = b.dim() == 2 and a.dim() >= 1 and a.shape[-1] == b.shape[1]
+    if not fit:
+        raise ValueError(_misfit(call))
+    if kind == "swiglu" and b.shape[0] % 2:
+        rows = "w_gate_up must have as many rows of the gate as of up"
+        raise ValueError(f"{rows} but has {b.shape[0]}; give torch.cat((w_gate, w_up))")
+    if a.dtype != b.dtype:
+        raise TypeError(_types(call))
+    if a.device != b.device:
+        both = " and ".join(OPERANDS[kind])
+        raise ValueError(f"{both} must be on one device but are on {a.device} and {b.device}")
+    if call.out_dtype not in (None, a.dtype, torch.float32):
+        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {call.out_dtype}")
+    if call.out is not None:
+        _check_out(call.out, call)
+    if call.bias is not None or call.activation or call.residual is not None:
+        _check_finish(call)
 
 
-def check_type(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Refuse an element type that the kernel does not have.
-
-    Raises:
-        UnsupportedTypeError: another one.
-    """
-    if a.dtype not in DTYPES:
-        raise UnsupportedTypeError(_types(a, b))
-
-
-def _types(a: torch.Tensor, b: torch.Tensor) -> str:
-    both = "a and b must both be bfloat16 or both float16"
-    return f"{both} but got {a.dtype} and {b.dtype}; convert them with .to()"
-
-
-def _check_pair(a: torch.Tensor, b: torch.Tensor) -> None:
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        fix = "give one of them as .t() or reshape it"
+def _misfit(call: Call) -> str:
+    """What is wrong with the shapes of operands, and the fix."""
+    a, b, (left, right) = call.a, call.b, OPERANDS[call.kind]
+    wanted, fix = "(..., k) and (n, k)", f"give a weight (k, n) as {right}.t()"
+    if call.kind == "bmm":
+        wanted = "(batch, m, k) and (batch, k, n) or (k, n)"
+        fix = "give one of them as .mT, or the smaller batch as .expand()"
+    elif call.kind == "mm":
+        wanted, fix = "(m, k) and (k, n)", "give one of them as .t() or reshape it"
         if a.dim() > 2 or b.dim() > 2:
             fix = "hopper_gemm.bmm multiplies batches, hopper_gemm.linear(a, b.t()) takes leading axes of a"
-        raise ValueError(f"a and b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}")
-    _check_alike(a, b)
+    return f"{left} and {right} must be {wanted} but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}"
 
 
-def _check_alike(a: torch.Tensor, b: torch.Tensor) -> None:
-    if a.dtype != b.dtype:
-        raise TypeError(_types(a, b))
-    if a.device != b.device:
-        raise ValueError(f"a and b must be on one device but are on {a.device} and {b.device}")
-
-
-def _check_out_dtype(a: torch.Tensor, out_dtype: torch.dtype | None) -> None:
-    if out_dtype not in (None, a.dtype, torch.float32):
-        raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
-
-
-def check_out(out: torch.Tensor, shape: tuple[int, ...], operand: torch.Tensor, out_dtype: torch.dtype | None) -> None:
-    """Refuse an output of another shape, type or device than the product's.
-
-    Raises:
-        ValueError: another one.
-    """
-    allowed = (operand.dtype, torch.float32) if out_dtype is None else (out_dtype,)
+def _check_out(out: torch.Tensor, call: Call) -> None:
+    (shape, _), operand = output_of(call), call.a
+    allowed = (operand.dtype, torch.float32) if call.out_dtype is None else (call.out_dtype,)
     if tuple(out.shape) != shape or out.dtype not in allowed or out.device != operand.device:
         sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
         raise ValueError(
@@ -161,25 +108,91 @@ def check_out(out: torch.Tensor, shape: tuple[int, ...], operand: torch.Tensor, 
         )
 
 
-def check_memory(out: torch.Tensor, *read: torch.Tensor, names: str = "a or b") -> None:
-    """Refuse an output that shares memory with what is read or with itself.
+def _check_finish(call: Call) -> None:
+    Finish(activation=call.activation or "")
+    x, (shape, kind) = call.a, output_of(call)
+    wanted = ("bias", call.bias, shape[-1:], x.dtype), ("residual", call.residual, shape, kind)
+    for name, tensor, sizes, dtype in wanted:
+        if tensor is None:
+            continue
+        alike = tensor.dim() == len(sizes) and (tensor.dtype, tensor.device) == (dtype, x.device)
+        if not alike or tuple(tensor.shape) != sizes:
+            found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+            raise ValueError(f"{name} must be {sizes} {dtype} on {x.device} but is {found}")
 
-    Args:
-        out: a matrix.
-        read: matrices.
-        names: of what is read.
+
+def check_rows(residual: torch.Tensor) -> None:
+    """Refuse a residual whose last axis is not contiguous.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if residual.numel() and residual.shape[-1] > 1 and residual.stride(-1) != 1:
+        raise ValueError(
+            f"residual must be contiguous along its last axis but has strides {residual.stride()}; "
+            "give it as .contiguous()"
+        )
+
+
+def check_apart(call: Call) -> None:
+    """Refuse an ``out`` that shares memory with itself or with what is read. It may be the whole residual: the kernel
+    reads each of its elements once, in the thread that holds the sum to which it is added, and what replaces it is
+    stored once, after a barrier behind that read (``kernel/finished.py``, ``kernel/epilogue.py``).
 
     Raises:
         ValueError: it shares memory.
     """
-    if out.numel() and not owns_its_elements(out):
+    out, residual = call.out, call.residual
+    written = None if out is None else as_matrix(out)
+    if out is None or written is None:
+        return  # made, or written from a buffer
+    if written.numel() and not owns_its_elements(written):
         raise ValueError(
-            f"out must have a place in memory for each element but has strides {out.stride()} for {tuple(out.shape)}; "
-            "give it as .contiguous()"
+            f"out must have a place in memory for each element but has strides {written.stride()} for "
+            f"{tuple(written.shape)}; give it as .contiguous()"
         )
-    if any(one.numel() and out.numel() and share_memory(out, one) for one in read):
-        fix = "which are read while it is written; give another one"
-        raise ValueError(f"out must not share memory with {names}, {fix}")
+    replaced = residual is not None and (residual.data_ptr(), residual.stride()) == (out.data_ptr(), out.stride())
+    for tensor in (call.a, call.b, call.bias, None if replaced else residual):
+        read = None if tensor is None else as_matrix(tensor)
+        if read is not None and read.numel() and written.numel() and share_memory(written, read):
+            names = "a or b" if call.kind == "mm" else "x, w, bias or a part of residual"
+            fix = "which are read while it is written; give another one"
+            raise ValueError(f"out must not share memory with {names}, {fix}")
+
+
+def check_supported(call: Call) -> None:
+    """Refuse operands that torch.mm multiplies and the kernel cannot.
+
+    Raises:
+        UnsupportedError: their memory does not hold their values, an element type, or the device.
+    """
+    for name, tensor in zip((*OPERANDS[call.kind], "out"), (call.a, call.b, call.out), strict=True):
+        if tensor is not None and type(tensor) not in PLAIN:
+            kind = f"a {type(tensor).__module__}.{type(tensor).__qualname__}"
+            raise UnsupportedTypeError(f"{name} must be a plain torch tensor but is {kind}; take its plain tensor")
+        if tensor is not None and tensor.layout != torch.strided:
+            raise UnsupportedTypeError(f"{name} must be a dense tensor but is {tensor.layout}; take its .to_dense()")
+    if call.a.dtype not in DTYPES:
+        raise UnsupportedTypeError(_types(call))
+    check_device(call.a.device)
+
+
+def check_type(call: Call) -> None:
+    """Refuse an element type that the kernel does not have.
+
+    Raises:
+        UnsupportedTypeError: another one.
+    """
+    if call.a.dtype not in DTYPES:
+        raise UnsupportedTypeError(_types(call))
+
+
+def _types(call: Call) -> str:
+    """What is wrong with the types of operands, and the fix."""
+    both = "a and b must both be bfloat16 or both float16"
+    if call.kind not in ("mm", "bmm") and call.a.dtype != call.b.dtype:
+        both = f"{' and '.join(OPERANDS[call.kind])} must have one type"
+    return f"{both} but got {call.a.dtype} and {call.b.dtype}; convert them with .to()"
 
 
 @cache

@@ -6,12 +6,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import torch
 
 from hopper_gemm.model.tuned import Pick
-from hopper_gemm.serve.checks import PLAIN, check_memory
 
 POLICIES = ("never", "unsupported", "faster")
 
@@ -79,48 +75,3 @@ def torch_is_faster(picked: Pick) -> bool:
     of the pick."""
     measured = picked.how in ("tuned", "other regime", "warmup")
     return measured and picked.entry is not None and picked.entry.speedup * GAIN < 1.0
-
-
-def torch_mm(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
-    """The product by torch.mm, as :func:`hopper_gemm.matmul` returns it: arguments that fit, of any type and device."""
-    dtype = out.dtype if out is not None else out_dtype or a.dtype
-    if out is not None and have_memory(a, b, out):
-        check_memory(out, a, b)
-    asked: dict[str, Any] = {} if out is None else {"out": out}
-    if dtype != a.dtype:
-        if a.is_cuda and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-            asked["out_dtype"] = dtype
-        else:
-            a, b = a.to(dtype), b.to(dtype)
-    product = torch.mm(a, b, **asked)
-    if out is not None:
-        return out
-    return product if out_dtype is None else product.to(out_dtype)  # autocast has chosen another
-
-
-def is_plain(*matrices: torch.Tensor) -> bool:
-    """Return True if matrices are dense ones of real numbers on a GPU, whose product a launch can repeat."""
-    return all(
-        type(one) in PLAIN and one.layout == torch.strided and one.is_cuda and one.is_floating_point() and one.numel()
-        for one in matrices
-    )
-
-
-def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    """torch.mm in the form of a loaded kernel: ``b`` is (n, k)."""
-    if out.dtype == a.dtype:
-        torch.mm(a, b.mT, out=out)
-    else:
-        torch.mm(a, b.mT, out_dtype=out.dtype, out=out)
-
-
-def launch_torch_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, bias: torch.Tensor, *others: Any) -> None:
-    """torch.addmm in the form of a loaded kernel that adds a bias alone."""
-    torch.addmm(bias, x, w.mT, out=out)
-
-
-def have_memory(*tensors: torch.Tensor) -> bool:
-    """Return True if the elements of tensors have addresses."""
-    return all(type(one) in PLAIN and one.layout == torch.strided and one.device.type != "meta" for one in tensors)

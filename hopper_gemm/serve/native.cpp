@@ -1,22 +1,31 @@
-/* Known launches for torch, without Python: an extension that allocates the output, repeats the launch that known.c
- * knows, and records the gradient. What it cannot do it leaves to the Python that calls it.
+/* Known launches of this process without Python: an extension of torch that allocates the output, repeats a launch,
+ * and records the gradient. What it cannot do it leaves to the Python that calls it.
  *
  * matmul(a, b, out, out_dtype, batch_invariant), linear(x, w, bias, activation, residual, scale, out_dtype,
  *     batch_invariant, out), swiglu(x, w, batch_invariant), layer(x, w, bias, batch_invariant): as hopper_gemm's
  *     functions of these names, layer as a patched nn.Linear, with all arguments by position. They return None where no
  *     launch is known.
- * start(mode, policy, product): the settings of threads, and what multiplies in a backward pass if no launch is known.
- * connect(settings, launch, exchange): numbers of settings, the handle of known.c's function, torch's DLPack
- *     interface.
+ * connect(mode, policy, settings, product, exchange): the settings of threads, their ids, what multiplies in a backward
+ *     pass if no launch is known, and torch's DLPack interface.
+ * record(launcher, order, setting, turned, a, b, out[, bias, residual, scale]): a launch, found again for tensors of the
+ *     same devices, types, sizes and strides, whatever their addresses, and for any scale of its type. turned: b is
+ *     (k, n), and the launcher reads its transpose.
+ * forget(): drop all records.
  * implement(operator, function, backend): an operator on a backend; the function runs what is not known. It lasts as
  *     long as the object that is returned.
  *
- * A tensor that is not plain (a subclass, fake, negated, batched by vmap), and a call that torch.func or a dispatch
- * mode watches while a gradient is recorded, are left to Python. So the gradients here are those of eager code alone,
- * and tracing sees what it sees without the extension.
+ * A launch needs addresses at multiples of 16 bytes, and an output apart from what is read; it may be the whole
+ * residual. A tensor that is not plain (a subclass, fake, negated, batched by vmap), and a call that torch.func or a
+ * dispatch mode watches while a gradient is recorded, are left to Python. So the gradients here are those of eager code
+ * alone, and tracing sees what it sees without the extension.
  */
 #include <tvm/ffi/c_api.h>
 #include <tvm/ffi/extra/c_env_api.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <unordered_map>
 
 #include <ATen/TensorUtils.h>
 #include <ATen/autocast_mode.h>
@@ -43,8 +52,7 @@ using torch::autograd::variable_list;
 
 /* What Python brings; held as long as the process lives. */
 struct {
-  PyObject *mode = nullptr, *policy = nullptr, *product = nullptr, *settings = nullptr;
-  TVMFFIObjectHandle launch = nullptr;
+  PyObject *mode = nullptr, *policy = nullptr, *settings = nullptr, *product = nullptr;
   DLPackCurrentWorkStream current_stream = nullptr;
 } brought;
 
@@ -59,6 +67,21 @@ struct Matrix {
   int64_t shape[2], strides[2];
 
   Matrix turned() const { return {data, device, dtype, axes, {shape[1], shape[0]}, {strides[1], strides[0]}}; }
+
+  uintptr_t begin() const { return reinterpret_cast<uintptr_t>(data); }
+
+  /* The end of its last element. */
+  uintptr_t end() const {
+    int64_t last = (shape[0] - 1) * strides[0] + (axes == 2 ? (shape[1] - 1) * strides[1] : 0);
+    return begin() + (last + 1) * dtype.bits / 8;
+  }
+
+  /* All but the address. */
+  std::array<int64_t, 6> words() const {
+    auto type = int64_t(dtype.code) << 32 | int64_t(dtype.bits) << 16 | axes;
+    auto place = int64_t(device.device_type) << 32 | uint32_t(device.device_id);
+    return {place, type, shape[0], shape[1], strides[0], strides[1]};
+  }
 };
 
 /* What follows a product in its launch. */
@@ -67,7 +90,7 @@ struct Finish {
   TVMFFIAny scale{}; /* None */
 };
 
-/* What is launched: out = a b, and what follows. */
+/* What is launched: out = a times the transpose of b, and what follows. */
 struct Launch {
   Matrix a, b, out;
   std::optional<Finish> finish;
@@ -119,27 +142,97 @@ struct StreamGuard {
   }
 };
 
+// What is known --------------------------------------------------------------------------------
+
+/* Arguments of a launcher by group, as hopper_gemm/compiler/abi.py declares them: the workspace and all behind the finish
+ * are None here. */
+enum { MATRICES = ABI_MATRICES, ORDER = ABI_ORDER, WORKSPACE = ABI_WORKSPACE, FINISH = ABI_FINISH };
+
+/* What a launch is known by: the id of its settings, all of its tensors but addresses, and the type of the scale. */
+struct Key {
+  std::array<int64_t, 2 + 6 * 5> words{};
+
+  bool operator==(const Key &other) const = default;
+};
+
+struct Hash {
+  size_t operator()(const Key &key) const {
+    uint64_t hash = 1469598103934665603u; /* FNV-1a, a word at a time */
+    for (auto word : key.words) hash = (hash ^ uint64_t(word)) * 1099511628211u;
+    return hash ^ hash >> 32;
+  }
+};
+
+/* What repeats a launch; launchers live as long as the process. */
+struct Known {
+  TVMFFIObjectHandle launcher;
+  std::array<int64_t, ORDER> order;
+};
+
+std::unordered_map<Key, Known, Hash> table; /* Python bounds it */
+std::mutex lock;
+
+Key key_of(int64_t setting, const Launch &launch) {
+  Key key;
+  key.words[0] = setting;
+  auto at = key.words.begin() + 2;
+  auto add = [&](const Matrix &one) { at = std::ranges::copy(one.words(), at).out; };
+  add(launch.a), add(launch.b), add(launch.out);
+  if (auto &finish = launch.finish) {
+    key.words[1] = 1 + finish->scale.type_index;
+    for (auto *one : {&finish->bias, &finish->residual}) *one ? add(**one) : void(at += 6);
+  }
+  return key;
+}
+
+std::optional<Known> find(int64_t setting, const Launch &launch) {
+  auto key = key_of(setting, launch);
+  std::lock_guard guard(lock);
+  auto found = table.find(key);
+  return found == table.end() ? std::nullopt : std::optional(found->second);
+}
+
+/* Whether a kernel may read and write at these addresses. */
+bool addresses_do(const Launch &launch) {
+  auto &out = launch.out;
+  auto bits = out.begin();
+  auto apart = [&](const Matrix &read, bool may_be_out) {
+    bits |= read.begin();
+    if (may_be_out && read.begin() == out.begin() && read.words() == out.words()) return true;
+    return out.end() <= read.begin() || read.end() <= out.begin();
+  };
+  bool able = apart(launch.a, false) && apart(launch.b, false);
+  if (auto &finish = launch.finish) {
+    able = able && (!finish->bias || apart(*finish->bias, false)) && (!finish->residual || apart(*finish->residual, true));
+  }
+  return able && bits % 16 == 0;
+}
+
 /* Repeat a known launch; false if none is known, or if it fails, which Python's own try tells. */
 bool launched(int64_t setting, const Launch &asked) {
-  DLTensor tensors[ABI_MATRICES + ABI_FINISH];
-  TVMFFIAny arguments[1 + ABI_MATRICES + ABI_FINISH] = {}, result{};
-  int32_t count = 1;
+  auto found = find(setting, asked);
+  if (!found || !addresses_do(asked)) return false;
+  DLTensor tensors[MATRICES + FINISH];
+  TVMFFIAny arguments[ABI_ARGUMENTS] = {}, result{};
+  int32_t made = 0, count = 0;
   auto add = [&](const Matrix &one) {
-    DLTensor *tensor = tensors + count - 1;
     auto shape = const_cast<int64_t *>(one.shape), strides = const_cast<int64_t *>(one.strides);
-    *tensor = {one.data, one.device, one.axes, one.dtype, shape, strides, 0};
+    tensors[made] = {one.data, one.device, one.axes, one.dtype, shape, strides, 0};
     arguments[count].type_index = kTVMFFIDLTensorPtr;
-    arguments[count++].v_ptr = tensor;
+    arguments[count++].v_ptr = &tensors[made++];
   };
-  arguments[0].type_index = kTVMFFIInt;
-  arguments[0].v_int64 = setting;
   add(asked.a), add(asked.b), add(asked.out);
+  for (int at = 0; at < ORDER; at++) {
+    arguments[count].type_index = kTVMFFIInt;
+    arguments[count++].v_int64 = found->order[at];
+  }
+  count += WORKSPACE;
   if (auto &finish = asked.finish) {
     for (auto *one : {&finish->bias, &finish->residual}) *one ? add(**one) : void(count++);
     arguments[count++] = finish->scale;
   }
   StreamGuard stream(asked.a.device);
-  if (TVMFFIFunctionCall(brought.launch, arguments, count, &result) == 0) return result.v_int64 != 0;
+  if (TVMFFIFunctionCall(found->launcher, arguments, ABI_ARGUMENTS, &result) == 0) return true;
   TVMFFIObjectHandle error;
   TVMFFIErrorMoveFromRaised(&error);
   TVMFFIObjectDecRef(error);
@@ -152,12 +245,12 @@ bool known_once_cast(int64_t setting, Launch asked, ScalarType dtype, ScalarType
   if (!read || !written) return false;
   asked.a.dtype = asked.b.dtype = *read;
   auto m = asked.a.shape[0], n = asked.out.shape[1];
-  asked.out = {nullptr, asked.a.device, *written, 2, {m, n}, {n, 1}}; /* which only asks */
+  asked.out = {nullptr, asked.a.device, *written, 2, {m, n}, {n, 1}};
   if (auto &finish = asked.finish) {
     if (finish->bias) finish->bias->dtype = *read;
     if (finish->residual) finish->residual->dtype = *written;
   }
-  return launched(setting, asked);
+  return find(setting, asked).has_value();
 }
 
 // What Python decided -------------------------------------------------------------------------
@@ -167,7 +260,7 @@ struct Decided {
   bool batch_invariant;
 };
 
-/* What this thread's settings decide on a call, as serve/matmul.py and serve/linear.py read them; nothing if no launch
+/* What this thread's settings decide on a call, as serve/call.py reads them; nothing if no launch
  * was recorded under them. Hold the GIL.
  *
  * activation: of a layer, None of a product.
@@ -247,7 +340,7 @@ Tensor product(const Tensor &a, bool turn_a, const Tensor &b, bool turn_b, at::I
     if (how) {
       auto out = output({}, sizes, a, a.scalar_type());
       auto written = matrix_of(out);
-      left = turn_a ? left->turned() : left, right = turn_b ? right->turned() : right;
+      left = turn_a ? left->turned() : left, right = turn_b ? right : right->turned();
       if (written && launched(how->setting, {*left, *right, *written, {}})) return out;
     }
   }
@@ -345,14 +438,14 @@ Tensor matmul(const Decided &how, Tensor a, Tensor b, const Tensor &into, std::o
   auto left = matrix_of(a), right = matrix_of(b);
   if (!left || !right) return {};
   if (auto dtype = into.defined() ? std::nullopt : cast_to(a, b)) {
-    if (!known_once_cast(how.setting, {*left, *right, *right, {}}, *dtype, out_dtype.value_or(*dtype))) return {};
+    if (!known_once_cast(how.setting, {*left, right->turned(), *right, {}}, *dtype, out_dtype.value_or(*dtype))) return {};
     a = a.to(*dtype), b = b.to(*dtype);
     left = matrix_of(a), right = matrix_of(b);
     if (!left || !right) return {};
   }
   auto out = output(into, {a.size(0), b.size(1)}, a, out_dtype.value_or(a.scalar_type()));
   auto written = matrix_of(out);
-  if (!written || !launched(how.setting, {*left, *right, *written, {}})) return {};
+  if (!written || !launched(how.setting, {*left, right->turned(), *written, {}})) return {};
   return record ? hopper_gemm_mm::apply(a, b, Made{out}, how.batch_invariant) : out;
 }
 
@@ -373,7 +466,7 @@ struct Layer {
 std::optional<Launch> launch_of(const Layer &layer) {
   auto x = matrix_of(layer.x), w = matrix_of(layer.w);
   if (!x || !w) return std::nullopt;
-  if (layer.simple() && !layer.bias) return Launch{*x, w->turned(), w->turned(), {}};
+  if (layer.simple() && !layer.bias) return Launch{*x, *w, w->turned(), {}};
   auto bias = layer.bias ? matrix_of(*layer.bias, true) : std::nullopt;
   auto residual = layer.residual ? matrix_of(*layer.residual) : std::nullopt;
   if ((layer.bias && !bias) || (layer.residual && !residual)) return std::nullopt;
@@ -597,22 +690,49 @@ PyObject *call_layer(PyObject *, Arguments given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject *start(PyObject *, PyObject *arguments) {
-  if (!PyArg_ParseTuple(arguments, "OOO", &brought.mode, &brought.policy, &brought.product)) return nullptr;
-  for (auto one : {brought.mode, brought.policy, brought.product}) Py_INCREF(one);
+PyObject *connect(PyObject *, PyObject *arguments) {
+  auto [mode, policy, settings, product, exchange] = std::array<PyObject *, 5>{};
+  if (!PyArg_ParseTuple(arguments, "OOO!OO", &mode, &policy, &PyDict_Type, &settings, &product, &exchange)) return nullptr;
+  auto api = static_cast<DLPackExchangeAPI *>(PyCapsule_GetPointer(exchange, "dlpack_exchange_api"));
+  if (!api) return nullptr;
+  brought = {Py_NewRef(mode), Py_NewRef(policy), Py_NewRef(settings), Py_NewRef(product), api->current_work_stream};
   Py_RETURN_NONE;
 }
 
-PyObject *connect(PyObject *, PyObject *arguments) {
-  PyObject *settings, *exchange;
-  unsigned long long launch;
-  if (!PyArg_ParseTuple(arguments, "O!KO", &PyDict_Type, &settings, &launch, &exchange)) return nullptr;
-  auto api = static_cast<DLPackExchangeAPI *>(PyCapsule_GetPointer(exchange, "dlpack_exchange_api"));
-  if (!api) return nullptr;
-  brought.settings = Py_NewRef(settings);
-  brought.launch = reinterpret_cast<TVMFFIObjectHandle>(launch);
-  TVMFFIObjectIncRef(brought.launch);
-  brought.current_stream = api->current_work_stream;
+PyObject *record(PyObject *, PyObject *arguments) {
+  HANDLE_TH_ERRORS
+  unsigned long long launcher;
+  long long setting, clusters, swizzle;
+  int along_m, serpentine, turned;
+  PyObject *given[6] = {nullptr, nullptr, nullptr, Py_None, Py_None, Py_None};
+  if (!PyArg_ParseTuple(arguments, "K(LpLp)LpOOO|OOO", &launcher, &clusters, &along_m, &swizzle, &serpentine, &setting,
+                        &turned, given, given + 1, given + 2, given + 3, given + 4, given + 5)) {
+    return nullptr;
+  }
+  Tensor a, b, out;
+  std::optional<Tensor> bias, residual;
+  Finish finish;
+  bool able = read(given[0], a) && read(given[1], b) && read(given[2], out) && read(given[3], bias) &&
+              read(given[4], residual) && read(given[5], finish.scale);
+  auto left = able ? matrix_of(a) : std::nullopt, right = able ? matrix_of(b) : std::nullopt;
+  auto written = able ? matrix_of(out) : std::nullopt;
+  if (bias) finish.bias = matrix_of(*bias, true);
+  if (residual) finish.residual = matrix_of(*residual);
+  if (!left || !right || !written || bias.has_value() != finish.bias.has_value()) Py_RETURN_NONE;
+  if (residual.has_value() != finish.residual.has_value()) Py_RETURN_NONE;
+  Launch launch{*left, turned ? right->turned() : *right, *written, {}};
+  if (PyTuple_GET_SIZE(arguments) > 7) launch.finish = finish;
+  Known known{reinterpret_cast<TVMFFIObjectHandle>(launcher), {clusters, along_m, swizzle, serpentine}};
+  TVMFFIObjectIncRef(known.launcher);
+  std::lock_guard guard(lock);
+  table.insert_or_assign(key_of(setting, launch), known);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject *forget(PyObject *, PyObject *) {
+  std::lock_guard guard(lock);
+  table.clear();
   Py_RETURN_NONE;
 }
 
@@ -621,8 +741,9 @@ PyMethodDef methods[] = {
     {"linear", reinterpret_cast<PyCFunction>(call_linear), METH_FASTCALL, nullptr},
     {"swiglu", reinterpret_cast<PyCFunction>(call_swiglu), METH_FASTCALL, nullptr},
     {"layer", reinterpret_cast<PyCFunction>(call_layer), METH_FASTCALL, nullptr},
-    {"start", start, METH_VARARGS, nullptr},
     {"connect", connect, METH_VARARGS, nullptr},
+    {"record", record, METH_VARARGS, nullptr},
+    {"forget", forget, METH_NOARGS, nullptr},
     {"implement", implement, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

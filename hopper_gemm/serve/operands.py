@@ -6,8 +6,12 @@ from math import prod
 
 import torch
 
+from hopper_gemm.compiler.padding import Rows
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import padded_pitch
+
+MISALIGNED = hopper.TMA_ALIGN_BYTES - 1
+"""Bits of an address that must be 0."""
 
 
 def has_rows(matrix: torch.Tensor) -> bool:
@@ -19,21 +23,23 @@ def has_rows(matrix: torch.Tensor) -> bool:
 def reaches(matrix: torch.Tensor) -> bool:
     """Return True if TMA reaches the matrix: contiguous rows that start at multiples of 16 bytes, with a valid pitch
     even if there is only one row."""
-    step = hopper.TMA_ALIGN_BYTES
-    pitch = matrix.stride(0) * matrix.element_size()
-    return has_rows(matrix) and matrix.stride(0) >= matrix.shape[1] and not (matrix.data_ptr() % step or pitch % step)
+    (_, columns), (pitch, along) = matrix.shape, matrix.stride()
+    rows = (columns == 1 or along == 1) and pitch >= columns
+    return rows and not (matrix.data_ptr() & MISALIGNED or pitch * matrix.element_size() & MISALIGNED)
 
 
-def reads_along_k(operand: torch.Tensor) -> bool | None:
-    """The axis along which an operand (m or n, k) is read: True for k, False for the other, None if it is contiguous
-    along neither. One along which TMA reaches it is preferred."""
+def rows_of(operand: torch.Tensor) -> Rows | None:
+    """How an operand (m or n, k) is read: along k or along the other axis, one along which TMA reaches it if there is
+    such; None if it is contiguous along neither, or has more rows than a launch can count."""
+    found = None
     for matrix, along_k in ((operand, True), (operand.t(), False)):
         if reaches(matrix):
-            return along_k
-    for matrix, along_k in ((operand, True), (operand.t(), False)):
-        if matrix.shape[1] == 1 or matrix.stride(1) == 1:
-            return along_k
-    return None
+            found = along_k
+            break
+        if found is None and (matrix.shape[1] == 1 or matrix.stride(1) == 1):
+            found = along_k
+    rows = None if found is None else Rows.of(operand.shape, operand.stride(), found)
+    return rows if rows is not None and rows.countable else None
 
 
 def copied(operand: torch.Tensor) -> torch.Tensor:
@@ -50,10 +56,22 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
 
 
-def extent(matrix: torch.Tensor) -> int:
-    """Bytes from its first element to the end of its last."""
-    (rows, columns), (down, along) = matrix.shape, matrix.stride()
-    return ((rows - 1) * down + (columns - 1) * along + 1) * matrix.element_size()
+def folded(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a matrix, leading axes folded; a view where its strides allow that."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def placed(*tensors: torch.Tensor | None) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Of each tensor the bytes from its first element to the end of its last, 0 for None; and whether it begins off a
+    multiple of 16 bytes."""
+    extents, misaligned = [], []
+    for tensor in tensors:
+        last = -1
+        if tensor is not None:
+            last = sum([(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)])
+        extents.append(0 if tensor is None else (last + 1) * tensor.element_size())
+        misaligned.append(tensor is not None and tensor.data_ptr() & MISALIGNED != 0)
+    return tuple(extents), tuple(misaligned)
 
 
 def owns_its_elements(matrix: torch.Tensor) -> bool:
@@ -65,8 +83,8 @@ def owns_its_elements(matrix: torch.Tensor) -> bool:
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return True if two matrices have an element in common: exact where both are rows of one pitch, such as two blocks
     of columns of one matrix; else if the ranges from first to last element overlap."""
-    apart = other.data_ptr() - one.data_ptr()
-    if apart >= extent(one) or -apart >= extent(other):
+    apart, ((extent, extent_other), _) = other.data_ptr() - one.data_ptr(), placed(one, other)
+    if apart >= extent or -apart >= extent_other:
         return False
     size = one.element_size()
     pitch = one.stride(0) * size

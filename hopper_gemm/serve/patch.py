@@ -16,10 +16,9 @@ from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
-from hopper_gemm.serve.known import KNOWN
+from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.linear import linear
-from hopper_gemm.serve.linear_ops import folded
-from hopper_gemm.serve.matmul import matmul
+from hopper_gemm.serve.operands import folded
 from hopper_gemm.serve.ops import mm
 
 
@@ -97,22 +96,17 @@ _CLASSES: dict[tuple[bool, bool], type[HopperLinear]] = {
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool | None
 ) -> torch.Tensor:
-    """``torch.nn.functional.linear`` by our kernel, or by torch where torch.mm was measured to be faster: with a bias
-    :func:`hopper_gemm.linear`, without one :func:`hopper_gemm.matmul`, leading axes folded."""
-    if not is_dynamo_compiling() and (native := KNOWN.native) is not None:
+    """``torch.nn.functional.linear`` by our kernel, or by torch where torch.mm was measured to be faster."""
+    if not is_dynamo_compiling() and (native := LAUNCHES.native) is not None:
         layer = native.layer(x, weight, bias, batch_invariant)
         if layer is not None:
             return layer
     before = POLICY.fallback
     POLICY.fallback = "faster" if before == "unsupported" else before
     try:
-        if bias is not None:
-            return linear(x, weight, bias.to(weight.dtype), batch_invariant=batch_invariant)
-        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        product = matmul(rows, weight.t(), batch_invariant=batch_invariant)
+        return linear(x, weight, None if bias is None else bias.to(weight.dtype), batch_invariant=batch_invariant)
     finally:
         POLICY.fallback = before
-    return product if x.dim() == 2 else product.view(*x.shape[:-1], weight.shape[0])
 
 
 @dataclass(frozen=True)
@@ -166,8 +160,8 @@ def patch(
 ) -> Patch:
     """Let the ``torch.nn.Linear`` layers of a model multiply by our kernel where it pays.
 
-    A layer without a bias runs :func:`hopper_gemm.matmul`. A layer with one runs :func:`hopper_gemm.linear`: one
-    launch, whose epilogue adds the bias to the fp32 sum before the one rounding.
+    A layer runs :func:`hopper_gemm.linear`: one launch, whose epilogue adds a bias to the fp32 sum before the one
+    rounding.
 
     A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
     see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call

@@ -96,9 +96,9 @@ def test_a_process_uses_it_where_it_is_and_does_without_it_elsewhere(extension, 
     kept = tmp_path / "hopper-gemm/libraries"
     kept.mkdir(parents=True, mode=0o700)
     shown = (
-        "from hopper_gemm.serve import ops; from hopper_gemm.serve.known import native; import hopper_gemm, torch; "
+        "from hopper_gemm.serve import launches; import hopper_gemm, torch; "
         "a = torch.ones(8, 8, dtype=torch.bfloat16); assert hopper_gemm.matmul(a, a)[0, 0] == 8; "
-        "print(native() is not None, len(ops._NATIVE), "
+        "print(launches.LAUNCHES.native is not None, len(launches.IMPLEMENTED), "
         "torch._C._dispatch_has_kernel_for_dispatch_key('hopper_gemm::mm', 'CUDA'))"
     )
 
@@ -110,4 +110,4 @@ def test_a_process_uses_it_where_it_is_and_does_without_it_elsewhere(extension, 
 
     assert told() == ["False", "0", "True"]
     shutil.copy(extension.__file__, kept)
-    assert told() == ["True", "2", "True"]
+    assert told() == ["True", "4", "True"]

@@ -11,7 +11,8 @@ import hopper_gemm
 from hopper_gemm.compiler.loader import load
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.linear_ops import activated, linear_op, swiglu_op
+from hopper_gemm.serve.ops import linear_op, swiglu_op
+from hopper_gemm.serve.reference import activated
 from tests.each import each
 from tests.serve.layers import GATED, Case, cases, excess, layer_of
 

@@ -15,8 +15,8 @@ from hopper_gemm import GemmConfig
 from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.serve import kernels as serving
-from hopper_gemm.serve import matmul as room
-from hopper_gemm.serve.known import KnownLaunches, library
+from hopper_gemm.serve import launches as room
+from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.tune.measure.correctness import check
 from hopper_gemm.tune.parameters import config_of
 
@@ -276,17 +276,19 @@ def test_it_runs_on_the_current_stream_and_in_a_graph():
 
 @pytest.fixture
 def nothing_known(monkeypatch):
-    """As in a new process: what was loaded is forgotten, not what was compiled."""
-    monkeypatch.setattr(room, "_known", {})
-    monkeypatch.setattr(room, "KNOWN", KnownLaunches(extension=lambda: None))
+    """As in a new process without the extension: what was loaded is forgotten, not what was compiled."""
+    monkeypatch.setattr(LAUNCHES, "native", None)
+    monkeypatch.setattr(LAUNCHES, "table", {})
     monkeypatch.setattr(serving, "_loaded", {})
 
 
-@pytest.mark.skipif(library() is None, reason="no C compiler (cc, gcc, clang), or an older torch")
-def test_a_known_launch_is_repeated_without_python_on_the_current_stream_and_in_graphs(nothing_known, monkeypatch):
+def test_a_known_launch_is_repeated_on_the_current_stream_and_in_graphs(nothing_known, monkeypatch):
     a, b = operands(776, 1032, 520)
     expected = hopper_gemm.matmul(a, b)
-    monkeypatch.setattr(room, "_known", None)  # Python would fail
+    hopper_gemm.matmul(a, b, out=torch.empty_like(expected))
+    with torch.no_grad():
+        hopper_gemm.matmul(torch.nn.Parameter(a), b)
+    monkeypatch.setattr(room, "first_call", None)
     late, side, out = torch.zeros_like(a), torch.cuda.Stream(), torch.empty_like(expected)
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
@@ -310,8 +312,7 @@ def test_a_first_call_may_be_captured_and_the_graph_replays_on_new_operands(noth
     """Compiled before, as the docstring of CUDA graphs wants of warm-ups, but not loaded."""
     a, b = operands(776, 1032, 2048)
     expected = hopper_gemm.matmul(a, b, config=config)
-    room._known.clear()
-    room.KNOWN.forget()
+    LAUNCHES.forget()
     serving._loaded.clear()
     out = torch.zeros_like(expected)
     graph = torch.cuda.CUDAGraph()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -12,20 +13,16 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import kernels as serving
-from hopper_gemm.serve import linear, matmul, patch
-from hopper_gemm.serve.known import KnownLaunches, library
-from hopper_gemm.serve.linear_ops import linear_op, swiglu_op
-from hopper_gemm.serve.ops import mm, mm_out
+from hopper_gemm.serve import launches, patch
+from hopper_gemm.serve.launches import LAUNCHES
+from hopper_gemm.serve.ops import linear_op, mm, mm_out, swiglu_op
 from tests.serve.layers import excess
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(library() is None, reason="no C compiler (cc, gcc, clang), or an older torch"),
-]
+pytestmark = pytest.mark.gpu
 
 M, N, K = 264, 520, 1032
 FINISHES = [None, Finish(bias=True), Finish(scale=True, bias=True, activation="gelu", residual=True)]
-OPERATORS = {"mm": matmul._mm, "mm_out": matmul._mm_out, "linear": linear._linear, "swiglu": linear._swiglu}
+OPERATORS = {name: partial(launches.on_gpu, name) for name in ("mm", "mm_out", "linear", "swiglu")}
 
 
 def kernels() -> list[KernelId]:
@@ -42,19 +39,10 @@ def kernels() -> list[KernelId]:
 def ways(monkeypatch, extension):
     """A function that lets matmul, layers and patched layers be repeated by the extension, or by Python."""
 
-    def take(module):
-        known = KnownLaunches(library, lambda: module)
-        for room in (matmul, linear, patch):
-            monkeypatch.setattr(room, "KNOWN", known)
-        for room in (matmul, linear):
-            monkeypatch.setattr(room, "_known", {})
-
-    def use(by_extension: bool):
-        library()["forget"]()
-        take(extension if by_extension else None)
-
-    yield use
-    library()["forget"]()
+    monkeypatch.setattr(LAUNCHES, "native", None)
+    monkeypatch.setattr(LAUNCHES, "table", {})
+    yield lambda by_extension: LAUNCHES.use(extension if by_extension else None)
+    extension.forget()
 
 
 @pytest.fixture
@@ -129,7 +117,7 @@ def test_a_product_has_the_bits_of_pythons_way(ways, name, dtype):
         with torch.no_grad():
             for seed in (0, 1, 1):
                 out = CALLS[name](*tensors(dtype, seed))
-        assert (matmul.KNOWN.native is not None) is by_extension
+        assert (LAUNCHES.native is not None) is by_extension
         found.append(out)
     assert torch.equal(*found)
 
@@ -285,8 +273,7 @@ def test_operators_run_no_python_where_the_launch_is_known(operators, monkeypatc
 
     expected = call()
     call()
-    for room in (matmul, linear):
-        monkeypatch.setattr(room, "_known", None)
+    monkeypatch.setattr(LAUNCHES, "table", None)
     found = call()
     assert "CppNode" in found[0].grad_fn.name()
     assert "CppNode" in found[1].grad_fn.name()

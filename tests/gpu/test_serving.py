@@ -16,10 +16,10 @@ from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import WARMUP, write_tuned
 from hopper_gemm.serve import kernels as serving
-from hopper_gemm.serve import linear as layer_room
-from hopper_gemm.serve import matmul as room
 from hopper_gemm.serve.ahead import warmup as warming
 from hopper_gemm.serve.kernels import chip_of, default_config, pick_for
+from hopper_gemm.serve.launches import LAUNCHES
+from hopper_gemm.serve.reference import launch_torch
 from hopper_gemm.tune.measure.device import describe_current
 
 pytestmark = pytest.mark.gpu
@@ -57,7 +57,7 @@ def test_other_types_go_to_torch_and_never_forbids_it(dtype):
     a, b = pair(64, 72, 80, dtype)
     for _ in range(2):
         assert torch.equal(hopper_gemm.matmul(a, b), torch.mm(a, b))
-    assert room.launch_torch in {known[0] for known in room._known.values()}, "remembered"
+    assert launch_torch in {launch.kernel for launch in LAUNCHES.table.values()}, "remembered"
     with pytest.raises(TypeError, match="must both be bfloat16 or both float16"):
         hopper_gemm.matmul(a, b, fallback="never")
 
@@ -82,7 +82,7 @@ def test_faster_runs_torch_on_a_problem_on_which_it_was_measured_to_win(own_tabl
         for _ in range(2):
             found = hopper_gemm.matmul(a, b, out_dtype=out_dtype)
             assert torch.equal(found, torch.mm(a, b, out_dtype=out_dtype))
-        assert any(known[0] is room.launch_torch for known in room._known.values())
+        assert any(launch.kernel is launch_torch for launch in LAUNCHES.table.values())
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             captured = hopper_gemm.matmul(a, b, out_dtype=out_dtype)
@@ -108,8 +108,8 @@ def test_faster_runs_torch_for_a_patched_layer_with_a_bias_too(own_table):
             found = [layer(x) for _ in range(2)]
             assert torch.allclose(found[0], torch.addmm(bias, x, weight.t()), atol=0.02, rtol=0.02)
             assert torch.equal(*found)
-        launched = [known[0] is layer_room.launch_torch_linear for known in layer_room._known.values()]
-        assert launched.count(True) == 1, "of 24 rows alone"
+        launched = [launch.shape for launch in LAUNCHES.table.values() if launch.kernel is launch_torch]
+        assert launched == [(24, LAYER[0])], "of 24 rows alone"
 
 
 def test_the_chip_is_what_the_driver_says():

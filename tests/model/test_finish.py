@@ -13,7 +13,7 @@ from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import default_config
-from hopper_gemm.serve.linear_ops import activated
+from hopper_gemm.serve.reference import activated
 
 GATED, FINISHED = Finish(activation="silu", gated=True), Finish(bias=True, activation="gelu")
 

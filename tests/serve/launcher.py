@@ -1,15 +1,28 @@
-"""A kernel's host function without a GPU: called through TVM-FFI as a compiled one is, on matrices of the CPU."""
+"""Launches without a GPU: host functions called through TVM-FFI as compiled ones are, on matrices of the CPU."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import tvm_ffi
 
+from hopper_gemm.compiler.abi import ARGUMENTS, FINISH
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
+from hopper_gemm.serve import checks, kernels, launches, operands
+from hopper_gemm.serve.call import Call
+from hopper_gemm.serve.launches import LAUNCHES
+from hopper_gemm.serve.reference import finished, launch_torch
+
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+ORDER = (132, True, 8, True)
+"""Launch arguments of the stand-in's kernels that are the same every time."""
 
 
 class DLTensor(ctypes.Structure):
@@ -69,3 +82,91 @@ def tensor(argument: Any) -> Any:
 def launcher(launch: Callable[..., None]) -> Any:
     """A function of TVM-FFI that calls another with its arguments, tensors as torch's."""
     return tvm_ffi.convert(lambda *arguments: launch(*map(tensor, arguments)))
+
+
+def padded(operand, rows):
+    """What the padding's launch leaves: rows, read at their pitch from an address, at the pitch of a workspace whose
+    other elements are not zero."""
+    source = operand.as_strided((rows.rows, rows.size), (rows.pitch, 1))
+    view = rows.view(torch.full((rows.elements,), float("nan"), dtype=operand.dtype))
+    (view if rows.by_depth else view.t()).copy_(source)
+    return view
+
+
+class Launches:
+    """Stands in for a GPU: every check but that of the device is made, and launches are noted. Nothing is known.
+
+    Args:
+        monkeypatch: undoes it.
+        devices: GPUs of the process.
+        current: number of the current one.
+        native: the extension, if it repeats launches; else Python does.
+
+    Attributes:
+        loaded, finishes, scattered: of each kernel that was loaded its config and problem, its finish, and whether
+            rows of C may start anywhere.
+        made, names, read: of each launch its problem, the shape of B and the address of C; its finish, ``product``, or
+            ``torch``; and its operands as they were read.
+        entered: GPUs that were made current.
+    """
+
+    def __init__(self, monkeypatch, devices: int = 1, current: int = -1, native: Any = None) -> None:
+        self.made, self.names, self.entered, self.loaded, self.read = [], [], [], [], []
+        self.scattered, self.finishes = [], []
+        self.current, self.native = current, native
+        monkeypatch.setattr(LAUNCHES, "native", None)
+        monkeypatch.setattr(LAUNCHES, "table", {})
+        LAUNCHES.use(native)
+        monkeypatch.setattr(checks, "check_device", lambda device: None)
+        monkeypatch.setattr(kernels, "_loaded", {})
+        monkeypatch.setattr(launches, "kernel_for", self.kernel)
+        monkeypatch.setattr(launches, "load_padded", self._padded)
+        monkeypatch.setattr(launches, "launch_torch", self._torch)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "device", self._device)
+
+    def kernel(self, problem, device, config=None, finish=None, scattered=None):
+        """What loads a kernel."""
+        self.loaded.append((config, problem))
+        self.finishes.append(finish)
+        scattered = "c" in problem.out_of_reach if scattered is None else scattered
+        self.scattered.append(scattered)
+
+        def launch(a, b, out, *rest):
+            passed = dict(zip((argument.name for argument in ARGUMENTS[3:]), rest, strict=True))
+            assert [*passed.values()][:4] == [*ORDER]
+            added = [passed.pop(argument.name) for argument in FINISH]
+            assert [*passed.values()][4:] == [None] * (len(passed) - 4)
+            assert operands.reaches(out) or scattered
+            for operand, axis in zip((a, b), problem.layouts, strict=True):
+                assert operands.reaches(operand if axis == "k" else operand.t())
+            if finish is None:
+                assert added == [None] * len(FINISH)
+                out.copy_(a @ b.t() if out.dtype == a.dtype else a.float() @ b.float().t())
+            else:
+                bias, residual, scale = added
+                kind = "swiglu" if finish.gated else "linear"
+                call = Call(a, b, bias, finish.activation or None, residual, scale, kind=kind)
+                out.copy_(finished(a.float() @ b.float().t(), call))
+            self.made.append((problem, b.shape, out.data_ptr()))
+            self.names.append(str(finish or "product"))
+            self.read.append((a, b))
+
+        return LoadedKernel(resolve(GemmConfig()), None, launcher(launch), ORDER[0])
+
+    def _torch(self, *given):
+        self.names.append("torch")
+        launch_torch(*given)
+
+    def _padded(self, kernel, a, b):
+        def launch(left, right, out):
+            kernel(*(one if rows is None else padded(one, rows) for one, rows in ((left, a), (right, b))), out)
+
+        return launch
+
+    @contextmanager
+    def _device(self, index):
+        self.entered.append(index)
+        yield

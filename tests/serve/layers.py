@@ -11,7 +11,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS, Finish
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem, types_of
-from hopper_gemm.serve.linear_ops import activated
+from hopper_gemm.serve.reference import activated
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 1e-5}

@@ -10,9 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import hopper_gemm
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import bmm as room
-from hopper_gemm.serve.bmm import bmm_op
+from hopper_gemm.serve.ops import bmm_op
+from tests.serve.launcher import Launches
 from tests.serve.refusal import refused_in_one_line
-from tests.serve.test_matmul import Launches
 from tests.serve.test_ops import Asked, near, recorded
 
 TYPES = [torch.bfloat16, torch.float16]

@@ -9,9 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import hopper_gemm
-from hopper_gemm.serve.linear_ops import linear_op, swiglu_op
-from hopper_gemm.serve.ops import mm
-from tests.serve import test_linear, test_matmul
+from hopper_gemm.serve.ops import linear_op, mm, swiglu_op
+from tests.serve.launcher import Launches
 
 M, N, K = 24, 40, 16
 
@@ -41,12 +40,7 @@ CALLS = {
 
 @pytest.fixture
 def launches(monkeypatch):
-    """Launches of products and of layers."""
-    products = test_matmul.Launches(monkeypatch)
-    layers = test_linear.Launches(monkeypatch)
-    monkeypatch.setattr(test_linear.room, "matmul", test_matmul.room.matmul)
-    layers.products = products
-    return layers
+    return Launches(monkeypatch)
 
 
 def gradients(out, given):
@@ -144,4 +138,4 @@ def test_gradients_keep_to_the_rule_of_their_product(launches):
     with hopper_gemm.batch_invariant():
         out = hopper_gemm.matmul(a, w.t())
     gradients(out, [a, w])
-    assert [problem.batch_invariant for _, problem in launches.products.loaded] == [True] * 3
+    assert [problem.batch_invariant for _, problem in launches.loaded] == [True] * 3

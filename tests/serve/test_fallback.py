@@ -17,7 +17,8 @@ from hopper_gemm.model.tuned import TunedEntry
 from hopper_gemm.serve import kernels
 from hopper_gemm.serve.checks import UnsupportedError
 from hopper_gemm.serve.fallback import POLICY
-from tests.serve.test_matmul import Launches, Tagged, random
+from tests.serve.launcher import Launches
+from tests.serve.test_matmul import Tagged, random
 
 
 def sparse(rows, columns):

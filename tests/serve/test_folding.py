@@ -14,8 +14,8 @@ from torch.nn import functional
 import hopper_gemm
 from hopper_gemm.model.finish import ACTIVATIONS
 from hopper_gemm.serve.inductor import folding, products
-from hopper_gemm.serve.linear_ops import Call, activated, linear_op
-from hopper_gemm.serve.ops import mm
+from hopper_gemm.serve.ops import ARGUMENTS, BY_NAME, SCHEMAS, arguments_of, call_of, linear_op, mm
+from hopper_gemm.serve.reference import activated
 from tests.serve.layers import excess
 
 pytestmark = pytest.mark.timeout(400)
@@ -224,6 +224,12 @@ def test_passes_of_others_stay_and_folding_takes_a_free_place_or_warns():
     assert (getattr(config, first), getattr(config, second)) == (None, None)
 
 
-def test_call_holds_the_operators_arguments_in_their_order():
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_arguments_of_an_operator_are_a_call_and_back(name):
     """A call of the operator in a graph is read as one."""
-    assert list(Call._fields) == [one.name for one in linear_op._schema.arguments]
+    given = tuple(range(len(ARGUMENTS[name])))
+    call = call_of(name, *given)
+    assert call.kind == name.removesuffix("_out")
+    assert arguments_of(name, call) == given
+    names = [one.name for one in BY_NAME[name]._schema.arguments]
+    assert call_of(name, **dict(zip(names, given, strict=True))) == call

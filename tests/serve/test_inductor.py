@@ -15,7 +15,7 @@ import hopper_gemm
 from hopper_gemm.serve import inductor
 from hopper_gemm.serve.inductor import products
 from hopper_gemm.serve.inductor.folding import Folding
-from hopper_gemm.serve.linear_ops import linear_op
+from hopper_gemm.serve.ops import linear_op
 from tests.serve.layers import excess
 
 pytestmark = pytest.mark.timeout(400)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -11,11 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hopper_gemm
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve import checks, operands
-from hopper_gemm.serve import linear as room
-from hopper_gemm.serve.fallback import launch_torch_linear
-from hopper_gemm.serve.linear_ops import Call, activated, finished, linear_op, swiglu_op
-from hopper_gemm.serve.ops import mm
+from hopper_gemm.serve import launches as room
+from hopper_gemm.serve.launches import LAUNCHES
+from hopper_gemm.serve.ops import linear_op, swiglu_op
+from hopper_gemm.serve.reference import activated
+from tests.serve.launcher import Launches
 from tests.serve.layers import excess
 from tests.serve.refusal import refused_in_one_line
 from tests.serve.test_ops import recorded
@@ -208,47 +206,6 @@ def test_what_does_not_fit_is_refused_in_one_line(number):
 # Which kernel is launched ---------------------------------------------------------------------
 
 
-class Launches:
-    """Stands in for a GPU: every check but that of the device is made, and launches are noted."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.made, self.written, self.problems = [], [], []
-        monkeypatch.setattr(room, "_known", {})
-        monkeypatch.setattr(checks, "check_device", lambda device: None)
-        monkeypatch.setattr(room, "kernel_for", self._kernel)
-        monkeypatch.setattr(room, "launch_torch_linear", self._noted("torch", launch_torch_linear))
-        monkeypatch.setattr(room, "matmul", self._noted("matmul", self._matmul))
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-        monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
-
-    def _noted(self, name, launch):
-        def noted(*given, **named):
-            self.made.append(name)
-            return launch(*given, **named)
-
-        return noted
-
-    def _matmul(self, a, b, out=None, out_dtype=None, batch_invariant=None):
-        if out is None:
-            return mm(a, b, out_dtype)
-        self.written.append(out)
-        return out.copy_(mm(a, b, out.dtype))
-
-    def _kernel(self, problem, device, config, finish):
-        self.problems.append(problem)
-
-        def launch(x, w, out, bias=None, residual=None, scale=None):
-            assert all(operands.reaches(one) or operands.reaches(one.t()) for one in (x, w))
-            assert operands.reaches(out)
-            assert not out.is_neg()
-            self.written.append(out)
-            call = Call(x, w, bias, finish.activation, residual, scale)
-            out.copy_(finished(x.float() @ w.float().t(), call))
-
-        return self._noted(str(finish), launch)
-
-
 @pytest.fixture
 def launches(monkeypatch):
     return Launches(monkeypatch)
@@ -270,26 +227,26 @@ def test_torch_runs_a_layer_with_a_bias_alone_on_which_it_was_measured_to_win_wh
     with hopper_gemm.fallback("faster"):
         for _ in range(2):
             assert torch.equal(linear(x, w, bias), torch.nn.functional.linear(x, w, bias))
-        assert next(iter(room._known.values()))[2:] == ((24, 40), torch.bfloat16), "remembered"
-        assert launches.made == ["torch"] * 2
+        assert len(LAUNCHES.table) == 1, "remembered"
+        assert launches.names == ["torch"] * 2
         linear(x[0], w, bias)
         linear(x, w, bias, "gelu")
         linear(x, w, bias, residual=residual)
         linear(x, w, bias, out_dtype=torch.float32)
         linear(x, w, bias, batch_invariant=True)
-    assert launches.made[2:] == ["bias", "bias+gelu", "bias+residual", "bias", "bias"]
+    assert launches.names[2:] == ["bias", "bias+gelu", "bias+residual", "bias", "bias"]
     linear(x, w, bias)
-    assert launches.made[-1] == "bias", "asked for by the policy alone"
+    assert launches.names[-1] == "bias", "asked for by the policy alone"
 
 
 @pytest.mark.parametrize("sizes", [{"n": 39}, {"k": 15}])
 def test_torch_runs_such_a_layer_out_of_the_launchs_reach_too(launches, slower, sizes):
     slower.add(24)
     x, w, bias, _ = layer(**sizes)
-    for policy, made in (("unsupported", "matmul"), ("faster", "torch")):
+    for policy, made in (("unsupported", "product"), ("faster", "torch")):
         with hopper_gemm.fallback(policy):
             hopper_gemm.linear(x, w, bias)
-        assert launches.made[-1] == made
+        assert launches.names[-1] == made
 
 
 @pytest.mark.parametrize("name", ["hopper_gemm::linear", "hopper_gemm::swiglu"])

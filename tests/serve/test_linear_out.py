@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import hopper_gemm
-from hopper_gemm.serve import linear as room
-from hopper_gemm.serve.linear_ops import Call, activated, linear_op, linear_out_op
+from hopper_gemm.serve import launches as room
+from hopper_gemm.serve.ops import ARGUMENTS, linear_op, linear_out_op
+from hopper_gemm.serve.reference import activated
+from tests.serve.launcher import Launches
 from tests.serve.layers import excess
 from tests.serve.refusal import refused_in_one_line
-from tests.serve.test_linear import Launches, layer
+from tests.serve.test_linear import layer
 
 TYPES = [torch.bfloat16, torch.float32]
 
@@ -43,23 +45,23 @@ def exact(x, w, bias=None, residual=None, activation=None, scale=None):
 @pytest.mark.parametrize("where", outputs())
 def test_any_output_is_written_and_in_place_where_the_launch_can_store(launches, where, dtype):
     x, w, bias, residual = layer()
-    for call in range(3):
+    for _ in range(3):
         out, stored = outputs(dtype)[where]
-        launches.written.clear()
+        launches.made.clear()
         assert hopper_gemm.linear(x, w, bias, residual=residual.to(dtype), **ALL_STEPS, out=out) is out
         assert excess(out, exact(x, w, bias, residual, **ALL_STEPS)) <= 1
-        ((written,),) = (launches.written,)
-        assert (written.data_ptr() == out.data_ptr()) is (stored and call > 0), "known from the first call on"
+        ((_, _, written),) = launches.made
+        assert (written == out.data_ptr()) is stored
 
 
 @pytest.mark.parametrize("where", outputs())
-def test_a_product_alone_is_written_by_matmul(launches, where):
+def test_a_product_alone_is_written_in_place_wherever_its_rows_start(launches, where):
     x, w, *_ = layer()
     out, _ = outputs()[where]
     hopper_gemm.linear(x, w, out=out)
-    assert launches.made == ["matmul"]
+    assert launches.names == ["product"]
     assert excess(out, exact(x, w)) <= 1
-    assert bool(launches.written) is (where != "axes turned"), "any that is a matrix"
+    assert (launches.made[0][2] == out.data_ptr()) is (where not in ("axes turned", "columns"))
 
 
 def test_operands_elsewhere_than_at_first_are_read_where_they_lie(launches):
@@ -78,15 +80,15 @@ def test_a_factor_alone_is_a_finish_too(launches):
         out = torch.empty(3, 8, 40, dtype=x.dtype)
         hopper_gemm.linear(x, w, scale=0.5, out=out)
         assert excess(out, exact(x, w, scale=0.5)) <= 1
-    assert launches.made == ["scale"] * 2
+    assert launches.names == ["scale"] * 2
 
 
 def test_the_operator_hands_on_what_it_is_asked(launches):
     x, w, bias, residual = layer()
     out = torch.empty_like(residual)
-    room._linear_out(x, w, out, bias, "gelu", residual, 0.5, True)
+    room.on_gpu("linear_out", x, w, out, bias, "gelu", residual, 0.5, True)
     assert excess(out, exact(x, w, bias, residual, "gelu", 0.5)) <= 1
-    assert [problem.batch_invariant for problem in launches.problems] == [True]
+    assert [problem.batch_invariant for _, problem in launches.loaded] == [True]
 
 
 def test_tensors_without_memory_have_the_shape_of_the_result():
@@ -108,12 +110,12 @@ def test_the_residual_is_replaced_by_the_sum_where_it_is_the_output(launches, dt
     """In place, by the launch itself."""
     x, w, bias, residual = layer()
     total = residual = residual.to(dtype)
-    for call in range(3):
+    for _ in range(3):
         before = residual.clone()
-        launches.written.clear()
+        launches.made.clear()
         assert hopper_gemm.linear(x, w, bias, residual=residual, out=residual) is residual
         assert excess(residual, exact(x, w, bias, before)) <= 1
-        assert (launches.written[0].data_ptr() == total.data_ptr()) is (call > 0)
+        assert [written for _, _, written in launches.made] == [total.data_ptr()]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -141,8 +143,10 @@ def test_linear_out_passes_the_checks_of_torch(more):
 
 
 def test_linear_out_takes_the_layers_arguments_in_their_order():
-    names = [one.name for one in linear_out_op._schema.arguments]
-    assert [name for name in names if name != "out"] == [name for name in Call._fields if name != "out_dtype"]
+    of_linear, of_out = (list(ARGUMENTS[name]) for name in ("linear", "linear_out"))
+    of_linear.remove("out_dtype")
+    of_out.remove("out")
+    assert of_linear == of_out
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import hopper_gemm
-from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve import checks, kernels, operands
-from hopper_gemm.serve import matmul as room
+from hopper_gemm.serve import launches as room
+from hopper_gemm.serve import operands
 from hopper_gemm.serve.kernels import default_config
-from hopper_gemm.serve.known import KnownLaunches, library
-from tests.serve.launcher import launcher
+from hopper_gemm.serve.launches import LAUNCHES
+from tests.serve.launcher import Launches
 
 
 def matrix(rows, columns, dtype=torch.bfloat16):
@@ -106,82 +102,16 @@ def test_the_default_config_can_run_any_problem_that_any_config_can(sizes):
     assert reasons(default_config(problem), problem) == []
 
 
-def padded(operand, rows):
-    """What the padding's launch leaves: rows, read at their pitch from an address, at the pitch of a workspace whose
-    other elements are not zero."""
-    source = operand.as_strided((rows.rows, rows.size), (rows.pitch, 1))
-    view = rows.view(torch.full((rows.elements,), float("nan"), dtype=operand.dtype))
-    (view if rows.by_depth else view.t()).copy_(source)
-    return view
-
-
-class Launches:
-    """Stands in for a GPU: every check but that of the device is made, and launches are noted.
-
-    Args:
-        monkeypatch: undoes it.
-        devices: GPUs of the process.
-        current: number of the current one.
-        repeats: True if the library repeats known launches; else Python does.
-        extension: the extension of torch, if that asks the library.
-    """
-
-    def __init__(
-        self, monkeypatch, devices: int = 1, current: int = -1, repeats: bool = False, extension: Any = None
-    ) -> None:
-        self.made, self.entered, self.loaded, self.read, self.scattered = [], [], [], [], []
-        self.current, self.repeats = current, repeats
-        if extension is not None:  # it finds what it knew until something is recorded here
-            library()["forget"]()
-        monkeypatch.setattr(room, "_known", {})
-        monkeypatch.setattr(CHANGES, "watchers", [*CHANGES.watchers])
-        monkeypatch.setattr(room, "KNOWN", KnownLaunches(library if repeats else lambda: None, lambda: extension))
-        monkeypatch.setattr(checks, "check_device", lambda device: None)
-        monkeypatch.setattr(kernels, "_loaded", {})
-        monkeypatch.setattr(room, "kernel_for", self._kernel)
-        monkeypatch.setattr(room, "load_padded", self._padded)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
-        monkeypatch.setattr(torch.cuda, "device", self._device)
-
-    def _padded(self, kernel, a, b):
-        def launch(left, right, out):
-            kernel(*(one if rows is None else padded(one, rows) for one, rows in ((left, a), (right, b))), out)
-
-        return launch
-
-    def _kernel(self, problem, device, config=None, scattered=False):
-        self.loaded.append((config, problem))
-        self.scattered.append(scattered)
-
-        def launch(a, b, out, *rest):
-            assert operands.reaches(out) or scattered
-            for one, axis in zip((a, b), problem.layouts, strict=True):
-                assert operands.reaches(one if axis == "k" else one.t())
-            out.copy_(a @ b.t())
-            assert rest == (132, True, 8, True, *[None] * 6)
-            self.made.append((problem, b.shape, out.data_ptr()))
-            self.read.append((a, b))
-
-        return LoadedKernel(resolve(GemmConfig()), None, launcher(launch), 132)
-
-    @contextmanager
-    def _device(self, index):
-        self.entered.append(index)
-        yield
-
-
-@pytest.fixture(params=["python", "library", "extension"])
+@pytest.fixture(params=["python", "extension"])
 def launches(monkeypatch, request):
-    extension = request.getfixturevalue("extension") if request.param == "extension" else None
-    return Launches(monkeypatch, repeats=request.param != "python", extension=extension)
+    native = request.getfixturevalue("extension") if request.param == "extension" else None
+    return Launches(monkeypatch, native=native)
 
 
 def test_a_second_call_with_the_same_shapes_checks_and_loads_nothing(launches, monkeypatch):
     a, b, out = matrix(16, 24), matrix(8, 24).t(), matrix(16, 8)
     assert hopper_gemm.matmul(a, b, out=out) is out
-    monkeypatch.setattr(room, "_first", None)
+    monkeypatch.setattr(room, "first_call", None)
     others = matrix(16, 24), matrix(8, 24).t(), matrix(16, 8)
     assert hopper_gemm.matmul(*others[:2], out=others[2]) is others[2]
     assert launches.loaded == [(None, GemmProblem(16, 8, 24))]
@@ -211,8 +141,8 @@ def test_an_fp32_output_is_another_problem_and_is_remembered_beside_the_other(la
     name = room.DTYPES[dtype]
     dtypes = [problem.dtype for _, problem in launches.loaded]
     again = (
-        [] if launches.repeats else [name, *[f"{name}_fp32"] * 2]
-    )  # to the library outputs are alike if their types are
+        [] if launches.native else [name, *[f"{name}_fp32"] * 2]
+    )  # to the extension outputs are alike if their types are
     assert sorted(dtypes) == sorted([name, f"{name}_fp32", *again])
 
 
@@ -260,7 +190,7 @@ def test_what_tma_cannot_reach_is_padded_and_nothing_else(launches, a, b, layout
     out = {"none": None, "aligned": whole["aligned"][:, :n], "shifted": whole["shifted"][:, 1 : n + 1]}[given]
     product = hopper_gemm.matmul(a, b, out=out, out_dtype=dtype)
     assert product.dtype == dtype
-    assert torch.equal(product, (a @ b).to(dtype))
+    torch.testing.assert_close(product, a.float() @ b.float() if wide else a @ b)
     assert product.is_contiguous() if out is None else product is out
     ((problem, _, written),) = launches.made
     assert problem == GemmProblem(m, n, a.shape[1], "bf16_fp32" if wide else "bf16", layouts)
@@ -307,9 +237,8 @@ def test_a_config_is_part_of_what_is_remembered(launches):
     assert [config for config, _ in launches.loaded] == [None, GemmConfig(), GemmConfig(tile_m=128)]
 
 
-@pytest.mark.parametrize("repeats", [False, True], ids=["python", "library"])
-def test_among_several_gpus_that_of_the_matrices_is_made_current_where_it_is_not(monkeypatch, repeats):
-    launches = Launches(monkeypatch, devices=2, current=-1, repeats=repeats)
+def test_among_several_gpus_that_of_the_matrices_is_made_current_where_it_is_not(monkeypatch):
+    launches = Launches(monkeypatch, devices=2, current=-1)
     a, b = matrix(16, 16), matrix(16, 16).t()
     hopper_gemm.matmul(a, b)
     hopper_gemm.matmul(a, b)
@@ -320,10 +249,10 @@ def test_among_several_gpus_that_of_the_matrices_is_made_current_where_it_is_not
 
 
 def test_what_is_remembered_has_a_bound(launches, monkeypatch):
-    monkeypatch.setattr(room, "_KNOWN_MOST", 4)
+    monkeypatch.setattr(LAUNCHES, "most", 4)
     for m in range(1, 20):
         hopper_gemm.matmul(matrix(m, 16), matrix(16, 16).t())
-        assert len(room._known) <= 4
+        assert len(LAUNCHES.table) <= 4
 
 
 # Tensors that are not what their memory holds ------------------------------------------------
@@ -592,7 +521,7 @@ def test_a_change_of_the_tuned_tables_lets_later_calls_ask_for_their_kernel_agai
     assert len(launches.loaded) == 1
     CHANGES.happened()
     kernel_for = room.kernel_for
-    room.kernel_for = lambda *asked, **how: CHANGES.happened() or launches._kernel(*asked, **how)
+    room.kernel_for = lambda *asked, **how: CHANGES.happened() or launches.kernel(*asked, **how)
     hopper_gemm.matmul(a, b)
     room.kernel_for = kernel_for
     hopper_gemm.matmul(a, b)

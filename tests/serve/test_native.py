@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product as every
 
 import pytest
@@ -14,65 +15,40 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import hopper_gemm
-from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve import fallback, linear, matmul, patch
-from hopper_gemm.serve.linear_ops import Call, finished, halved, linear_op, swiglu_op
-from hopper_gemm.serve.ops import mm, mm_out
-from tests.serve.launcher import launcher
-from tests.serve.test_known import shifted
+from hopper_gemm.serve import fallback, launches, patch
+from hopper_gemm.serve.call import Call
+from hopper_gemm.serve.launches import LAUNCHES
+from hopper_gemm.serve.ops import linear_op, mm, mm_out, swiglu_op
+from hopper_gemm.serve.reference import finished, reference
+from tests.serve.launcher import ORDER, Launches, launcher
 from tests.serve.test_linear import layer
-from tests.serve.test_matmul import Launches, Tagged, random
+from tests.serve.test_matmul import Tagged, random
 from tests.serve.test_ops import recorded
-
-
-class Native:
-    """Stands in for a GPU, whose launches the extension repeats.
-
-    Attributes:
-        module: the extension.
-        products: launches of products.
-        finishes: of layers, each as often as it was loaded.
-    """
-
-    def __init__(self, monkeypatch, module) -> None:
-        self.module, self.finishes = module, []
-        self.products = Launches(monkeypatch, repeats=True, extension=module)
-        for room in (linear, patch):
-            monkeypatch.setattr(room, "KNOWN", matmul.KNOWN)
-        monkeypatch.setattr(linear, "_known", {})
-        monkeypatch.setattr(linear, "kernel_for", self._kernel)
-
-    def _kernel(self, problem, device, config, finish):
-        def launch(a, w, out, *rest):
-            bias, residual, scale = rest[6:9]
-            z = a.float() @ w.float().t()
-            call = Call(a, w, bias, finish.activation or None, residual, scale)
-            out.copy_(halved(z) if finish.gated else finished(z, call))
-
-        self.finishes.append(finish)
-        return LoadedKernel(resolve(GemmConfig()), None, launcher(launch), 132)
 
 
 @pytest.fixture
 def native(monkeypatch, extension):
-    return Native(monkeypatch, extension)
+    """A GPU whose launches the extension repeats."""
+    return Launches(monkeypatch, native=extension)
 
 
 @pytest.fixture
 def no_python(native, monkeypatch):
-    """A function after whose call nothing that Python keeps of launches can be read."""
+    """A function after whose call Python launches nothing."""
 
     def end():
-        for room in (matmul, linear):
-            monkeypatch.setattr(room, "_known", None)
-            monkeypatch.setattr(room, "_first", None)
-        monkeypatch.setattr(linear, "_first_gated", None)
+        monkeypatch.setattr(LAUNCHES, "table", None)
+        monkeypatch.setattr(launches, "first_call", None)
 
     return end
+
+
+def shifted(one):
+    """A tensor like another, two bytes further."""
+    memory = torch.empty(one.numel() + 8, dtype=one.dtype)
+    return memory[1:].as_strided(one.shape, one.stride()).copy_(one)
 
 
 def twice(call, *given):
@@ -161,7 +137,7 @@ def test_a_known_gated_layer_runs_no_python(native, no_python):
     no_python()
     call()
     x, w = random(24, 16), random(80, 16)
-    assert native.module.linear(x, w, None, "swiglu", None, None, None, None, None) is None, "it is no activation"
+    assert native.native.linear(x, w, None, "swiglu", None, None, None, None, None) is None, "it is no activation"
 
 
 # Left to Python ------------------------------------------------------------------------------
@@ -211,10 +187,10 @@ OTHERS = {
 def test_what_differs_in_anything_is_left_to_python(native, name):
     for dtype in (None, torch.float32):
         hopper_gemm.matmul(A, B, out_dtype=dtype)
-        assert native.module.matmul(A, B, None, dtype, None) is not None
-    made = len(native.products.made)
-    assert native.module.matmul(*OTHERS[name]) is None
-    assert len(native.products.made) == made
+        assert native.native.matmul(A, B, None, dtype, None) is not None
+    made = len(native.made)
+    assert native.native.matmul(*OTHERS[name]) is None
+    assert len(native.made) == made
 
 
 X, W, BIAS, RESIDUAL = layer()
@@ -246,9 +222,9 @@ def test_a_layer_that_differs_in_anything_is_left_to_python(native, name):
     hopper_gemm.linear(**KNOWN_LAYER)
     names = "x", "w", "bias", "activation", "residual", "scale", "out_dtype", "batch_invariant", "out"
     known = [KNOWN_LAYER.get(name) for name in names]
-    assert torch.equal(native.module.linear(*known), linear_op(*known[:6]))
+    assert torch.equal(native.native.linear(*known), linear_op(*known[:6]))
     other = {**KNOWN_LAYER, **OTHER_LAYERS[name]}
-    assert native.module.linear(*map(other.get, names)) is None
+    assert native.native.linear(*map(other.get, names)) is None
 
 
 @pytest.mark.parametrize("setting", ["chained", "batch-invariant", "never", "faster"])
@@ -261,24 +237,24 @@ def test_the_settings_of_a_thread_are_part_of_what_is_known_to_it(native, settin
     }
     hopper_gemm.matmul(A, B)
     with contexts[setting](), ThreadPoolExecutor(1) as other:
-        assert native.module.matmul(A, B, None, None, None) is None
-        assert other.submit(native.module.matmul, A, B, None, None, None).result() is not None
+        assert native.native.matmul(A, B, None, None, None) is None
+        assert other.submit(native.native.matmul, A, B, None, None, None).result() is not None
         hopper_gemm.matmul(A, B)
-        assert native.module.matmul(A, B, None, None, None) is not None
-    assert len(native.products.loaded) == 2
+        assert native.native.matmul(A, B, None, None, None) is not None
+    assert len(native.loaded) == 2
 
 
 def test_a_patched_layer_is_known_as_one_that_torch_may_run(native):
     """It falls back where torch is faster, unless nothing may."""
     x, w, bias = tensors()
     patched(x, w, bias)
-    assert native.module.layer(x, w, bias, None) is not None
-    assert native.module.linear(x, w, bias, None, None, None, None, None, None) is None
+    assert native.native.layer(x, w, bias, None) is not None
+    assert native.native.linear(x, w, bias, None, None, None, None, None, None) is None
     with hopper_gemm.fallback("faster"):
-        assert native.module.linear(x, w, bias, None, None, None, None, None, None) is not None
+        assert native.native.linear(x, w, bias, None, None, None, None, None, None) is not None
     with hopper_gemm.fallback("never"):
-        assert native.module.layer(x, w, bias, None) is None
-    assert native.module.layer(x, w, bias.float(), None) is None, "a bias of another type"
+        assert native.native.layer(x, w, bias, None) is None
+    assert native.native.layer(x, w, bias.float(), None) is None, "a bias of another type"
     assert fallback.POLICY.fallback == "unsupported"
 
 
@@ -287,29 +263,25 @@ def test_what_was_forgotten_is_asked_for_again(native):
     hopper_gemm.matmul(a, b).sum().backward()
     out = hopper_gemm.matmul(a, b)
     CHANGES.happened()
-    assert native.module.matmul(A, B, None, None, None) is None
-    loaded = len(native.products.loaded)
+    assert native.native.matmul(A, B, None, None, None) is None
+    loaded = len(native.loaded)
     out.sum().backward()
-    assert len(native.products.loaded) == loaded + 2, "the products of a backward pass too"
+    assert len(native.loaded) == loaded + 2, "the products of a backward pass too"
     hopper_gemm.matmul(A, B)
-    assert native.module.matmul(A, B, None, None, None) is not None
+    assert native.native.matmul(A, B, None, None, None) is not None
 
 
-def test_an_error_of_the_kernel_is_the_callers(native):
+def test_an_error_of_the_kernel_is_the_callers(native, monkeypatch):
     def fails(*given):
         raise ValueError("no such launch")
 
     hopper_gemm.matmul(A, B)
-    matmul.KNOWN.record(
-        LoadedKernel(resolve(GemmConfig()), None, launcher(fails), 132),
-        True,
-        matmul.KNOWN.setting(None, "isolated", False, "unsupported"),
-        *(A, B, OUT),
-    )
-    for key in list(matmul._known):
-        matmul._known[key] = (fails, *matmul._known[key][1:])
+    setting = LAUNCHES.setting(Call(A, B, kind="mm"))
+    failing = launcher(fails)
+    native.native.record(failing.__chandle__(), ORDER, setting, True, A, B, OUT)
+    monkeypatch.setattr(LAUNCHES, "table", {key: one._replace(kernel=fails) for key, one in LAUNCHES.table.items()})
     for _ in range(2):
-        assert native.module.matmul(A, B, None, None, None) is None
+        assert native.native.matmul(A, B, None, None, None) is None
         with pytest.raises(ValueError, match="no such launch"):
             hopper_gemm.matmul(A, B)
 
@@ -321,7 +293,7 @@ def test_an_error_in_a_backward_pass_is_the_callers(native, monkeypatch):
     given = recorded(*tensors())
     out = twice(hopper_gemm.linear, *given)
     CHANGES.happened()
-    monkeypatch.setattr(matmul, "kernel_for", fails)
+    monkeypatch.setattr(launches, "kernel_for", fails)
     with pytest.raises(ValueError, match="no such kernel"):
         out.sum().backward()
 
@@ -351,7 +323,7 @@ def test_gradients_are_torchs_and_none_is_made_that_nobody_wants(native, no_pyth
     for at in wanted:
         given[at].requires_grad_()
     twice(ours, *given)
-    made = len(native.products.made)
+    made = len(native.made)
     no_python()
     out, right = ours(*given), theirs(*given)
     assert out.requires_grad == right.requires_grad
@@ -362,7 +334,7 @@ def test_gradients_are_torchs_and_none_is_made_that_nobody_wants(native, no_pyth
     leaves = [given[at] for at in wanted]
     assert alike(gradients(out, leaves), gradients(right, leaves))
     if name != "matmul by rows" and "bias" not in name:
-        assert len(native.products.made) - made == 1 + len({*wanted} - {2})
+        assert len(native.made) - made == 1 + len({*wanted} - {2})
 
 
 @pytest.mark.parametrize("name", ["matmul", "linear", "patched", "patched with a bias"])
@@ -474,10 +446,10 @@ def test_the_rule_of_a_product_is_that_of_its_gradients(native):
     x, w, bias = recorded(*tensors())
     with hopper_gemm.batch_invariant():
         twice(CALLS["patched"][0], x, w, bias)
-        native.products.made.clear()
+        native.made.clear()
         out = patched(x, w)
     gradients(out, [x, w])
-    assert [problem.batch_invariant for problem, _, _ in native.products.made] == [True] * 3
+    assert [problem.batch_invariant for problem, _, _ in native.made] == [True] * 3
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -500,9 +472,9 @@ def test_autocast_casts_fp32_and_gradients_come_back_in_it(native, no_python, na
 def test_within_autocast_nothing_is_cast_for_a_launch_that_is_not_known(native, known):
     x, w, bias = tensors(dtype=torch.float32)
     calls = [
-        lambda: native.module.matmul(x[0], w.t(), None, None, None),
-        lambda: native.module.linear(x, w, bias, None, None, None, None, None, None),
-        lambda: native.module.layer(x, w, bias, None),
+        lambda: native.native.matmul(x[0], w.t(), None, None, None),
+        lambda: native.native.linear(x, w, bias, None, None, None, None, None, None),
+        lambda: native.native.layer(x, w, bias, None),
     ]
     rounded = [one.bfloat16() for one in (x if known else x[:, :8], w, bias)]
     hopper_gemm.matmul(rounded[0][0], rounded[1].t())
@@ -596,14 +568,14 @@ def test_threads_multiply_and_record_at_once_while_launches_are_forgotten(native
 # Operators -----------------------------------------------------------------------------------
 
 
-OPERATORS = {"mm": matmul._mm, "mm_out": matmul._mm_out, "linear": linear._linear, "swiglu": linear._swiglu}
+OPERATORS = {name: partial(launches.on_gpu, name) for name in ("mm", "mm_out", "linear", "swiglu")}
 """Operators of the extension, and the functions that run what is not known."""
 
 
 @pytest.fixture
 def operators(native):
     """The extension's operators on a CPU, in place of the references."""
-    handles = [native.module.implement(name, function, "CPU") for name, function in OPERATORS.items()]
+    handles = [native.native.implement(name, function, "CPU") for name, function in OPERATORS.items()]
     yield native
     handles.clear()
     for operator in (mm, mm_out, linear_op, swiglu_op):
@@ -653,7 +625,7 @@ def test_operators_without_a_gradient_of_their_own_run_no_python_either(operator
         found = linear_op(x, w, bias, "gelu", residual, 0.5)
         assert torch.equal(found, finished(z, Call(x, w, bias, "gelu", residual, 0.5)).bfloat16())
         gated = torch.cat((w, w))
-        assert torch.equal(swiglu_op(x, gated), halved(x.float() @ gated.float().t()).bfloat16())
+        assert torch.equal(swiglu_op(x, gated), reference(Call(x, gated, kind="swiglu")))
 
     call()
     no_python()
@@ -731,9 +703,9 @@ def test_autocast_casts_the_operands_of_operators(operators):
 
 
 def test_what_the_extension_implements_ends_with_its_handle(native):
-    handles = [native.module.implement("mm", lambda *given: A, "CPU")]
+    handles = [native.native.implement("mm", lambda *given: A, "CPU")]
     assert mm(A, B) is A
     handles.clear()
     assert torch.equal(mm(A, B), (A.float() @ B.float()).bfloat16())
     with pytest.raises(RuntimeError):
-        native.module.implement("bmm", lambda *given: A, "CPU")
+        native.native.implement("bmm", lambda *given: A, "CPU")

@@ -17,7 +17,8 @@ from hopper_gemm.lab.verify.rows import Finding
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import TMA_ALIGN_BYTES
 from hopper_gemm.model.problem import GemmProblem, types_of
-from hopper_gemm.serve.linear_ops import Call, activated, finished
+from hopper_gemm.serve.call import Call
+from hopper_gemm.serve.reference import activated, finished
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES, filled
 

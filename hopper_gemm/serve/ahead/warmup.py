@@ -23,8 +23,8 @@ from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.checks import DTYPES, check_device
-from hopper_gemm.serve.fallback import launch_torch
 from hopper_gemm.serve.kernels import MODE, chip_of, kernel_for, pick_for
+from hopper_gemm.serve.reference import launch_torch
 
 ROUNDS, UNTIMED = 20, 2
 """Timed launches of each candidate, and launches before these."""

@@ -26,10 +26,11 @@ from torch.fx import Graph, Node
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import ACTIVATIONS
+from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.inductor.products import able
-from hopper_gemm.serve.linear_ops import Call, activated, linear_op
-from hopper_gemm.serve.ops import mm
+from hopper_gemm.serve.ops import arguments_of, call_of, linear_op, mm
+from hopper_gemm.serve.reference import activated
 
 aten = torch.ops.aten
 
@@ -100,13 +101,9 @@ def _product(z: Node, readers: Collection[Node]) -> Node | None:
     return found if alone else None
 
 
-def _of_mm(a: Node, b: Node, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None) -> Call:
-    """A product as a layer's whose weight is ``b``, not yet transposed."""
-    return Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant)  # type: ignore[arg-type]
-
-
 def _call(found: Node) -> Call:
-    return (_of_mm if found.target is mm else Call)(*found.args, **found.kwargs)  # type: ignore[arg-type]
+    """The call of a product or a layer, whose tensors are nodes."""
+    return call_of("mm" if found.target is mm else "linear", *found.args, **found.kwargs)
 
 
 def _check_of(dtype: torch.dtype) -> Callable[[Match], bool]:
@@ -118,7 +115,7 @@ def _check_of(dtype: torch.dtype) -> Callable[[Match], bool]:
         if found is None or found.meta["val"].dtype != dtype:
             return False
         call, step = _call(found), hopper.TMA_ALIGN_BYTES // 2
-        x, w = call.x.meta["val"], call.w.meta["val"]  # type: ignore[attr-defined]
+        x, w = call.a.meta["val"], call.b.meta["val"]  # type: ignore[attr-defined]
         whole = all(isinstance(size, int) and size % step == 0 for size in w.shape)
         return whole and not call.activation and call.residual is None and able(x, w)
 
@@ -133,8 +130,8 @@ def _fold_of(activation: str) -> Callable[..., None]:
         assert found is not None
         call, graph = _call(found), match.graph
         with graph.inserting_before(found):
-            w = _transposed(graph, call.w) if found.target is mm else call.w  # type: ignore[arg-type]
-            given = tuple(call._replace(w=w, activation=activation))  # type: ignore[arg-type]
+            w = _transposed(graph, call.b) if found.target is mm else call.b  # type: ignore[arg-type]
+            given = arguments_of("linear", call._replace(b=w, activation=activation))  # type: ignore[arg-type]
             layer = graph.call_function(linear_op, given)
         layer.meta["val"] = found.meta["val"]
         layer.meta["eager_input_vals"] = torch.fx.node.map_arg(given, lambda one: one.meta["val"]), {}

@@ -14,9 +14,8 @@ import torch
 from hopper_gemm.model import hopper
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import GAIN
-from hopper_gemm.serve.linear_ops import linear_op
 from hopper_gemm.serve.matmul import matmul
-from hopper_gemm.serve.ops import mm
+from hopper_gemm.serve.ops import linear_op, mm
 
 ADDMM = torch.ops.aten.addmm.default
 

@@ -1,0 +1,108 @@
+"""A call of a public function: its operands, what follows the product, its settings; and the key of its launch."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.compiler import is_compiling
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.kernels import MODE
+
+Maybe = torch.Tensor | None
+
+GATED = Finish(activation="silu", gated=True)
+
+OPERANDS = {"mm": ("a", "b"), "bmm": ("a", "b"), "linear": ("x", "w"), "swiglu": ("x", "w_gate_up")}
+"""Kinds of call, which are the names of their operators, with what each calls its operands."""
+
+
+class Call(NamedTuple):
+    """What a public function or an operator was called with. The context and the fallback policy are the thread's.
+
+    Args:
+        a: (m, k), with any leading axes where the kind is a layer's; of a batched product (batch, m, k).
+        b: (k, n) of a product, or batches of it; (n, k) of a layer.
+        bias, activation, residual, scale: what follows the product, as :func:`hopper_gemm.linear` says.
+        out_dtype: of the output; None: that of ``out``, or of the operands.
+        batch_invariant: None: as the thread's context says.
+        out: written and returned, if not None.
+        config: runs the product, if not None.
+        kind: of :data:`OPERANDS`.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    bias: Maybe = None
+    activation: str | None = None
+    residual: Maybe = None
+    scale: float | None = None
+    out_dtype: torch.dtype | None = None
+    batch_invariant: bool | None = None
+    out: Maybe = None
+    config: GemmConfig | None = None
+    kind: str = "linear"
+
+
+make = partial(tuple.__new__, Call)
+"""Makes a call of a tuple of all its fields, in a third of the time that its class takes."""
+
+
+def settings_of(call: Call) -> tuple[Any, ...]:
+    """What decides on the launch beside tensors and config. The extension reads the same (``native.cpp``)."""
+    activation = "swiglu" if call.kind == "swiglu" else call.activation
+    return activation, MODE.context, invariant(call), POLICY.fallback
+
+
+def described(tensor: torch.Tensor) -> Any:
+    """All of a tensor that decides how it is read or written, its address aside."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.is_neg(), type(tensor)
+
+
+def invariant(call: Call) -> bool:
+    """Return True if the call is batch-invariant."""
+    return MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
+
+
+def finish_of(call: Call) -> Finish | None:
+    """What the epilogue does before it rounds; None for a product alone."""
+    if call.kind == "swiglu":
+        return GATED
+    added = {"bias": call.bias is not None, "residual": call.residual is not None, "scale": call.scale is not None}
+    return Finish.of(activation=call.activation, **added)
+
+
+def output_of(call: Call) -> tuple[tuple[int, ...], torch.dtype]:
+    """Sizes and type of the output."""
+    dtype = call.out.dtype if call.out is not None else call.out_dtype or call.a.dtype
+    if call.kind in ("mm", "bmm"):
+        return (*call.a.shape[:-1], call.b.shape[-1]), dtype
+    n = call.b.shape[0]
+    return (*call.a.shape[:-1], n // 2 if call.kind == "swiglu" else n), dtype
+
+
+def traced(call: Call) -> bool:
+    """Return True if a call is being traced, for torch.compile or torch.export or by fake tensors alone."""
+    return is_compiling() or isinstance(call.a, FakeTensor) or isinstance(call.b, FakeTensor)
+
+
+def cast(call: Call) -> bool:
+    """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
+    if torch.float32 not in (call.a.dtype, call.b.dtype):
+        return False
+    operand = call.a if call.a.dtype == torch.float32 else call.b
+    device = operand.device.type
+    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+
+
+def autocast_call(call: Call) -> Call:
+    """A call with its tensors in the types to which autocast casts them."""
+    dtype = torch.get_autocast_dtype(call.a.device.type)
+    bias = None if call.bias is None else call.bias.to(dtype)
+    residual = None if call.residual is None else call.residual.to(call.out_dtype or dtype)
+    return call._replace(a=call.a.to(dtype), b=call.b.to(dtype), bias=bias, residual=residual)

@@ -1,0 +1,407 @@
+"""The launch of a call: kept under the call's key, or found at its first call.
+
+A known call has two ways. The C++ extension (``native.cpp``), where it was built, looks at the tensors, allocates the
+output, launches and records a gradient without Python; a public function asks it first. Else :func:`launch` looks the
+key up in a dict. Both keep what a first call found: a kernel and what it was chosen for; addresses are checked at each
+call. What the extension cannot repeat (a workspace, padding, a config) it leaves to Python.
+
+The extension takes a compiler of C++ some twenty seconds, for one build of torch and one Python, and is therefore made
+ahead: by :func:`hopper_gemm.prebuild` and :func:`hopper_gemm.warmup`. A wheel brings the one for the torch with which
+it was made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from hopper_gemm.compiler.abi import NO_FINISH, NO_OBSERVER, NO_WORKSPACE
+from hopper_gemm.compiler.extension import extension_of, load_extension
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.compiler.padding import load_padded
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.legality import reasons
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve import EXTENSION
+from hopper_gemm.serve.call import (
+    Call,
+    autocast_call,
+    cast,
+    described,
+    finish_of,
+    invariant,
+    make,
+    output_of,
+    settings_of,
+    traced,
+)
+from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign
+from hopper_gemm.serve.fallback import POLICY, torch_is_faster
+from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
+from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
+from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording
+from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
+
+BIASED = Finish(bias=True)
+"""What torch.addmm does too."""
+
+
+class Launch(NamedTuple):
+    """A launch that passed every check.
+
+    Args:
+        kernel: takes a (m, k), b (n, k), the output (m, n), ``before``, with a finish bias, residual and scale, and
+            ``after``. None where the key is known at other addresses alone.
+        before, after: arguments that are the same every time.
+        finishes: True if the kernel takes what is added.
+        device: that must be current; None on a host that has only one.
+        shape, dtype: of a new output; the type None if it is that of ``a``.
+        extents: bytes from the first element to the end of the last, of a, b, bias, residual and a given output.
+    """
+
+    kernel: Callable[..., None] | None
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+    finishes: bool
+    device: int | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    extents: tuple[int, ...]
+
+
+class Launches:
+    """The launches of this process. Thread-safe.
+
+    Attributes:
+        native: the extension, whose functions take the arguments of ours and return None where they know no launch;
+            None where it was not built.
+        table: launches by the key of their call; and, where some address is no multiple of 16 bytes, by the key and
+            which ones.
+        most: launches kept at most; beyond it all are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.native: Any = None
+        self.table: dict[Any, Launch] = {}
+        self.most = 4096
+        self._settings: dict[tuple[Any, ...], int] = {}
+        self._ids, self._lock = itertools.count(), threading.Lock()
+
+    def use(self, native: Any) -> None:
+        """Repeat launches by the extension, or by Python alone if it is None; drop all launches."""
+        self.native = native
+        if native is not None:
+            native.connect(MODE, POLICY, self._settings, product, torch.Tensor.__dlpack_c_exchange_api__)
+        self.forget()
+
+    def setting(self, call: Call) -> int:
+        """The id of a call's settings. :meth:`forget` renews it, so that the extension misses what a call in progress
+        found before."""
+        with self._lock:
+            return self._settings.setdefault(settings_of(call), next(self._ids))
+
+    def forget(self) -> None:
+        """Drop all launches: the tuned tables have changed. A call in progress keeps its launch in the old table."""
+        self.table = {}
+        self._settings.clear()
+        if self.native is not None:
+            self.native.forget()
+
+    def keep(self, table: dict[Any, Launch], key: Any, call: Call, kernel: Any) -> Launch:
+        """The launch of a call by a kernel, kept for addresses that are aligned as those of the call."""
+        if len(table) >= self.most:
+            table.clear()
+            if self.native is not None:
+                self.native.forget()
+        finishes, device = finish_of(call) is not None, call.a.get_device() if torch.cuda.device_count() > 1 else None
+        before: tuple[Any, ...] = ()
+        after: tuple[Any, ...] = ()
+        if isinstance(kernel, LoadedKernel) and kernel.repeatable:
+            kernel, before, after = kernel.launcher, (*kernel.order, *NO_WORKSPACE), NO_OBSERVER
+            if not finishes:
+                before, after = (*before, *NO_FINISH, *after), ()
+        (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
+        another = dtype if dtype != call.a.dtype else None
+        found = Launch(kernel, before, after, finishes, device, shape, another, extents)
+        table[(key, misaligned) if any(misaligned) else key] = found
+        table.setdefault(key, found._replace(kernel=None))
+        return found
+
+    def record(self, setting: int, call: Call, kernel: Any, out: torch.Tensor) -> None:
+        """Let the extension repeat a launch that needs its matrices alone."""
+        if call.config is None and isinstance(kernel, LoadedKernel) and kernel.repeatable:
+            added = () if finish_of(call) is None else (call.bias, call.residual, call.scale)
+            handle, turned = kernel.launcher.__chandle__(), call.kind == "mm"
+            self.native.record(handle, kernel.order, setting, turned, call.a, call.b, out, *added)
+
+
+def launch(call: tuple[Any, ...]) -> torch.Tensor:
+    """The output of a call: by the launch that is kept for its key, else as a first call. Where a gradient is recorded,
+    it is that of an autograd function or an operator; traced, an operator's.
+
+    Args:
+        call: a :class:`Call`, or its fields: to make one takes longer than to find a launch.
+    """
+    if is_dynamo_compiling():
+        return by_operator(make(call))
+    a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
+    try:
+        if (
+            a.requires_grad
+            or b.requires_grad
+            or (bias is not None and bias.requires_grad)
+            or (residual is not None and residual.requires_grad)
+            or (out is not None and out.requires_grad)
+        ) and torch.is_grad_enabled():
+            return _recorded(make(call))
+        key = (
+            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
+            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
+            None if bias is None else described(bias), None if residual is None else described(residual),
+            None if out is None else described(out), scale is None, activation, out_dtype, config, kind,
+            MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
+        )  # fmt: skip
+        found = LAUNCHES.table.get(key)
+    except (AttributeError, TypeError):
+        refuse_foreign(make(call))
+        if traced(make(call)):  # symbolic sizes have no hash
+            return by_operator(make(call))
+        raise
+    if found is None:
+        return first_call(make(call), key)
+    bits = a.data_ptr() | b.data_ptr()
+    if bias is not None:
+        bits |= bias.data_ptr()
+    if residual is not None:
+        bits |= residual.data_ptr()
+    if out is not None:
+        bits |= out.data_ptr() if _apart(call, found.extents) else 1
+    if bits & MISALIGNED or found.kernel is None:
+        return _at_other_addresses(make(call), key)
+    return _run(found, call)
+
+
+def _run(found: Launch, call: tuple[Any, ...]) -> torch.Tensor:
+    """Launch what passed every check, and return the output."""
+    kernel, before, after, finishes, device, shape, dtype, _ = found
+    a, b, bias, _, residual, scale, _, _, out, _, kind = call
+    assert kernel is not None
+    if device is not None and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _run(found._replace(device=None), call)
+    if out is None:  # a tuple of sizes takes longer
+        out = a.new_empty(*shape) if dtype is None else a.new_empty(shape, dtype=dtype)
+    if kind == "mm":
+        kernel(a, b.mT, out, *before)
+    elif a.dim() == 2:
+        kernel(a, b, out, *before, bias, residual, scale, *after) if finishes else kernel(a, b, out, *before)
+    else:
+        added = (bias, None if residual is None else folded(residual), scale) if finishes else ()
+        kernel(folded(a), b, folded(out), *before, *added, *after)
+    return out
+
+
+def _apart(call: tuple[Any, ...], extents: tuple[int, ...]) -> bool:
+    """Return True if the given output lies far from all that is read; it may be the whole residual."""
+    a, b, bias, _, residual, _, _, _, out, _, _ = call
+    extent_a, extent_b, extent_bias, extent_residual, size = extents
+    assert out is not None
+    begin, at_a, at_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
+    if at_a - size < begin < at_a + extent_a or at_b - size < begin < at_b + extent_b:
+        return False
+    if bias is not None and -size < begin - bias.data_ptr() < extent_bias:
+        return False
+    if residual is None or (residual.data_ptr() == begin and residual.stride() == out.stride()):
+        return True
+    return not -size < begin - residual.data_ptr() < extent_residual
+
+
+def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
+    """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
+    which another launch serves."""
+    _, misaligned = placed(*call[:3], call.residual, call.out)
+    found = LAUNCHES.table.get((key, misaligned) if any(misaligned) else key)
+    if found is None or found.kernel is None:
+        return first_call(call, key)
+    check_apart(call)
+    return _run(found, call)
+
+
+# A first call ---------------------------------------------------------------------------------
+
+
+def first_call(call: Call, key: Any) -> torch.Tensor:
+    """The output of a call whose launch is not kept: check everything, launch, and keep the launch unless torch copies
+    something or does a part."""
+    table, native = LAUNCHES.table, LAUNCHES.native
+    setting = None if native is None else LAUNCHES.setting(call)
+    if traced(call) or cast(call):
+        return by_operator(call)
+    refuse_foreign(call)
+    check_call(call)
+    if falls_back(call):
+        product = by_torch(call)
+        if repeatable(call, product):
+            LAUNCHES.keep(table, key, call, launch_torch)
+        return product
+    if any(tensor is not None and tensor.is_neg() for tensor in (*call[:3], call.residual)):
+        bias, residual = (None if one is None else one.resolve_neg() for one in (call.bias, call.residual))
+        return launch(call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual))
+    if call.residual is not None:
+        check_rows(call.residual)
+    if call.out is not None:
+        check_apart(call)
+        if not _writable(call, call.out):
+            return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype)))
+    if call.a.numel() == 0 or call.b.numel() == 0:
+        return _in_parts(call)
+    with torch.cuda.device(call.a.get_device()), loading_allowed():
+        kernel = _kernel_of(call)
+        if kernel is None:
+            return _in_parts(call)
+        out = _run(LAUNCHES.keep(table, key, call, kernel), call)
+    if setting is not None:
+        LAUNCHES.record(setting, call, kernel, out)
+    return out
+
+
+def _writable(call: Call, out: torch.Tensor) -> bool:
+    """Return True if a launch can write to the output that is given: any rows of a product, else those of TMA."""
+    matrix = None if out.is_neg() else as_matrix(out)
+    rows = matrix is not None and has_rows(matrix) and matrix.stride(1) == 1
+    return rows and (finish_of(call) is None or reaches(folded(out)))
+
+
+def _kernel_of(call: Call) -> Callable[..., None] | None:
+    """What runs a call that fits, loaded for the current device; None where it takes more than one launch."""
+    a, b, finish, rule = folded(call.a), call.b.t() if call.kind == "mm" else call.b, finish_of(call), invariant(call)
+    rows_a, rows_b = rows_of(a), rows_of(b)
+    if rows_a is None or rows_b is None:
+        return None
+    layouts = ("k" if rows_a.by_depth else "m") + ("k" if rows_b.by_depth else "n")
+    _, dtype = output_of(call)
+    kind = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
+    problem, device = GemmProblem(a.shape[0], b.shape[0], a.shape[1], kind, layouts, rule), a.get_device()
+    may = POLICY.fallback == "faster" and call.config is None and not rule
+    if finish is None:
+        if may and torch_is_faster(pick_for(problem, device)):
+            return launch_torch
+        matrix = None if call.out is None else as_matrix(call.out)
+        kernel = kernel_for(problem, device, call.config, scattered=None if matrix is None else not reaches(matrix))
+        pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
+        pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
+        return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
+    if may and finish == BIASED and dtype == a.dtype and torch_is_faster(pick_for(problem, device)):
+        return launch_torch
+    in_place = reaches(a if rows_a.by_depth else a.t()) and reaches(b if rows_b.by_depth else b.t())
+    if not in_place or problem.out_of_reach or not _readable(call):
+        return None
+    if reasons(default_config(problem, device, finish), problem, finish):
+        return None
+    return kernel_for(problem, device, None, finish)
+
+
+def _readable(call: Call) -> bool:
+    """Return True if the kernel can read what is added in place."""
+    bias, residual = call.bias, call.residual
+    if bias is not None and (not bias.is_contiguous() or bias.data_ptr() & MISALIGNED):
+        return False
+    return residual is None or reaches(folded(residual))
+
+
+def _in_parts(call: Call) -> torch.Tensor:
+    """The output of a call that takes more than one launch: operands are copied first, or torch does what follows the
+    product. Of no elements, or sums of none, it is zeros, finished."""
+    a, b, out, (_, dtype) = folded(call.a), call.b.t() if call.kind == "mm" else call.b, call.out, output_of(call)
+    if call.kind != "mm":
+        wide = dtype if finish_of(call) is None else torch.float32
+        product = launch(Call(a, b.t(), out_dtype=wide, batch_invariant=call.batch_invariant, kind="mm"))
+        whole = finished(product.view(*call.a.shape[:-1], b.shape[0]), call).to(dtype)
+        return whole if out is None else out.copy_(whole)
+    if 0 in (*a.shape, b.shape[0]):
+        return a.new_zeros((a.shape[0], b.shape[0]), dtype=dtype) if out is None else out.zero_()
+    left, right = a if rows_of(a) else copied(a), b if rows_of(b) else copied(b)
+    return launch(call._replace(a=left, b=right.t()))
+
+
+@contextmanager
+def loading_allowed() -> Iterator[None]:
+    """While a stream of this thread is captured, permit what loading a kernel needs and captures forbid by default,
+    such as allocating memory; none of it is part of the graph."""
+    if not torch.cuda.is_current_stream_capturing():
+        yield
+        return
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, before = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+
+
+# Gradients, and the operators on a GPU --------------------------------------------------------
+
+
+def _recorded(call: Call) -> torch.Tensor:
+    """The output of a call of which a gradient is recorded: without an operator where nothing looks at operators."""
+    if call.out is None and call.config is None:
+        typed = autocast_call(call) if cast(call) else call
+        if call.kind in RECORDING and recordable(typed):
+            return RECORDING[call.kind](*arguments_of(call.kind, typed))
+    return by_operator(call)
+
+
+def product(
+    a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
+) -> torch.Tensor:
+    """:func:`launch` with the arguments of ``torch.ops.hopper_gemm.mm``."""
+    return launch(Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant, kind="mm"))
+
+
+def _layer(*given: Any) -> torch.Tensor:
+    return launch(Call(*given))
+
+
+RECORDING = {name: recording(name, launch, Ways(product, _layer)) for name in ("mm", "linear", "swiglu")}
+"""Functions with a gradient, of the arguments of the operators of these names."""
+
+
+def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
+    """What an operator runs on a GPU."""
+    call = call_of(name, *given, **named)
+    with torch.no_grad():  # autograd has been here
+        found = launch(call)
+    return found if call.out is None else None
+
+
+@cache
+def extension() -> Any:
+    """The extension; None where it was not built, or with an older torch whose tensors TVM-FFI reads through Python."""
+    library = extension_of(EXTENSION)
+    loaded = None if library is None else load_extension(library)
+    return loaded if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
+
+
+LAUNCHES = Launches()
+LAUNCHES.use(extension())
+CHANGES.watchers.append(LAUNCHES.forget)
+
+IMPLEMENTED: list[Any] = []
+"""Handles of the operators that the extension implements."""
+
+for _name in ("mm", "mm_out", "linear", "linear_out", "swiglu"):
+    _function = partial(on_gpu, _name)
+    if LAUNCHES.native is None or _name == "linear_out":
+        OPERATORS.impl(_name, _function, "CUDA")
+    else:
+        IMPLEMENTED.append(LAUNCHES.native.implement(_name, _function, "CUDA"))

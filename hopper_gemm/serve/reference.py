@@ -1,0 +1,134 @@
+"""What torch computes: references of the operators, and calls that the kernel does not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hopper_gemm.model.finish import ACTIVATIONS
+from hopper_gemm.serve.call import Call, cast, invariant, output_of, traced
+from hopper_gemm.serve.checks import (
+    DTYPES,
+    PLAIN,
+    UnsupportedError,
+    check_apart,
+    check_call,
+    check_device,
+    check_supported,
+)
+from hopper_gemm.serve.fallback import POLICY
+
+
+def activated(z: torch.Tensor, activation: str | None) -> torch.Tensor:
+    """An activation by torch."""
+    if not activation:
+        return z
+    entry = ACTIVATIONS[activation]
+    return getattr(torch.ops.aten, entry.function)(z, **entry.options)
+
+
+def finished(product: torch.Tensor, call: Call) -> torch.Tensor:
+    """What is done to a product before it is rounded, by torch, in the product's type: what follows in a layer, or the
+    product of both halves of a gated one."""
+    if call.kind == "swiglu":
+        gate, up = product.chunk(2, -1)
+        return activated(gate, "silu") * up
+    z = product if call.scale is None else product * call.scale
+    z = activated(z if call.bias is None else z + call.bias.to(z.dtype), call.activation)
+    return z if call.residual is None else z + call.residual.to(z.dtype)
+
+
+def reference(call: Call) -> torch.Tensor:
+    """The output of a call: products and all that follows in fp32, rounded once."""
+    b = call.b if call.kind in ("mm", "bmm") else call.b.t()
+    return finished(call.a.float() @ b.float(), call).to(output_of(call)[1])
+
+
+def falls_back(call: Call) -> bool:
+    """Return True if torch runs a call that the kernel cannot. What is traced falls back by its type alone: which
+    device it will run on is not known.
+
+    Raises:
+        UnsupportedError: the kernel cannot, and torch may not or could not give what is asked.
+    """
+    ours = POLICY.fallback == "never" or call.config is not None or invariant(call)
+    if traced(call):
+        return not ours and call.a.dtype not in DTYPES and call.a.dtype == call.b.dtype and not cast(call)
+    if cast(call):
+        if ours:
+            check_device(call.a.device)
+        return False
+    try:
+        check_supported(call)
+    except UnsupportedError:
+        if ours:
+            raise
+        return True
+    return False
+
+
+def by_torch(call: Call) -> torch.Tensor:
+    """A call by torch, as the public functions return it: of any type and device, in the type of the output.
+
+    Raises:
+        TypeError, ValueError: arguments that do not fit.
+    """
+    check_call(call)
+    a, b, out = call.a, call.b, call.out
+    if out is not None and not traced(call) and _have_memory(call):
+        check_apart(call)
+    if call.kind == "mm":
+        return _mm(a, b, out, call.out_dtype)
+    _, dtype = output_of(call)
+    if call.kind == "bmm":
+        return torch.matmul(a.to(dtype), b.to(dtype)).to(dtype)
+    found = finished(a.to(dtype) @ b.to(dtype).mT, call).to(dtype)
+    return found if out is None else out.copy_(found)
+
+
+def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> torch.Tensor:
+    dtype = out.dtype if out is not None else out_dtype or a.dtype
+    more: dict[str, Any] = {} if out is None else {"out": out}
+    if dtype != a.dtype:
+        if a.is_cuda and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+            more["out_dtype"] = dtype
+        else:
+            a, b = a.to(dtype), b.to(dtype)
+    product = torch.mm(a, b, **more)
+    if out is not None:
+        return out
+    return product if out_dtype is None else product.to(out_dtype)  # autocast has chosen another
+
+
+def _have_memory(call: Call) -> bool:
+    """Return True if the elements of all tensors have addresses."""
+    for tensor in (call.a, call.b, call.bias, call.residual, call.out):
+        if tensor is None:
+            continue
+        if type(tensor) not in PLAIN or tensor.layout != torch.strided or tensor.device.type == "meta":
+            return False
+    return True
+
+
+def repeatable(call: Call, product: torch.Tensor) -> bool:
+    """Return True if :func:`launch_torch` can repeat what torch multiplied: dense matrices of real numbers on a GPU."""
+    if call.kind != "mm" or product.dtype != call.a.dtype or not product.is_cuda or not product.is_floating_point():
+        return False
+    return _have_memory(call) and 0 not in (call.a.numel(), product.numel())
+
+
+def launch_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *rest: None,
+) -> None:
+    """torch.mm, or torch.addmm with a bias, in the form of a loaded kernel: ``b`` is (n, k)."""
+    if bias is not None:
+        torch.addmm(bias, a, b.mT, out=out)
+    elif out.dtype == a.dtype:
+        torch.mm(a, b.mT, out=out)
+    else:
+        torch.mm(a, b.mT, out_dtype=out.dtype, out=out)

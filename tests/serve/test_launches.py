@@ -1,0 +1,257 @@
+"""One table holds the launches of all calls: what is known launches again, and nothing else does."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from itertools import product as every
+from pathlib import Path
+
+import pytest
+import torch
+
+import hopper_gemm
+from hopper_gemm.compiler.loader import LoadedKernel
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve import launches as room
+from hopper_gemm.serve.call import Call
+from hopper_gemm.serve.launches import LAUNCHES
+from hopper_gemm.serve.ops import linear_op, swiglu_op
+from tests.serve.launcher import ORDER, Launches, launcher
+from tests.serve.test_linear import layer
+from tests.serve.test_matmul import random
+
+SERVE = str(Path(room.__file__).parent)
+
+
+@pytest.fixture(params=["python", "extension"])
+def launches(monkeypatch, request):
+    native = request.getfixturevalue("extension") if request.param == "extension" else None
+    return Launches(monkeypatch, native=native)
+
+
+@pytest.fixture
+def by_python(monkeypatch):
+    return Launches(monkeypatch)
+
+
+def entered(call) -> list[str]:
+    """The functions of serve/ that a call enters, in order: file and name."""
+    found = []
+
+    def enter(frame, event, argument):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(SERVE):
+            found.append(f"{Path(code.co_filename).name}:{code.co_qualname}")
+
+    sys.setprofile(enter)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+FIRST_CALLS = {
+    "matmul": (lambda x, w, bias, residual: hopper_gemm.matmul(x[0], w.t()), 20, 6),
+    "linear": (lambda x, w, bias, residual: hopper_gemm.linear(x, w, bias, "gelu", residual), 30, 8),
+}
+"""Calls, and the most functions and files of serve/ that the first of them may enter."""
+
+
+@pytest.mark.parametrize("name", FIRST_CALLS)
+def test_a_first_call_enters_few_functions_in_few_files(by_python, monkeypatch, name):
+    """Expressions within a function are no functions; the stand-in's kernel computes by functions of its own."""
+    monkeypatch.setattr(room, "kernel_for", lambda *given, **named: lambda *matrices: None)
+    call, most, most_files = FIRST_CALLS[name]
+    given = layer()
+    found = entered(lambda: call(*given))
+    functions = {one for one in found if "<" not in one}
+    files = {one.partition(":")[0] for one in found}
+    print(f"{name}: {len(functions)} functions in {len(files)} files, entered {len(found)} times")
+    assert len(functions) <= most, sorted(functions)
+    assert len(files) <= most_files, sorted(files)
+
+
+@pytest.mark.parametrize("name", FIRST_CALLS)
+def test_a_known_call_enters_the_table_the_launch_and_what_describes_and_folds_tensors(by_python, monkeypatch, name):
+    monkeypatch.setattr(room, "kernel_for", lambda *given, **named: lambda *matrices: None)
+    call, _, _ = FIRST_CALLS[name]
+    call(*layer())
+    given = layer()
+    found = set(entered(lambda: call(*given)))
+    straight = f"{name}.py:{name}", "launches.py:launch", "launches.py:_run"
+    assert found == {*straight, *(("call.py:described", "operands.py:folded") if name == "linear" else ())}
+
+
+def test_a_product_and_a_layer_of_the_same_matrices_are_kept_apart(launches):
+    x, w = random(16, 16), random(16, 16)
+    for _ in range(2):
+        assert torch.equal(hopper_gemm.matmul(x, w), x @ w)
+        assert torch.equal(hopper_gemm.linear(x, w), x @ w.t())
+
+
+@pytest.mark.parametrize("scale", [None, 0.5])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_a_second_layer_checks_and_loads_nothing(launches, monkeypatch, activation, scale):
+    def both():
+        x, w, bias, residual = layer()
+        more = {"bias": bias, "activation": activation, "residual": residual, "scale": scale}
+        assert torch.equal(hopper_gemm.linear(x, w, **more), linear_op(x, w, *more.values()))
+        w = torch.cat((w, w))
+        assert torch.equal(hopper_gemm.swiglu(x, w), swiglu_op(x, w))
+
+    both()
+    monkeypatch.setattr(room, "first_call", None)
+    both()
+    assert len(launches.loaded) == 2
+    assert len(launches.made) == 4
+
+
+@pytest.mark.parametrize("added", ["nothing", "a residual", "itself"])
+@pytest.mark.parametrize("shape", [(24, 40), (3, 8, 40)], ids=["matrix", "leading axes"])
+def test_a_second_layer_is_written_where_the_caller_says(launches, monkeypatch, added, shape):
+    def written():
+        x, w, bias, residual = layer(m=shape[:-1])
+        out = torch.randn(shape).to(torch.bfloat16)
+        residual = {"nothing": None, "a residual": residual, "itself": out}[added]
+        expected = linear_op(x, w, bias, "silu", residual)
+        with torch.no_grad():
+            assert hopper_gemm.linear(x, w, bias, "silu", residual, out=out) is out
+        assert torch.equal(out, expected)
+
+    written()
+    monkeypatch.setattr(room, "first_call", None)
+    written()
+    monkeypatch.undo()
+    x, w, bias, _ = layer(m=shape[:-1])
+    with torch.no_grad(), pytest.raises(ValueError, match="out must be"):
+        hopper_gemm.linear(x, w, bias, "silu", out=torch.empty(2, 12, 40, dtype=torch.bfloat16))
+
+
+def test_settings_of_layers_are_told_apart(launches):
+    x, w, bias, residual = layer()
+    for activation, added in every([None, "gelu", "silu"], [None, residual]):
+        for _ in range(2):
+            assert torch.equal(
+                hopper_gemm.linear(x, w, bias, activation, added), linear_op(x, w, bias, activation, added)
+            )
+    assert len(launches.loaded) == 6
+    assert len(launches.made) == 12
+
+
+def test_a_scales_value_is_no_part_of_what_is_known(launches):
+    x, w, _, _ = layer()
+    for scale in (0.5, 2.0, 3):
+        assert torch.equal(hopper_gemm.linear(x, w, scale=scale), linear_op(x, w, scale=scale))
+    assert len(launches.loaded) == 1
+
+
+@pytest.mark.parametrize("which", ["x", "w", "bias", "residual", "out"])
+def test_addresses_off_multiples_of_16_bytes_are_read_and_written_too(launches, which):
+    def shifted(one):
+        return torch.empty(one.numel() + 8, dtype=one.dtype)[1:].as_strided(one.shape, one.stride()).copy_(one)
+
+    for turn in range(4):
+        tensors = dict(zip(("x", "w", "bias", "residual"), layer(), strict=True), out=torch.zeros(3, 8, 40).bfloat16())
+        if turn % 2:
+            tensors[which] = shifted(tensors[which])
+        x, w, bias, residual, out = tensors.values()
+        assert hopper_gemm.linear(x, w, bias, "gelu", residual, out=out) is out
+        assert torch.equal(out, linear_op(x, w, bias, "gelu", residual))
+
+
+def test_an_output_may_be_what_is_added_but_shares_no_part_of_what_is_read(launches):
+    memory = random(1, 4096)[0]
+    x, w, bias = random(16, 32), random(32, 32), random(1, 32)[0]
+    out = memory.as_strided((16, 32), (32, 1))
+    shared = "out must not share memory with x, w, bias or a part of residual"
+    for _ in range(2):
+        expected = linear_op(x, w, None, None, out)
+        assert torch.equal(hopper_gemm.linear(x, w, residual=out, out=out), expected)
+        hopper_gemm.linear(x, w, memory.as_strided((32,), (1,), 512), out=out)
+        for start in (8, 504):
+            with pytest.raises(ValueError, match=shared):
+                hopper_gemm.linear(x, w, residual=memory.as_strided((16, 32), (32, 1), start), out=out)
+        with pytest.raises(ValueError, match=shared):
+            hopper_gemm.linear(x, w, memory.as_strided((32,), (1,), 24), out=out)
+        with pytest.raises(ValueError, match=shared):
+            hopper_gemm.linear(memory.as_strided((16, 32), (32, 1), 264), w, bias, out=out)
+
+
+def test_what_differs_in_an_output_is_another_launch(launches):
+    """Its type, its pitch; of the others its address alone."""
+    x, w = random(16, 24), random(8, 24)
+    wide = torch.zeros(16, 16, dtype=x.dtype)
+    for out in (wide[:, :8].contiguous(), wide[:, :8], wide[:, 8:], torch.zeros(16, 8)) * 2:
+        hopper_gemm.matmul(x, w.t(), out=out)
+        torch.testing.assert_close(out, (x @ w.t()).to(out.dtype), rtol=2e-2, atol=2e-2)
+    assert len(launches.loaded) == 3
+
+
+def test_the_bound_of_what_is_kept_is_that_of_both_ways(launches, monkeypatch):
+    monkeypatch.setattr(LAUNCHES, "most", 8)
+    for m, n in every(range(1, 9), (8, 16, 24)):
+        a, b = random(m, 16), random(16, n)
+        assert torch.equal(hopper_gemm.matmul(a, b), a @ b)
+        assert len(LAUNCHES.table) <= 8
+    for _ in range(2):
+        assert torch.equal(hopper_gemm.matmul(a, b), a @ b)
+
+
+def test_the_extension_repeats_no_launch_that_needs_more_than_its_matrices(launches):
+    """Such as a workspace: the dynamic scheduler counts there."""
+    if launches.native is None:
+        pytest.skip("of the extension alone")
+    a, b, out = random(16, 24), random(24, 8), random(16, 8)
+    kernel = LoadedKernel(resolve(GemmConfig(scheduler="dynamic")), None, launcher(lambda *given: None), ORDER[0])
+    assert not kernel.repeatable
+    call = Call(a, b, kind="mm")
+    LAUNCHES.record(LAUNCHES.setting(call), call, kernel, out)
+    LAUNCHES.record(LAUNCHES.setting(call), call, lambda *given: None, out)
+    assert launches.native.matmul(a, b, None, None, None) is None
+
+
+def test_settings_have_another_id_after_the_tables_changed(by_python):
+    call, other = Call(random(8, 8), random(8, 8)), Call(random(8, 8), random(8, 8), batch_invariant=True)
+    first = LAUNCHES.setting(call)
+    assert LAUNCHES.setting(call) == first != LAUNCHES.setting(other)
+    CHANGES.happened()
+    assert LAUNCHES.setting(call) > first
+
+
+def test_threads_may_call_and_forget_at_once(launches):
+    wrong, done = [], threading.Event()
+
+    def work(number):
+        for turn in range(100):
+            m = 1 + (turn * 7 + number) % 20
+            a, w = torch.ones(m, 16, dtype=torch.bfloat16), torch.ones(8, 16, dtype=torch.bfloat16)
+            found = hopper_gemm.matmul(a, w.t())
+            if found.shape != (m, 8) or not bool((found == 16).all()):
+                wrong.append((number, turn))
+
+    def clear():
+        while not done.wait(0.005):
+            CHANGES.happened()
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    clearing = threading.Thread(target=clear)
+    for one in (*workers, clearing):
+        one.start()
+    for one in workers:
+        one.join()
+    done.set()
+    clearing.join()
+    assert wrong == []
+
+
+def test_sizes_without_a_hash_are_traced():
+    """As a symbolic make_fx traces them."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, w = random(8, 16), random(24, 16)
+    graph = make_fx(lambda x, w: hopper_gemm.linear(x, w), tracing_mode="symbolic")(x, w)
+    assert torch.equal(graph(x, w), linear_op(x, w))
