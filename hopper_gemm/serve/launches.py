@@ -16,7 +16,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -132,7 +132,8 @@ class Launches:
 
     def record(self, setting: int, call: Call, kernel: Any, out: torch.Tensor) -> None:
         """Let the extension repeat a launch that needs its matrices alone."""
-        if call.config is None and isinstance(kernel, LoadedKernel) and kernel.repeatable:
+        _, misaligned = placed(*call[:3], call.residual, out)
+        if call.config is None and not any(misaligned) and isinstance(kernel, LoadedKernel) and kernel.repeatable:
             added = () if finish_of(call) is None else (call.bias, call.residual, call.scale)
             handle, turned = kernel.launcher.__chandle__(), call.kind == "mm"
             self.native.record(handle, kernel.order, setting, turned, call.a, call.b, out, *added)
@@ -351,7 +352,7 @@ def _recorded(call: Call) -> torch.Tensor:
     """The output of a call of which a gradient is recorded: without an operator where nothing looks at operators."""
     if call.out is None and call.config is None:
         typed = autocast_call(call) if cast(call) else call
-        if call.kind in RECORDING and recordable(typed):
+        if recordable(typed):
             return RECORDING[call.kind](*arguments_of(call.kind, typed))
     return by_operator(call)
 
@@ -363,11 +364,9 @@ def product(
     return launch(Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant, kind="mm"))
 
 
-def _layer(*given: Any) -> torch.Tensor:
-    return launch(Call(*given))
+_WAYS = Ways(product, lambda *given: launch(Call(*given)))
 
-
-RECORDING = {name: recording(name, launch, Ways(product, _layer)) for name in ("mm", "linear", "swiglu")}
+RECORDING = {name: recording(name, launch, _WAYS) for name in ("mm", "linear", "swiglu")}
 """Functions with a gradient, of the arguments of the operators of these names."""
 
 
@@ -379,8 +378,7 @@ def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
     return found if call.out is None else None
 
 
-@cache
-def extension() -> Any:
+def _extension() -> Any:
     """The extension; None where it was not built, or with an older torch whose tensors TVM-FFI reads through Python."""
     library = extension_of(EXTENSION)
     loaded = None if library is None else load_extension(library)
@@ -388,7 +386,7 @@ def extension() -> Any:
 
 
 LAUNCHES = Launches()
-LAUNCHES.use(extension())
+LAUNCHES.use(_extension())
 CHANGES.watchers.append(LAUNCHES.forget)
 
 IMPLEMENTED: list[Any] = []
