@@ -125,10 +125,10 @@ class Launches:
             kernel, tail = kernel.launcher, (*kernel.order, None, None, None)  # no sums, words, readings
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        found = Launch(kernel, tail, finishes, device, shape, another, extents)
-        table[(key, misaligned) if any(misaligned) else key] = found
-        table.setdefault(key, found._replace(kernel=None))
-        return found
+        entry = Launch(kernel, tail, finishes, device, shape, another, extents)
+        table[(key, misaligned) if any(misaligned) else key] = entry
+        table.setdefault(key, entry._replace(kernel=None))
+        return entry
 
     def record(self, setting: int, call: Call, kernel: Any, out: torch.Tensor) -> None:
         """Let the extension repeat a launch that needs its matrices alone."""
@@ -165,13 +165,13 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
             None if out is None else described(out), scale is None, activation, out_dtype, config, kind,
             MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
         )  # fmt: skip
-        found = LAUNCHES.table.get(key)
+        entry = LAUNCHES.table.get(key)
     except (AttributeError, TypeError):
         refuse_foreign(make(call))
         if traced(make(call)):  # symbolic sizes have no hash
             return by_operator(make(call))
         raise
-    if found is None:
+    if entry is None:
         return first_call(make(call), key)
     bits = a.data_ptr() | b.data_ptr()
     if bias is not None:
@@ -179,20 +179,20 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
     if residual is not None:
         bits |= residual.data_ptr()
     if out is not None:
-        bits |= out.data_ptr() if _apart(call, found.extents) else 1
-    if bits & MISALIGNED or found.kernel is None:
+        bits |= out.data_ptr() if _apart(call, entry.extents) else 1
+    if bits & MISALIGNED or entry.kernel is None:
         return _at_other_addresses(make(call), key)
-    return _run(found, call)
+    return _run(entry, call)
 
 
-def _run(found: Launch, call: tuple[Any, ...]) -> torch.Tensor:
+def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
     """Launch what passed every check, and return the output."""
-    kernel, tail, finishes, device, shape, dtype, _ = found
+    kernel, tail, finishes, device, shape, dtype, _ = entry
     a, b, bias, _, residual, scale, _, _, out, _, kind = call
     assert kernel is not None
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _run(found._replace(device=None), call)
+            return _run(entry._replace(device=None), call)
     if out is None:  # a tuple of sizes takes longer
         out = a.new_empty(*shape) if dtype is None else a.new_empty(shape, dtype=dtype)
     if kind == "mm":
@@ -224,11 +224,11 @@ def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
     """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
     which another launch serves."""
     _, misaligned = placed(*call[:3], call.residual, call.out)
-    found = LAUNCHES.table.get((key, misaligned) if any(misaligned) else key)
-    if found is None or found.kernel is None:
+    entry = LAUNCHES.table.get((key, misaligned) if any(misaligned) else key)
+    if entry is None or entry.kernel is None:
         return first_call(call, key)
     check_apart(call)
-    return _run(found, call)
+    return _run(entry, call)
 
 
 # A first call ---------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
             LAUNCHES.keep(table, key, call, launch_torch)
         return product
     if any(tensor is not None and tensor.is_neg() for tensor in (*call[:3], call.residual)):
-        bias, residual = (None if one is None else one.resolve_neg() for one in (call.bias, call.residual))
+        bias, residual = (None if tensor is None else tensor.resolve_neg() for tensor in (call.bias, call.residual))
         return launch(call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual))
     if call.residual is not None:
         check_rows(call.residual)
@@ -374,8 +374,8 @@ def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
     """What an operator runs on a GPU."""
     call = call_of(name, *given, **named)
     with torch.no_grad():  # autograd has been here
-        found = launch(call)
-    return found if call.out is None else None
+        result = launch(call)
+    return result if call.out is None else None
 
 
 def _extension() -> Any:
