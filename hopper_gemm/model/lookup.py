@@ -31,8 +31,8 @@ CLUSTER = "cluster"
 """Folder of entries tuned on workers of other hosts."""
 
 SISTERS = {"h100": "h200", "h200": "h100"}
-"""The other Hopper SXM, by kind of GPU. Both have the same SMs and differ in their memory, so that a kernel tuned on the
-one is better on the other than the model's choice (docs/using)."""
+"""The other Hopper SXM, by kind of GPU. Both have the same SMs and differ in their memory: a kernel tuned on the one
+beats the model's choice on the other (docs/suite)."""
 
 
 @dataclass(frozen=True)

@@ -249,8 +249,8 @@ class Pick:
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
             very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
             ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"other type"``: for this very
-            problem in bf16; ``"other GPU"``: for this very problem on another kind of GPU; ``"warmup"``: the best of a few timed picks; ``"model"``: untuned, the
-            analytic model chose.
+            problem in bf16; ``"other GPU"``: for this very problem on another kind of GPU; ``"warmup"``: the best of a
+            few timed picks; ``"model"``: untuned, the analytic model chose.
         entry: of the tuned table; None where the model chose.
         table: file of the entry, if there is one.
     """
@@ -295,8 +295,9 @@ def best_entry(
     """The best entry of this very problem whose config the rules allow, with the finish if there is one; None without
     one. An entry of the same context is preferred to one of a search, and that to one of the same regime. A
     batch-invariant problem also takes an entry of the same problem tuned without that condition, if the entry's config
-    meets it once it reads k forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot reach the matrices and there is no entry, it is that of the
-    problem that :func:`hopper_gemm.model.rules.problem.filled_up` names."""
+    meets it once it reads k forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot
+    reach the matrices and there is no entry, it is that of the problem that
+    :func:`hopper_gemm.model.rules.problem.filled_up` names."""
     known = itself(problem)
     return min(
         (entry for entry in entries if entry.problem in known and is_legal(_as_run(entry, problem), problem, finish)),

@@ -16,7 +16,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -130,14 +130,15 @@ class Launches:
                 before, after = (*before, *NO_FINISH, *after), ()
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        found = Launch(kernel, before, after, finishes, device, shape, another, extents)
-        table[(key, misaligned) if any(misaligned) else key] = found
-        table.setdefault(key, found._replace(kernel=None))
-        return found
+        entry = Launch(kernel, before, after, finishes, device, shape, another, extents)
+        table[(key, misaligned) if any(misaligned) else key] = entry
+        table.setdefault(key, entry._replace(kernel=None))
+        return entry
 
     def record(self, setting: int, call: Call, kernel: Any, out: torch.Tensor) -> None:
         """Let the extension repeat a launch that needs its matrices alone."""
-        if call.config is None and isinstance(kernel, LoadedKernel) and kernel.repeatable:
+        _, misaligned = placed(*call[:3], call.residual, out)
+        if call.config is None and not any(misaligned) and isinstance(kernel, LoadedKernel) and kernel.repeatable:
             added = () if finish_of(call) is None else (call.bias, call.residual, call.scale)
             handle, turned = kernel.launcher.__chandle__(), call.kind == "mm"
             self.native.record(handle, kernel.order, setting, turned, call.a, call.b, out, *added)
@@ -169,13 +170,13 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
             None if out is None else described(out), scale is None, activation, out_dtype, config, kind,
             MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
         )  # fmt: skip
-        found = LAUNCHES.table.get(key)
+        entry = LAUNCHES.table.get(key)
     except (AttributeError, TypeError):
         refuse_foreign(make(call))
         if traced(make(call)):  # symbolic sizes have no hash
             return by_operator(make(call))
         raise
-    if found is None:
+    if entry is None:
         return first_call(make(call), key)
     bits = a.data_ptr() | b.data_ptr()
     if bias is not None:
@@ -183,20 +184,20 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
     if residual is not None:
         bits |= residual.data_ptr()
     if out is not None:
-        bits |= out.data_ptr() if _apart(call, found.extents) else 1
-    if bits & MISALIGNED or found.kernel is None:
+        bits |= out.data_ptr() if _apart(call, entry.extents) else 1
+    if bits & MISALIGNED or entry.kernel is None:
         return _at_other_addresses(make(call), key)
-    return _run(found, call)
+    return _run(entry, call)
 
 
-def _run(found: Launch, call: tuple[Any, ...]) -> torch.Tensor:
+def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
     """Launch what passed every check, and return the output."""
-    kernel, before, after, finishes, device, shape, dtype, _ = found
+    kernel, before, after, finishes, device, shape, dtype, _ = entry
     a, b, bias, _, residual, scale, _, _, out, _, kind = call
     assert kernel is not None
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _run(found._replace(device=None), call)
+            return _run(entry._replace(device=None), call)
     if out is None:  # a tuple of sizes takes longer
         out = a.new_empty(*shape) if dtype is None else a.new_empty(shape, dtype=dtype)
     if kind == "mm":
@@ -228,11 +229,11 @@ def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
     """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
     which another launch serves."""
     _, misaligned = placed(*call[:3], call.residual, call.out)
-    found = LAUNCHES.table.get((key, misaligned) if any(misaligned) else key)
-    if found is None or found.kernel is None:
+    entry = LAUNCHES.table.get((key, misaligned) if any(misaligned) else key)
+    if entry is None or entry.kernel is None:
         return first_call(call, key)
     check_apart(call)
-    return _run(found, call)
+    return _run(entry, call)
 
 
 # A first call ---------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
             LAUNCHES.keep(table, key, call, launch_torch)
         return product
     if any(tensor is not None and tensor.is_neg() for tensor in (*call[:3], call.residual)):
-        bias, residual = (None if one is None else one.resolve_neg() for one in (call.bias, call.residual))
+        bias, residual = (None if tensor is None else tensor.resolve_neg() for tensor in (call.bias, call.residual))
         return launch(call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual))
     if call.residual is not None:
         check_rows(call.residual)
@@ -356,7 +357,7 @@ def _recorded(call: Call) -> torch.Tensor:
     """The output of a call of which a gradient is recorded: without an operator where nothing looks at operators."""
     if call.out is None and call.config is None:
         typed = autocast_call(call) if cast(call) else call
-        if call.kind in RECORDING and recordable(typed):
+        if recordable(typed):
             return RECORDING[call.kind](*arguments_of(call.kind, typed))
     return by_operator(call)
 
@@ -368,11 +369,9 @@ def product(
     return launch(Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant, kind="mm"))
 
 
-def _layer(*given: Any) -> torch.Tensor:
-    return launch(Call(*given))
+_WAYS = Ways(product, lambda *given: launch(Call(*given)))
 
-
-RECORDING = {name: recording(name, launch, Ways(product, _layer)) for name in ("mm", "linear", "swiglu")}
+RECORDING = {name: recording(name, launch, _WAYS) for name in ("mm", "linear", "swiglu")}
 """Functions with a gradient, of the arguments of the operators of these names."""
 
 
@@ -380,12 +379,11 @@ def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
     """What an operator runs on a GPU."""
     call = call_of(name, *given, **named)
     with torch.no_grad():  # autograd has been here
-        found = launch(call)
-    return found if call.out is None else None
+        result = launch(call)
+    return result if call.out is None else None
 
 
-@cache
-def extension() -> Any:
+def _extension() -> Any:
     """The extension; None where it was not built, or with an older torch whose tensors TVM-FFI reads through Python."""
     library = extension_of(EXTENSION)
     loaded = None if library is None else load_extension(library)
@@ -393,7 +391,7 @@ def extension() -> Any:
 
 
 LAUNCHES = Launches()
-LAUNCHES.use(extension())
+LAUNCHES.use(_extension())
 CHANGES.watchers.append(LAUNCHES.forget)
 
 IMPLEMENTED: list[Any] = []

@@ -1,14 +1,14 @@
-/* Known launches of this process without Python: an extension of torch that allocates the output, repeats a launch,
- * and records the gradient. What it cannot do it leaves to the Python that calls it.
+/* Launches of this process without Python: an extension of torch that allocates the output, repeats a launch and
+ * records the gradient. What it cannot do it leaves to the Python that calls it.
  *
  * matmul(a, b, out, out_dtype, batch_invariant), linear(x, w, bias, activation, residual, scale, out_dtype,
  *     batch_invariant, out), swiglu(x, w, batch_invariant), layer(x, w, bias, batch_invariant): as hopper_gemm's
  *     functions of these names, layer as a patched nn.Linear, with all arguments by position. They return None where no
  *     launch is known.
- * connect(mode, policy, settings, product, exchange): the settings of threads, their ids, what multiplies in a backward
- *     pass if no launch is known, and torch's DLPack interface.
- * record(launcher, order, setting, turned, a, b, out[, bias, residual, scale]): a launch, found again for tensors of the
- *     same devices, types, sizes and strides, whatever their addresses, and for any scale of its type. turned: b is
+ * connect(mode, policy, settings, product, exchange): the settings of threads, their ids, what multiplies in a
+ *     backward pass if no launch is known, and torch's DLPack interface.
+ * record(launcher, order, setting, turned, a, b, out[, bias, residual, scale]): a launch, found again for tensors of
+ *     the same devices, types, sizes and strides, whatever their addresses, and for any scale of its type. turned: b is
  *     (k, n), and the launcher reads its transpose.
  * forget(): drop all records.
  * implement(operator, function, backend): an operator on a backend; the function runs what is not known. It lasts as
@@ -79,8 +79,8 @@ struct Matrix {
   /* All but the address. */
   std::array<int64_t, 6> words() const {
     auto type = int64_t(dtype.code) << 32 | int64_t(dtype.bits) << 16 | axes;
-    auto place = int64_t(device.device_type) << 32 | uint32_t(device.device_id);
-    return {place, type, shape[0], shape[1], strides[0], strides[1]};
+    auto where = int64_t(device.device_type) << 32 | uint32_t(device.device_id);
+    return {where, type, shape[0], shape[1], strides[0], strides[1]};
   }
 };
 
@@ -164,32 +164,32 @@ struct Hash {
 };
 
 /* What repeats a launch; launchers live as long as the process. */
-struct Known {
+struct Record {
   TVMFFIObjectHandle launcher;
   std::array<int64_t, ORDER> order;
 };
 
-std::unordered_map<Key, Known, Hash> table; /* Python bounds it */
+std::unordered_map<Key, Record, Hash> table; /* Python bounds it */
 std::mutex lock;
 
 Key key_of(int64_t setting, const Launch &launch) {
   Key key;
   key.words[0] = setting;
   auto at = key.words.begin() + 2;
-  auto add = [&](const Matrix &one) { at = std::ranges::copy(one.words(), at).out; };
+  auto add = [&](const Matrix &matrix) { at = std::ranges::copy(matrix.words(), at).out; };
   add(launch.a), add(launch.b), add(launch.out);
   if (auto &finish = launch.finish) {
     key.words[1] = 1 + finish->scale.type_index;
-    for (auto *one : {&finish->bias, &finish->residual}) *one ? add(**one) : void(at += 6);
+    for (auto *matrix : {&finish->bias, &finish->residual}) *matrix ? add(**matrix) : void(at += 6);
   }
   return key;
 }
 
-std::optional<Known> find(int64_t setting, const Launch &launch) {
+std::optional<Record> record_of(int64_t setting, const Launch &launch) {
   auto key = key_of(setting, launch);
   std::lock_guard guard(lock);
-  auto found = table.find(key);
-  return found == table.end() ? std::nullopt : std::optional(found->second);
+  auto record = table.find(key);
+  return record == table.end() ? std::nullopt : std::optional(record->second);
 }
 
 /* Whether a kernel may read and write at these addresses. */
@@ -203,36 +203,37 @@ bool addresses_do(const Launch &launch) {
   };
   bool able = apart(launch.a, false) && apart(launch.b, false);
   if (auto &finish = launch.finish) {
-    able = able && (!finish->bias || apart(*finish->bias, false)) && (!finish->residual || apart(*finish->residual, true));
+    able = able && (!finish->bias || apart(*finish->bias, false));
+    able = able && (!finish->residual || apart(*finish->residual, true));
   }
   return able && bits % 16 == 0;
 }
 
 /* Repeat a known launch; false if none is known, or if it fails, which Python's own try tells. */
-bool launched(int64_t setting, const Launch &asked) {
-  auto found = find(setting, asked);
-  if (!found || !addresses_do(asked)) return false;
+bool launched(int64_t setting, const Launch &launch) {
+  auto record = record_of(setting, launch);
+  if (!record || !addresses_do(launch)) return false;
   DLTensor tensors[MATRICES + FINISH];
   TVMFFIAny arguments[ABI_ARGUMENTS] = {}, result{};
   int32_t made = 0, count = 0;
-  auto add = [&](const Matrix &one) {
-    auto shape = const_cast<int64_t *>(one.shape), strides = const_cast<int64_t *>(one.strides);
-    tensors[made] = {one.data, one.device, one.axes, one.dtype, shape, strides, 0};
+  auto add = [&](const Matrix &matrix) {
+    auto shape = const_cast<int64_t *>(matrix.shape), strides = const_cast<int64_t *>(matrix.strides);
+    tensors[made] = {matrix.data, matrix.device, matrix.axes, matrix.dtype, shape, strides, 0};
     arguments[count].type_index = kTVMFFIDLTensorPtr;
     arguments[count++].v_ptr = &tensors[made++];
   };
-  add(asked.a), add(asked.b), add(asked.out);
+  add(launch.a), add(launch.b), add(launch.out);
   for (int at = 0; at < ORDER; at++) {
     arguments[count].type_index = kTVMFFIInt;
-    arguments[count++].v_int64 = found->order[at];
+    arguments[count++].v_int64 = record->order[at];
   }
   count += WORKSPACE;
-  if (auto &finish = asked.finish) {
-    for (auto *one : {&finish->bias, &finish->residual}) *one ? add(**one) : void(count++);
+  if (auto &finish = launch.finish) {
+    for (auto *matrix : {&finish->bias, &finish->residual}) *matrix ? add(**matrix) : void(count++);
     arguments[count++] = finish->scale;
   }
-  StreamGuard stream(asked.a.device);
-  if (TVMFFIFunctionCall(found->launcher, arguments, ABI_ARGUMENTS, &result) == 0) return true;
+  StreamGuard stream(launch.a.device);
+  if (TVMFFIFunctionCall(record->launcher, arguments, ABI_ARGUMENTS, &result) == 0) return true;
   TVMFFIObjectHandle error;
   TVMFFIErrorMoveFromRaised(&error);
   TVMFFIObjectDecRef(error);
@@ -240,17 +241,17 @@ bool launched(int64_t setting, const Launch &asked) {
 }
 
 /* Whether a launch will be known once autocast has cast what it reads, which would be for nothing if not. */
-bool known_once_cast(int64_t setting, Launch asked, ScalarType dtype, ScalarType out) {
+bool known_once_cast(int64_t setting, Launch launch, ScalarType dtype, ScalarType out) {
   auto read = dlpack_of(dtype), written = dlpack_of(out);
   if (!read || !written) return false;
-  asked.a.dtype = asked.b.dtype = *read;
-  auto m = asked.a.shape[0], n = asked.out.shape[1];
-  asked.out = {nullptr, asked.a.device, *written, 2, {m, n}, {n, 1}};
-  if (auto &finish = asked.finish) {
+  launch.a.dtype = launch.b.dtype = *read;
+  auto m = launch.a.shape[0], n = launch.out.shape[1];
+  launch.out = {nullptr, launch.a.device, *written, 2, {m, n}, {n, 1}};
+  if (auto &finish = launch.finish) {
     if (finish->bias) finish->bias->dtype = *read;
     if (finish->residual) finish->residual->dtype = *written;
   }
-  return find(setting, asked).has_value();
+  return record_of(setting, launch).has_value();
 }
 
 // What Python decided -------------------------------------------------------------------------
@@ -438,7 +439,8 @@ Tensor matmul(const Decided &how, Tensor a, Tensor b, const Tensor &into, std::o
   auto left = matrix_of(a), right = matrix_of(b);
   if (!left || !right) return {};
   if (auto dtype = into.defined() ? std::nullopt : cast_to(a, b)) {
-    if (!known_once_cast(how.setting, {*left, right->turned(), *right, {}}, *dtype, out_dtype.value_or(*dtype))) return {};
+    Launch launch{*left, right->turned(), *right, {}};
+    if (!known_once_cast(how.setting, launch, *dtype, out_dtype.value_or(*dtype))) return {};
     a = a.to(*dtype), b = b.to(*dtype);
     left = matrix_of(a), right = matrix_of(b);
     if (!left || !right) return {};
@@ -692,7 +694,9 @@ PyObject *call_layer(PyObject *, Arguments given, Py_ssize_t) {
 
 PyObject *connect(PyObject *, PyObject *arguments) {
   auto [mode, policy, settings, product, exchange] = std::array<PyObject *, 5>{};
-  if (!PyArg_ParseTuple(arguments, "OOO!OO", &mode, &policy, &PyDict_Type, &settings, &product, &exchange)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOO!OO", &mode, &policy, &PyDict_Type, &settings, &product, &exchange)) {
+    return nullptr;
+  }
   auto api = static_cast<DLPackExchangeAPI *>(PyCapsule_GetPointer(exchange, "dlpack_exchange_api"));
   if (!api) return nullptr;
   brought = {Py_NewRef(mode), Py_NewRef(policy), Py_NewRef(settings), Py_NewRef(product), api->current_work_stream};
@@ -722,10 +726,10 @@ PyObject *record(PyObject *, PyObject *arguments) {
   if (residual.has_value() != finish.residual.has_value()) Py_RETURN_NONE;
   Launch launch{*left, turned ? right->turned() : *right, *written, {}};
   if (PyTuple_GET_SIZE(arguments) > 7) launch.finish = finish;
-  Known known{reinterpret_cast<TVMFFIObjectHandle>(launcher), {clusters, along_m, swizzle, serpentine}};
-  TVMFFIObjectIncRef(known.launcher);
+  Record made{reinterpret_cast<TVMFFIObjectHandle>(launcher), {clusters, along_m, swizzle, serpentine}};
+  TVMFFIObjectIncRef(made.launcher);
   std::lock_guard guard(lock);
-  table.insert_or_assign(key_of(setting, launch), known);
+  table.insert_or_assign(key_of(setting, launch), made);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

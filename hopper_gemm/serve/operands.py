@@ -31,14 +31,14 @@ def reaches(matrix: torch.Tensor) -> bool:
 def rows_of(operand: torch.Tensor) -> Rows | None:
     """How an operand (m or n, k) is read: along k or along the other axis, one along which TMA reaches it if there is
     such; None if it is contiguous along neither, or has more rows than a launch can count."""
-    found = None
+    by_depth = None
     for matrix, along_k in ((operand, True), (operand.t(), False)):
         if reaches(matrix):
-            found = along_k
+            by_depth = along_k
             break
-        if found is None and (matrix.shape[1] == 1 or matrix.stride(1) == 1):
-            found = along_k
-    rows = None if found is None else Rows.of(operand.shape, operand.stride(), found)
+        if by_depth is None and (matrix.shape[1] == 1 or matrix.stride(1) == 1):
+            by_depth = along_k
+    rows = None if by_depth is None else Rows.of(operand.shape, operand.stride(), by_depth)
     return rows if rows is not None and rows.countable else None
 
 

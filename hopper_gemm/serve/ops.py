@@ -67,7 +67,7 @@ BY_NAME = {name: getattr(torch.ops.hopper_gemm, name).default for name in SCHEMA
 mm, mm_out, linear_op, linear_out_op, swiglu_op, bmm_op = BY_NAME.values()
 
 ARGUMENTS = {
-    name: tuple(_FIELDS.get(one.name, one.name) for one in operator._schema.arguments)
+    name: tuple(_FIELDS.get(argument.name, argument.name) for argument in operator._schema.arguments)
     for name, operator in BY_NAME.items()
 }
 """Fields of a call in the order of an operator's arguments."""
@@ -102,10 +102,10 @@ def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
     if call.residual is not None:
         check_rows(call.residual)
     check_apart(call)
-    found = reference(call)
+    result = reference(call)
     if call.out is None:
-        return found
-    call.out.copy_(found)
+        return result
+    call.out.copy_(result)
     return None
 
 
@@ -149,8 +149,8 @@ def by_operator(call: Call) -> torch.Tensor:
     name = call.kind if out is None else f"{call.kind}_out"
     if out is not None and cast(call):
         return out.copy_(by_operator(call._replace(out=None, out_dtype=out.dtype)))
-    found = BY_NAME[name](*arguments_of(name, call))
-    return found if out is None else out
+    result = BY_NAME[name](*arguments_of(name, call))
+    return result if out is None else out
 
 
 # Gradients --------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _save_layer(ctx: Any, call: Call) -> None:
     ctx.save_for_backward(
         call.a if wants_w or again else None, call.b if wants_x or again else None, call.bias if again else None
     )
-    ctx.types = tuple(None if one is None else one.dtype for one in (call.bias, call.residual))
+    ctx.types = tuple(None if tensor is None else tensor.dtype for tensor in (call.bias, call.residual))
 
 
 def _of_layer(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
@@ -274,8 +274,8 @@ def _save(name: str, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(name: str, ways: Ways, ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
-    found = GRADIENTS[name].backward(ctx, gradient, ways)
-    return *found, *(None,) * (len(ARGUMENTS[name]) - len(found))
+    gradients = GRADIENTS[name].backward(ctx, gradient, ways)
+    return *gradients, *(None,) * (len(ARGUMENTS[name]) - len(gradients))
 
 
 def recordable(call: Call) -> bool:

@@ -83,8 +83,8 @@ def by_torch(call: Call) -> torch.Tensor:
     _, dtype = output_of(call)
     if call.kind == "bmm":
         return torch.matmul(a.to(dtype), b.to(dtype)).to(dtype)
-    found = finished(a.to(dtype) @ b.to(dtype).mT, call).to(dtype)
-    return found if out is None else out.copy_(found)
+    result = finished(a.to(dtype) @ b.to(dtype).mT, call).to(dtype)
+    return result if out is None else out.copy_(result)
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> torch.Tensor:

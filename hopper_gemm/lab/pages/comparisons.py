@@ -154,7 +154,10 @@ def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
     over_mm, over_faster = (figure(ratios, "**") for ratios in ratios_on_h100s())
     what = "[24 problems](docs/suite.md#on-h100s) on H100s: squares, layers of language models, odd shapes"
-    lines, what = [(what, "isolated", over_mm, over_faster, mark_of(ON_H100S[0]))], "[the same {}](docs/suite.md) on H200s"
+    lines, what = (
+        [(what, "isolated", over_mm, over_faster, mark_of(ON_H100S[0]))],
+        "[the same {}](docs/suite.md) on H200s",
+    )
     for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
         found = over(name, context).values()
         ours = figure((of["cublas"]["speedup"] for of in found), bold)

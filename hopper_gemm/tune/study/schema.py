@@ -138,8 +138,8 @@ ABOUT = (
     Column(
         "how",
         "text",
-        "how our config was picked: tuned, other regime, other context, k forward, other sizes, other type, other GPU, warmup, model; "
-        "map: pick N, drawn",
+        "how our config was picked: tuned, other regime, other context, k forward, other sizes, other type, other GPU, "
+        "warmup, model; map: pick N, drawn",
     ),
     Column("tuned_on", "text", "the problem, regime and context that it was tuned for"),
     Column("registers", "integer", "registers per thread at launch"),
