@@ -16,7 +16,7 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into, launcher_of
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.kernel.consumer import Mainloop, Share
-from hopper_gemm.kernel.cta import CtaTask, Output
+from hopper_gemm.kernel.cta import CtaTask
 from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.steps import Activation, Chunk, Functions, Step
@@ -62,8 +62,8 @@ class Kept(HopperGemm):
 class Exact(HopperGemm):
     """Activations as exact as fp32 output asks."""
 
-    def _steps(self, output: Output, consumer: Int32, thread: Int32) -> tuple[Step, ...]:
-        steps = super()._steps(output, consumer, thread)
+    def _steps(self, task: CtaTask, consumer: Int32) -> tuple[Step, ...]:
+        steps = super()._steps(task, consumer)
         return tuple(replace(step, out="fp32") if isinstance(step, Activation) else step for step in steps)
 
 
@@ -84,8 +84,8 @@ class FormerGelu(Activation):
 class Former(Kept):
     """Kept accumulators, and the former gelu."""
 
-    def _steps(self, output: Output, consumer: Int32, thread: Int32) -> tuple[Step, ...]:
-        steps, gelu = super()._steps(output, consumer, thread), self.finish.activation == "gelu"
+    def _steps(self, task: CtaTask, consumer: Int32) -> tuple[Step, ...]:
+        steps, gelu = super()._steps(task, consumer), self.finish.activation == "gelu"
         return tuple(FormerGelu(**vars(step)) if gelu and isinstance(step, Activation) else step for step in steps)
 
 

@@ -8,7 +8,6 @@ add one, add it here and to the kernel that reads it; the C is compiled anew by 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -17,38 +16,40 @@ class Argument:
 
     Args:
         name: as the kernel calls it.
-        kind: a tensor, a number, or a flag.
-        what: its shape, its unit, what it is for.
-        of: kernels that have it; empty for all.
+        dtype: of its elements: ``operand``, ``out``, ``fp32`` or ``int32``.
+        shape: names of its sizes, each open unless the kernel fixes it; empty for a number.
+        what: the rest that a caller must know.
+        part: of a kernel that has it: ``workspace``, ``observer`` or a step of a finish; empty for all kernels.
     """
 
     name: str
-    kind: Literal["tensor", "int", "flag", "float"]
+    dtype: str
+    shape: tuple[str, ...]
     what: str
-    of: str = ""
+    part: str = ""
 
 
 MATRICES = (
-    Argument("a", "tensor", "(m, k), contiguous along one of them"),
-    Argument("b", "tensor", "(n, k), the transpose of the right operand, contiguous along one of them; gated (2 n, k)"),
-    Argument("c", "tensor", "(m, n), n contiguous, written whole"),
+    Argument("a", "operand", ("m", "k"), "contiguous along one axis"),
+    Argument("b", "operand", ("rows of b", "k"), "n rows, gated 2 n; contiguous along one axis"),
+    Argument("c", "out", ("m", "n"), "n contiguous; written whole"),
 )
 ORDER = (
-    Argument("clusters", "int", "the most that can be resident at once; any larger number for one cluster a tile"),
-    Argument("along_m", "flag", "raster along m, not along n"),
-    Argument("swizzle", "int", "raster group"),
-    Argument("serpentine", "flag", "walk every other group in reverse"),
+    Argument("clusters", "int32", (), "the most that can be resident at once; any larger number for one a tile"),
+    Argument("along_m", "int32", (), "1 to raster along m, 0 along n"),
+    Argument("swizzle", "int32", (), "raster group"),
+    Argument("serpentine", "int32", (), "1 to walk every other group in reverse"),
 )
 WORKSPACE = (
-    Argument("sums", "tensor", "fp32, partial sums; see hopper_gemm.kernel.sums.workspace", "with a workspace"),
-    Argument("words", "tensor", "int32, zero between launches; see there", "with a workspace"),
+    Argument("sums", "fp32", ("sums",), "partial sums; see hopper_gemm.kernel.sums.workspace", "workspace"),
+    Argument("words", "int32", ("words",), "zero between launches; see there", "workspace"),
 )
 FINISH = (
-    Argument("bias", "tensor", "(n,), of the operands' type, at a multiple of 16 bytes", "that add one"),
-    Argument("residual", "tensor", "(m, n), of C's type, n contiguous, rows at multiples of 16 bytes", "that add one"),
-    Argument("scale", "float", "the factor", "that scale"),
+    Argument("bias", "operand", ("n",), "at a multiple of 16 bytes", "bias"),
+    Argument("residual", "out", ("m", "n"), "n contiguous, rows at multiples of 16 bytes", "residual"),
+    Argument("scale", "fp32", (), "the factor", "scale"),
 )
-OBSERVER = (Argument("readings", "tensor", "int32, (CTAs, roles, words), zero before a launch", "with an observer"),)
+OBSERVER = (Argument("readings", "int32", ("ctas", "roles", "words of a role"), "zero before a launch", "observer"),)
 
 ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER)
 """All arguments, in their order."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int16, Int32, Int64, cute
+from cutlass import Int16, Int32, Int64, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.compiler import abi
@@ -21,7 +23,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
 
-TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32}
+TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32, "int32": Int32}
 
 
 @dataclass(frozen=True)
@@ -57,32 +59,27 @@ def compile_kernel(
     """
     element, out = (TYPES[name] for name in types_of(dtype))
     watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
-    m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int()
-    given: dict[str, Any] = {
-        "a": _matrix(element, m, k, layouts[0] != "k"),
-        "b": _matrix(element, cute.sym_int() if finish.gated else n, k, layouts[1] != "k"),
-        "c": _matrix(out, m, n, align=out.width // 8 if scattered else hopper.TMA_ALIGN_BYTES),
-    }
-    given |= {argument.name: Int32(0) for argument in abi.ORDER}
-    if kernel.has_workspace:
-        given |= {"sums": _vector(Float32), "words": _vector(Int32)}
-    if finish.bias:
-        given["bias"] = _vector(element, n)
-    if finish.residual:
-        given["residual"] = _matrix(out, m, n)
-    if finish.scale:
-        given["scale"] = Float32(1.0)
-    if watching.roles:
-        strides = (watching.roles * watching.words, watching.words, 1)
-        shape = (cute.sym_int(), watching.roles, watching.words)
-        given["readings"] = make_fake_tensor(Int32, shape, strides, assumed_align=hopper.TMA_ALIGN_BYTES)
     built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered)
-    return _compiled(built, *(given.get(argument.name) for argument in abi.ARGUMENTS))
+    parts = {"": True, "workspace": kernel.has_workspace, "observer": bool(watching.roles), **vars(finish)}
+    sizes: dict[str, Any] = defaultdict(cute.sym_int, {"roles": watching.roles, "words of a role": watching.words})
+    if not finish.gated:
+        sizes["rows of b"] = sizes["n"]
+    types = TYPES | {"operand": element, "out": out}
+    ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
+    ways["c"] = {"align": out.width // 8} if scattered else {}
+
+    def fake(argument: abi.Argument) -> Any:
+        dtype, shape = types[argument.dtype], [sizes[name] for name in argument.shape]
+        if len(shape) == 2:
+            return _matrix(dtype, *shape, **ways.get(argument.name, {}))
+        return _contiguous(dtype, *shape) if shape else dtype(0)
+
+    return _compiled(built, *(fake(argument) if parts[argument.part] else None for argument in abi.ARGUMENTS))
 
 
 def compile_padding() -> Compiled:
     """Compile :func:`hopper_gemm.kernel.threads.padding.pad`; raises as :func:`compile_kernel`."""
-    room = make_fake_tensor(Int16, (cute.sym_int64(),), (1,), assumed_align=hopper.TMA_ALIGN_BYTES)
+    room = _contiguous(Int16, cute.sym_int64())
     operand = Int64(0), Int64(0), Int32(0), Int32(1)
     return _compiled(pad, room, *operand, *operand)
 
@@ -98,9 +95,10 @@ def _compiled(function: Any, *arguments: Any) -> Compiled:
         return Compiled(path.read_bytes(), launcher.__cubin__)
 
 
-def _vector(dtype: Any, size: Any = None) -> Any:
-    """A vector of a size, open if it is None."""
-    return make_fake_tensor(dtype, (size or cute.sym_int(),), (1,), assumed_align=hopper.TMA_ALIGN_BYTES)
+def _contiguous(dtype: Any, *shape: Any) -> Any:
+    """A contiguous tensor whose first size may be open."""
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return make_fake_tensor(dtype, shape, strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
 
 def _matrix(dtype: Any, rows: Any, columns: Any, by_rows: bool = False, align: int = hopper.TMA_ALIGN_BYTES) -> Any:

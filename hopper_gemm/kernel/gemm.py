@@ -78,6 +78,14 @@ class HopperGemm:
         cluster barrier     all threads, once the barriers are initialised; with split-K in a cluster three times a tile
         mailbox             dynamic scheduler: the producers of a cluster (:class:`hopper_gemm.kernel.work.DynamicWalk`)
 
+    Parts that are handed in; any two work together, or a rule names why not (tests/kernel/pairs.py):
+
+        steps               of the epilogue, in order: scale, bias, activation, gate, residual
+        target              who stores C: TMA, or the consumers' threads
+        sums                of split-K parts: none, in a cluster, through a workspace
+        walk                over the items: static, alternating (pingpong), dynamic
+        observer            of every role: a meter, a trace
+
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
     until every slot has come back, so that no peer arrives on barriers of a CTA that has exited.
 
@@ -455,9 +463,8 @@ class HopperGemm:
 
     def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue:
         """The epilogue of one consumer: through chunk buffers, or through its ``own`` rows of the ring."""
-        config, output, layout = self.config, task.output, task.memory.layout_c
-        thread, chunks = task.place.in_group, self.chunks
-        steps = self._steps(output, consumer, thread)
+        config, output, layout, chunks = self.config, task.output, task.memory.layout_c, self.chunks
+        steps, thread = self._steps(task, consumer), task.place.in_group
         if layout is None:
             shared = chunks.in_ring(own)
         else:
@@ -470,23 +477,24 @@ class HopperGemm:
             target = chunks.target(output.atom, shared, output.c, thread)
         return Epilogue(chunks, target, steps, *staging, thread, consumer + 1)
 
-    def _steps(self, output: Output, consumer: Int32, thread: Int32) -> tuple[Step, ...]:
+    def _steps(self, task: CtaTask, consumer: Int32) -> tuple[Step, ...]:
         """The steps of the finish for one thread of a consumer."""
-        config, finish, swapped = self.config, self.finish, self.config.swap_ab
-        m, n = (cute.size(output.c, mode=[mode]) for mode in ((1, 0) if swapped else (0, 1)))
+        config, finish, output, swapped = self.config, self.finish, task.output, self.config.swap_ab
+        size = [cute.size(output.c, mode=[mode]) for mode in ((1, 0) if swapped else (0, 1))]
+        bias, residual = (None if one is None else Addend.of(one, *size) for one in (output.bias, output.residual))
         steps: list[Step] = []
         if finish.scale:
             steps.append(Scale(output.scale))
         if finish.bias:
             side = consumer * config.share_n if config.split == "n" else 0
             ahead = 0 if swapped or config.split_k > 1 else config.share_n
-            steps.append(Bias(Addend.of(output.bias, m, n), swapped, thread, side, ahead))
+            steps.append(Bias(bias, swapped, task.place.in_group, side, ahead))
         if finish.activation:
             steps.append(Activation(finish.activation, NAMES[self.out_dtype]))
         if finish.gated:
             steps.append(Gate(hopper.WGMMA_M * self.out_n // hopper.WARPGROUP_THREADS))
         if finish.residual:
-            steps.append(Residual(Addend.of(output.residual, m, n), swapped))
+            steps.append(Residual(residual, swapped))
         return tuple(steps)
 
     def _ring(self, storage) -> Ring:

@@ -147,7 +147,8 @@ class Chunk:
 
     Args:
         values: its registers, four for each 8 columns.
-        row, column: row of the tile's side of C of this thread's first value; column with which the chunk begins.
+        row, column: the row of this thread's first value, and the column with which the chunk begins, counted as the
+            tile's rows and columns are.
         lane: within the warp.
         before: columns of the consumer's share before the chunk.
         columns: of the chunk.

@@ -38,7 +38,7 @@ def test_a_launcher_takes_all_arguments_whether_its_kernel_has_them_or_not(tmp_p
     taken = re.findall(r"(\w+): ([\w.]+)", str(refused.value).partition("__call__(")[2])
     assert [name for name, _ in taken] == NAMES
     absent = {name for name, kind in taken if kind == "None"}
-    assert absent == (set() if everything else {argument.name for argument in ARGUMENTS if argument.of})
+    assert absent == (set() if everything else {argument.name for argument in ARGUMENTS if argument.part})
 
 
 def test_another_declaration_makes_another_library_of_c(tmp_path, monkeypatch):
