@@ -33,6 +33,7 @@ from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.call import (
     Call,
+    Maybe,
     autocast_call,
     cast,
     described,
@@ -178,13 +179,16 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
         raise
     if entry is None:
         return first_call(make(call), key)
-    bits = a.data_ptr() | b.data_ptr()
+    at_a, at_b = a.data_ptr(), b.data_ptr()
+    bits = at_a | at_b
     if bias is not None:
         bits |= bias.data_ptr()
     if residual is not None:
         bits |= residual.data_ptr()
     if out is not None:
-        bits |= out.data_ptr() if _apart(call, entry.extents) else 1
+        begin, extents, size = out.data_ptr(), entry.extents, entry.extents[-1]
+        near = at_a - size < begin < at_a + extents[0] or at_b - size < begin < at_b + extents[1]
+        bits |= 1 if near or _near_added(begin, bias, residual, out, extents) else begin
     if bits & MISALIGNED or entry.kernel is None:
         return _at_other_addresses(make(call), key)
     return _run(entry, call)
@@ -210,19 +214,14 @@ def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
     return out
 
 
-def _apart(call: tuple[Any, ...], extents: tuple[int, ...]) -> bool:
-    """Return True if the given output lies far from all that is read; it may be the whole residual."""
-    a, b, bias, _, residual, _, _, _, out, _, _ = call
-    extent_a, extent_b, extent_bias, extent_residual, size = extents
-    assert out is not None
-    begin, at_a, at_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
-    if at_a - size < begin < at_a + extent_a or at_b - size < begin < at_b + extent_b:
-        return False
+def _near_added(begin: int, bias: Maybe, residual: Maybe, out: torch.Tensor, extents: tuple[int, ...]) -> bool:
+    """Return True if an output that begins there may share memory with what is added; it may be the whole residual."""
+    _, _, extent_bias, extent_residual, size = extents
     if bias is not None and -size < begin - bias.data_ptr() < extent_bias:
-        return False
-    if residual is None or (residual.data_ptr() == begin and residual.stride() == out.stride()):
         return True
-    return not -size < begin - residual.data_ptr() < extent_residual
+    if residual is None or (residual.data_ptr() == begin and residual.stride() == out.stride()):
+        return False
+    return -size < begin - residual.data_ptr() < extent_residual
 
 
 def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
@@ -358,7 +357,7 @@ def _recorded(call: Call) -> torch.Tensor:
     if call.out is None and call.config is None:
         typed = autocast_call(call) if cast(call) else call
         if recordable(typed):
-            return RECORDING[call.kind](*arguments_of(call.kind, typed))
+            return RECORDING[call.kind](*arguments_of(call.kind, typed), typed)
     return by_operator(call)
 
 
@@ -372,7 +371,7 @@ def product(
 _WAYS = Ways(product, lambda *given: launch(Call(*given)))
 
 RECORDING = {name: recording(name, launch, _WAYS) for name in ("mm", "linear", "swiglu")}
-"""Functions with a gradient, of the arguments of the operators of these names."""
+"""Functions with a gradient, of the arguments of the operators of these names and the call that they make."""
 
 
 def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:

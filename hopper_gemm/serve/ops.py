@@ -292,8 +292,8 @@ def recordable(call: Call) -> bool:
 
 
 def recording(name: str, run: Callable[[Call], torch.Tensor], ways: Ways) -> Callable[..., torch.Tensor]:
-    """Return an operator's function with its gradient for eager calls, by ``torch.autograd.Function``: an operator that
-    Python implements costs several times a launch in the dispatcher.
+    """Return a function with a gradient for eager calls, of an operator's arguments and the call that they make, by
+    ``torch.autograd.Function``: an operator that Python implements costs several times a launch in the dispatcher.
 
     Args:
         name: of the operator; the node in autograd's graph, as profilers show it, is called after it.
@@ -302,13 +302,15 @@ def recording(name: str, run: Callable[[Call], torch.Tensor], ways: Ways) -> Cal
     """
 
     def forward(ctx: Any, *given: Any) -> torch.Tensor:
-        call = call_of(name, *given)
+        call = given[-1]
         _keep(ctx, call)
         out = run(call)
         # a caller could not change a view in place
         return torch.ops.aten._unsafe_view(out, out.shape) if out._is_view() else out
 
-    backward = partial(_backward, name, ways)
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
+        return *_backward(name, ways, ctx, gradient), None
+
     methods: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     node = f"{NAMESPACE}_{name}"
     made: Any = new_class(node, (torch.autograd.Function,), exec_body=lambda body: body.update(methods))

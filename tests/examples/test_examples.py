@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hopper_gemm
 from hopper_gemm.serve import patch
-from hopper_gemm.serve.ops import mm
+from hopper_gemm.serve.ops import linear_op
 from tests.conftest import ROOT
 
 
@@ -35,11 +35,12 @@ def example(monkeypatch):
 def row_by_row(monkeypatch):
     """Products of patched layers, each row alone: a row cannot depend on the others."""
 
-    def matmul(a, b, batch_invariant=None, fallback=None):
+    def linear(x, weight, bias, batch_invariant=None):
         assert batch_invariant
-        return torch.cat([mm(row[None], b) for row in a])
+        rows = x.reshape(-1, x.shape[-1])
+        return torch.cat([linear_op(row[None], weight, bias) for row in rows]).view(*x.shape[:-1], len(weight))
 
-    monkeypatch.setattr(patch, "matmul", matmul)
+    monkeypatch.setattr(patch, "linear", linear)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_fused_layer_is_one_launch_for_each_product_and_what_follows_it(llama,
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as fake, Operators() as called:
         layer(fake.from_tensor(x))
     assert [name for name in called if name.startswith("hopper_gemm")] == [
-        "hopper_gemm::mm",
+        "hopper_gemm::linear",
         "hopper_gemm::linear",
         "hopper_gemm::swiglu",
         "hopper_gemm::linear",
