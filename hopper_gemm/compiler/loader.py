@@ -13,8 +13,7 @@ from hopper_gemm.compiler.abi import NO_FINISH
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
-from hopper_gemm.compiler.shipped import shipped
-from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, PaddingId, default_store
+from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.abi import DEFINITIONS
-from hopper_gemm.compiler.shipped import FOLDER
-from hopper_gemm.compiler.store import default_store, trusted
+from hopper_gemm.compiler.store import FOLDER, default_store, trusted
 from hopper_gemm.model.tuned import replace_file
 
 RUNTIME = "libcute_dsl_runtime.so"

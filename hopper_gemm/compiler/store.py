@@ -9,6 +9,10 @@ An entry is machine code that runs with the rights of the process that loads it.
 object file and of the shared library made of it, and the digest of its kernel, all checked at every look-up; an
 inconsistent entry counts as missing, and is compiled again. Folders are made 0700; a file or folder that another user
 owns (root excepted) or may write is refused.
+
+A package may bring machine code too: a folder for each kind of host, with the library and the report of each kernel of
+the menu, named likewise, made when its wheel is built and trusted as the package's own code is. A checkout has none,
+unless ``.ci/machine-code`` made it.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import re
 import stat
 import tempfile
@@ -29,6 +34,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model import hopper
@@ -51,6 +57,9 @@ SOURCES = (
     "compiler/compile.py",
 )
 LOCK = ".lock"
+
+FOLDER = Path(__file__).parents[1] / "machine_code" / platform.machine()
+"""What the package brings for this kind of host."""
 
 FUNCTION = "hopper_gemm"
 """Name of the launcher in an object file."""
@@ -198,6 +207,25 @@ def bare_code(source: str) -> str:
 def default_store() -> Path:
     """The default folder of compiled kernels, in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hopper-gemm" / "kernels"
+
+
+class Shipped(NamedTuple):
+    """A kernel that the package brings: its resources and its shared library."""
+
+    report: CubinReport
+    library: Path
+
+
+def shipped(kernel: AnyId) -> Shipped | None:
+    """The kernel that the package brings; None where it brings none, or where the file is damaged."""
+    library = FOLDER / f"{kernel.digest}.so"
+    try:
+        entry = json.loads(library.with_suffix(".json").read_bytes())
+        if entry.pop("shared") != _sha256(library.read_bytes()):
+            return None
+        return Shipped(CubinReport(**entry), library)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 @dataclass(frozen=True)

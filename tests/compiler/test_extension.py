@@ -13,7 +13,7 @@ import pytest
 from hopper_gemm.compiler import extension as module
 from hopper_gemm.compiler import shared
 from hopper_gemm.compiler.extension import built_extension, extension_name, extension_of, load_extension
-from hopper_gemm.compiler.shipped import FOLDER
+from hopper_gemm.compiler.store import FOLDER
 from hopper_gemm.serve import EXTENSION
 from tests.conftest import ROOT
 

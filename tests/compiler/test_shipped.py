@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import pytest
 
-from hopper_gemm.compiler import loader, shipped
+from hopper_gemm.compiler import loader, store
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import compile_into, load
 from hopper_gemm.compiler.shared import link
@@ -36,7 +36,7 @@ def bring(folder, library: bytes) -> None:
 @pytest.fixture
 def brought(monkeypatch, tmp_path):
     """The package brings a kernel; the user's store is empty, and nothing may be compiled."""
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "package")
     monkeypatch.setattr(loader, "default_store", lambda: tmp_path / "store")
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132)
     bring(tmp_path / "package", b"library")
@@ -75,12 +75,12 @@ def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("damage", ["library", "report", "none"])
 def test_a_damaged_or_missing_file_counts_as_absent(brought, damage):
-    assert shipped.shipped(KERNEL) is not None
+    assert store.shipped(KERNEL) is not None
     if damage == "none":
         (brought / f"{KERNEL.digest}.so").unlink()
     else:
         (brought / f"{KERNEL.digest}.{'so' if damage == 'library' else 'json'}").write_bytes(b"[]")
-    assert shipped.shipped(KERNEL) is None
+    assert store.shipped(KERNEL) is None
 
 
 @pytest.mark.compile

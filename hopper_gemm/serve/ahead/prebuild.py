@@ -13,8 +13,7 @@ from typing import Any
 
 from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.shipped import shipped
-from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store
+from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
