@@ -20,8 +20,9 @@ def surface() -> dict[str, Any]:
     """Signatures of public functions, schemas of operators, parameters of commands, and columns of a row."""
     functions = {name: getattr(hopper_gemm, name) for name in hopper_gemm.__all__}
     import torch
+    from typer.main import get_command
 
-    commands = app.commands
+    commands = get_command(app).commands
     operators = [getattr(torch.ops.hopper_gemm, name) for name in ("mm", "mm_out", "linear", "linear_out", "swiglu")]
     return {
         "functions": {
