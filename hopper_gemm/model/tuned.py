@@ -272,8 +272,12 @@ class Pick:
 
     @property
     def tuned_on(self) -> str:
-        """Problem, regime and context it was tuned for; empty where the model chose."""
-        return "" if self.entry is None else f"{self.entry.problem} {self.entry.regime} {self.entry.context}"
+        """Problem, regime and context it was tuned for, and the GPU if that is of another kind; empty where the model
+        chose."""
+        if self.entry is None:
+            return ""
+        on_gpu = f" on {self.entry.gpu}" if self.how == "other GPU" else ""
+        return f"{self.entry.problem} {self.entry.regime} {self.entry.context}{on_gpu}"
 
 
 def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:

@@ -150,6 +150,7 @@ def test_an_entry_of_the_other_hopper_sxm_serves_before_the_model_and_after_ever
     write_tuned(places["recorded"], [entry(192, gpu=sister)])
     pick = find(tables(here), PROBLEM)
     assert (pick.how, pick.config.tile_n, pick.table) == ("other GPU", 192, places["recorded"])
+    assert pick.tuned_on == f"{PROBLEM} burst isolated on {sister}"
     own = entry(96, gpu={"h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200"}[here])
     for worse in (replace(own, context="chained"), replace(own, study=tuned.WARMUP), replace(own, speedup=0.9)):
         (places["own"].parent.parent / here).mkdir(exist_ok=True)
