@@ -253,7 +253,8 @@ def test_explain_says_which_entry_of_which_table_serves_or_that_the_model_choose
     where = "4096x4096x4096 burst isolated, results/h200/best_configs.json, measured on an NVIDIA H200"
     assert tuned.endswith(f"; tuned: {where}")
     sister = run("explain", "4096", "4096", "4096", "--gpu", "h100").stdout.splitlines()[-1]
-    assert sister.endswith(f"; other GPU: {where}")
+    table = "results/h200/best_configs.json"
+    assert sister.endswith(f"; other GPU: 4096x4096x4096 burst isolated on NVIDIA H200, {table}")
     for gpu in ("h200", "h100"):
         last = run("explain", "4104", "4096", "4096", "--gpu", gpu).stdout.splitlines()[-1]
         assert last.endswith(f"the model's choice: no tuned table of {gpu} has 4104x4096x4096")

@@ -171,7 +171,9 @@ def explain(
         return
     how = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
     if served.entry is not None and served.table is not None:
-        how = f"{served.how}: {served.tuned_on}, {shown(served.table)}, measured on an {served.entry.gpu}"
+        how = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
+        if served.how != "other GPU":  # which tuned_on names
+            how += f", measured on an {served.entry.gpu}"
     predicted = predict(served.config, problem, chip).seconds * 1e6
     other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
     for one, said in considered:
