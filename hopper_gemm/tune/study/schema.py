@@ -141,7 +141,11 @@ ABOUT = (
         "how our config was picked: tuned, other regime, other context, k forward, other sizes, other type, other GPU, "
         "warmup, model; map: pick N, drawn",
     ),
-    Column("tuned_on", "text", "the problem, regime and context that it was tuned for, and the GPU if that was of another kind"),
+    Column(
+        "tuned_on",
+        "text",
+        "the problem, regime and context that it was tuned for, and the GPU if that was of another kind",
+    ),
     Column("registers", "integer", "registers per thread at launch"),
     Column("wgmma", "integer", "wgmma instructions in the code"),
     Column("instructions", "integer", "instructions in the code"),
