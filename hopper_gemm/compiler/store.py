@@ -158,9 +158,9 @@ def source_digest(*classes: str) -> str:
     """
     root = Path(__file__).parents[1]
     modules = {root.parent.joinpath(*one.partition(":")[0].split(".")) for one in classes if one}
-    folders = {module.parent for module in modules} - {root / "kernel", root / "kernel" / "threads"}
+    folders = {module.parent for module in modules} - {root / "kernel"}
     own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
-    paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.glob("*.py"))))
+    paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))))
     sources = [(os.path.relpath(path, root), path.read_bytes()) for path in paths]
     return _kept(_sha256(repr(sources).encode()), lambda: _bare_digest(sources))
 

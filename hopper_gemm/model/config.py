@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, Self
 
@@ -27,6 +27,7 @@ class Parameter:
         host: True if it reaches the GPU by the launch or by TMA descriptors, and may leave the machine code as it is.
         since: version of the results schema in which it appeared.
         before: value in rows of earlier versions; None: the default.
+        after: the parameter behind which tables and labels show it; none: as declared.
         aliases: earlier names.
         renamed: earlier words, each with its present name.
     """
@@ -40,6 +41,7 @@ class Parameter:
     host: bool = False
     since: int = 1
     before: Any = None
+    after: str = ""
     aliases: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
 
@@ -131,22 +133,6 @@ class GemmConfig:
         "max",
         least=0,
     )
-    loads: Literal["tma", "cp_async", "mixed"] = word(
-        "tma",
-        "what fills the ring; cp_async: the producer's threads, 16 bytes each; mixed: A by TMA and B by cp.async, on "
-        "one full barrier",
-        "tma",
-        "cp_async",
-        "mixed",
-        tier="ladder",
-    )
-    stores: Literal["tma", "direct"] = word(
-        "tma",
-        "how a tile leaves: through shared memory by TMA, or straight from registers",
-        "tma",
-        "direct",
-        tier="ladder",
-    )
     split_k: int = integer(1, "parts into which k is divided (split-K), summed in a fixed order")
     swap_ab: bool = flag(
         False,
@@ -210,6 +196,8 @@ class GemmConfig:
         "part",
         since=2,
     )
+    loads = "tma"
+    stores = "tma"
     serpentine = True
     persistent = True
     peek = True
@@ -218,9 +206,12 @@ class GemmConfig:
     spills = False
     stream_k = False
     specialised = True
-    """Fixed properties on which the launch, the registers or the shared memory depend: a serpentine walk, persistent
-    CTAs, early probes of the barriers, one full barrier for A and B, rolled loops, no spills, no stream-K, a producer
-    warpgroup."""
+    """Fixed properties on which the launch, the registers or the shared memory depend: loads and stores by TMA, a
+    serpentine walk, persistent CTAs, early probes of the barriers, one full barrier for A and B, rolled loops, no
+    spills, no stream-K, a producer warpgroup."""
+
+    builder = "hopper_gemm.kernel.gemm:HopperGemm"
+    """The class that builds the kernel, as module:name."""
 
     def __post_init__(self) -> None:
         for name, parameter in parameters_of(type(self)).items():  # type: ignore[arg-type]
@@ -266,13 +257,6 @@ class GemmConfig:
         return self
 
     @property
-    def builder(self) -> str:
-        """The class that builds the kernel, as module:name."""
-        if self.loads == "tma" and self.stores == "tma":
-            return "hopper_gemm.kernel.gemm:HopperGemm"
-        return "hopper_gemm.kernel.threads.gemm:ThreadGemm"
-
-    @property
     def tile_k(self) -> int:
         """Depth of one stage in elements."""
         return 16 * self.k_depth
@@ -299,18 +283,19 @@ class GemmConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Every field by its own name, ready for a row of a table or JSON."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in parameters_of(type(self))}  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         """A label that tells configs apart, short enough for a line of a log; :data:`LEGEND` explains it."""
         walk = f"{self.raster}{self.swizzle}{'serp' if self.serpentine else ''}"
         peek = "" if self.peek is False else " peek" if self.peek is True else f" peek-{self.peek}"
-        later = {one.name: one.default for one in fields(self) if one.name not in LABELLED}
+        defaults = {one.name: one.default for one in fields(self)}
+        later = [name for name in parameters_of(type(self)) if name not in LABELLED]  # type: ignore[arg-type]
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} stagger{self.stagger} "
             f"{self.consumers}{self.split} {self.schedule[:4]} {self.cluster_m}x{self.cluster_n} {walk} "
             f"epi{self.epi_n}x{self.epi_buffers}{peek}"
-            + "".join(f" {name}={value}" for name in later if (value := getattr(self, name)) != later[name])
+            + "".join(f" {name}={value}" for name in later if (value := getattr(self, name)) != defaults[name])
         )
 
 
@@ -331,7 +316,12 @@ LABELLED = (
 @cache
 def parameters_of(kind: Any) -> Mapping[str, Parameter]:
     """Declarations of the parameters of a config class, in the order in which tables show them."""
-    return {one.name: one.metadata["is"] for one in fields(kind)}
+    declared = {one.name: one.metadata["is"] for one in fields(kind)}
+    order = [name for name, parameter in declared.items() if not parameter.after]
+    for name, parameter in declared.items():
+        if parameter.after:
+            order.insert(order.index(parameter.after) + 1, name)
+    return {name: declared[name] for name in order}
 
 
 @cache
@@ -351,6 +341,9 @@ GemmConfig.__doc__ = f"{GemmConfig.__doc__}\n    Parameters:\n" + "".join(
     f"        {name} (default {DEFAULTS[name]!r}): {parameter.doc}\n" for name, parameter in PARAMETERS.items()
 )
 
+FIXED: dict[str, Any] = {name: getattr(GemmConfig, name) for name in ("loads", "stores")}
+"""Parameters of the design study that tables and recorded binaries hold as well, each at the kernel's own value."""
+
 LAUNCH_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch)
 """Parameters that are arguments of the launch: changing them recompiles nothing."""
 
@@ -365,6 +358,10 @@ def current(values: Mapping[str, Any], kind: type[GemmConfig] = GemmConfig) -> d
     aliases = {alias: name for name, parameter in parameters.items() for alias in parameter.aliases}
     for name, value in values.items():
         now = aliases.get(name, name)
+        if now not in parameters and now in FIXED:
+            if value == FIXED[now]:
+                continue
+            raise ValueError(f"{now} must be {FIXED[now]!r} outside the design study but got {value!r}; leave it out")
         if now not in parameters:
             raise ValueError(f"{name} is not a kernel parameter; choose among {', '.join(parameters)}")
         if now in found:

@@ -28,7 +28,7 @@ CONFIGS = [
     LadderConfig(persistent=False),
     GemmConfig(tile_m=128, tile_n=128, schedule="pingpong"),
     LadderConfig(tile_m=128, tile_n=128, schedule="multistage", stages=4),
-    GemmConfig(tile_m=128, tile_n=128, loads="cp_async"),
+    LadderConfig(tile_m=128, tile_n=128, loads="cp_async"),
 ]
 NO_PRODUCER = CONFIGS[-2:]
 DEPTHS = [GemmConfig(stages=stages, stagger=0) for stages in (1, 4)]

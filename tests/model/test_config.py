@@ -72,8 +72,13 @@ def test_configs_that_differ_only_at_launch_are_compiled_once():
     assert resolve(GemmConfig(tile_m=128, raster="n", swizzle=4)).compiled() == resolve(GemmConfig(tile_m=128))
 
 
-def test_only_loads_and_stores_by_threads_need_another_kernel():
-    builders = {GemmConfig(loads=loads).builder for loads in ("cp_async", "mixed")}
-    assert {GemmConfig(stores="direct").builder} == builders
-    assert GemmConfig().builder not in builders
+def test_one_class_builds_every_kernel():
     assert {GemmConfig(scheduler="dynamic").builder, GemmConfig(split_k=2).builder} == {GemmConfig().builder}
+
+
+def test_a_table_may_hold_a_fixed_value_of_the_study_and_no_other():
+    """Tuned tables and recorded binaries name it in every entry."""
+    assert GemmConfig.of({"tile_m": 128, "loads": "tma", "stores": "tma"}) == GemmConfig(tile_m=128)
+    with pytest.raises(ValueError) as caught:
+        GemmConfig.of({"loads": "cp_async"})
+    assert str(caught.value) == "loads must be 'tma' outside the design study but got 'cp_async'; leave it out"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hopper_gemm.lab.ladder.config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS, Finish, ordered_stages
 from hopper_gemm.model.kernel import resolve
@@ -100,8 +101,8 @@ PROBLEM = GemmProblem(1024, 2048, 1024)
 @pytest.mark.parametrize(
     ("config", "problem", "finish", "rule"),
     [
-        (GemmConfig(stores="direct"), PROBLEM, Finish(bias=True), "epilogue"),
-        (GemmConfig(loads="cp_async"), PROBLEM, Finish(bias=True), "epilogue"),
+        (LadderConfig(stores="direct"), PROBLEM, Finish(bias=True), "epilogue"),
+        (LadderConfig(loads="cp_async"), PROBLEM, Finish(bias=True), "epilogue"),
         (GemmConfig(), PROBLEM, Finish(gated=True), "gated"),
         (GemmConfig(), PROBLEM, Finish(bias=True, activation="silu", gated=True), "gated"),
         (GemmConfig(swap_ab=True), PROBLEM, GATED, "gated"),

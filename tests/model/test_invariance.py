@@ -27,12 +27,12 @@ SIZES = (1, 7, 64, 500, 4096)
 STEP = 16
 """Elements of k that one wgmma adds."""
 
-ORDER = {"k_depth", "loads", "split_k", "reduction", "reverse_k", "swap_ab", "part_order", "schedule", "scheduler"}
+ORDER = {"k_depth", "split_k", "reduction", "reverse_k", "swap_ab", "part_order", "schedule", "scheduler"}
 """Parameters that bear on where k is cut or in which order it is read; the rule, or its page, says how."""
 
 PLACE = {
     *("tile_m", "tile_n", "stages", "stagger", "consumers", "split", "cluster_m", "cluster_n", "raster", "swizzle"),
-    *("epi_n", "epi_buffers", "stores", "pdl", "ctas_per_sm", "multicast", "pace", "evict_c", "staging"),
+    *("epi_n", "epi_buffers", "pdl", "ctas_per_sm", "multicast", "pace", "evict_c", "staging"),
 }
 """Parameters that decide where and when an element is computed or stored, and never what is added to it."""
 

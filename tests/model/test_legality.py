@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -14,6 +13,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import EPI_BUFFERS_MAX, resolve
 from hopper_gemm.model.legality import PAIR_RULES, RULES, is_legal, reasons
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.parameters import config_of
 
 PUBLISHED_STAGES = {
     64: (18, 9, 6, 4, 3, 3, 2, 2),
@@ -148,7 +148,7 @@ def test_all_reasons_are_given_not_only_the_first():
     ],
 )
 def test_each_rule_refuses_what_it_names(change, rule):
-    assert rules_of(replace(GemmConfig(), **change)) == ([rule] if rule else [])
+    assert rules_of(config_of(change)) == ([rule] if rule else [])
 
 
 def test_every_rule_has_a_name_of_its_own_and_a_reason_to_exist():
@@ -159,8 +159,8 @@ def test_every_rule_has_a_name_of_its_own_and_a_reason_to_exist():
 
 def test_copies_by_threads_are_refused_a_depth_that_ends_within_one():
     for k, found in ((1000, []), (1004, ["loads"]), (1001, ["loads"])):
-        problem = GemmProblem(128, 127, k)
-        assert [reason.rule for reason in reasons(GemmConfig(tile_m=64, tile_n=64, loads="cp_async"), problem)] == found
+        problem, config = GemmProblem(128, 127, k), config_of({"tile_m": 64, "tile_n": 64, "loads": "cp_async"})
+        assert [reason.rule for reason in reasons(config, problem)] == found
         assert is_legal(GemmConfig(tile_m=64, tile_n=64), problem), "TMA fills up with zeros"
 
 
@@ -185,7 +185,7 @@ def test_copies_by_threads_are_refused_a_depth_that_ends_within_one():
 )
 def test_rules_that_take_config_and_problem_together(change, layouts, rule):
     problem = GemmProblem(512, 512, 512, layouts=layouts)
-    assert [reason.rule for reason in reasons(GemmConfig(**change), problem)] == ([rule] if rule else [])
+    assert [reason.rule for reason in reasons(config_of(change), problem)] == ([rule] if rule else [])
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_rules_that_take_config_and_problem_together(change, layouts, rule):
     ],
 )
 def test_an_fp32_output_needs_chunks_of_eight_of_its_own_columns(change, mend):
-    config = GemmConfig(**change)
+    config = config_of(change)
     assert is_legal(config, GemmProblem(512, 512, 512))
     found = reasons(config, GemmProblem(512, 512, 512, "bf16_fp32"))
     assert [reason.rule for reason in found] == (["output"] if mend else [])

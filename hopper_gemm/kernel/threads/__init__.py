@@ -1,1 +1,1 @@
-"""Operands and output moved by threads instead of the copy engine: cp.async loads, stores from registers."""
+"""What TMA cannot reach: operands padded by a kernel ahead, rows of C stored by the consumers' threads."""

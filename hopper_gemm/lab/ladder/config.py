@@ -30,6 +30,24 @@ class LadderConfig(GemmConfig):
         "consumers' first warp loads ahead",
         *SCHEDULES,
     )
+    loads: Literal["tma", "cp_async", "mixed"] = word(
+        "tma",
+        "what fills the ring; cp_async: the producer's threads, 16 bytes each; mixed: A by TMA and B by cp.async, on "
+        "one full barrier",
+        "tma",
+        "cp_async",
+        "mixed",
+        tier="ladder",
+        after="epi_buffers",
+    )
+    stores: Literal["tma", "direct"] = word(
+        "tma",
+        "how a tile leaves: through shared memory by TMA, or straight from registers",
+        "tma",
+        "direct",
+        tier="ladder",
+        after="loads",
+    )
     serpentine: bool = flag(
         True, "walk every other swizzle group in reverse, starting where the last ended", launch=True
     )

@@ -16,7 +16,6 @@ from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill
 from hopper_gemm.kernel.sums.reduction import Parts
-from hopper_gemm.kernel.threads.gemm import ThreadGemm
 from hopper_gemm.kernel.work import Item, Raster, TileScheduler
 from hopper_gemm.lab.ladder.config import DEFAULTS, LadderKernel
 from hopper_gemm.lab.ladder.library_ring import LibraryRing, LibraryState
@@ -25,6 +24,7 @@ from hopper_gemm.lab.ladder.operand import PromotedLoad, PromotedOperands, load_
 from hopper_gemm.lab.ladder.packed_state import PackedState
 from hopper_gemm.lab.ladder.ring import LadderRing
 from hopper_gemm.lab.ladder.stream import StreamParts, StreamRaster, StreamScheduler
+from hopper_gemm.lab.ladder.threads.gemm import ThreadGemm
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 STARTS = 16

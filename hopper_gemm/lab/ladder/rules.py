@@ -14,7 +14,36 @@ UNROLL_MAX, UNROLL_ACCUMULATORS = 4, 160
 PREFETCH_MAX, ROTATE_MAX = 64, 64
 L2_PROMOTIONS = (0, 64, 128, 256)
 STREAM_K_BOXES, STREAM_K_CHUNK = 4, 16
+COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
+DIRECT_MOST = 184
 LIBRARY_ARRIVALS = ("warp", "elected", "consumer")
+
+
+def _loads(kernel: LadderKernel) -> Iterator[str]:
+    if kernel.loads == "tma":
+        return
+    loads = f'loads "{kernel.loads}"'
+    if kernel.cluster_size > 1:
+        yield f"{loads} cannot multicast; take cluster 1x1"
+    copied = kernel.tile_n + (kernel.tile_m if kernel.loads == "cp_async" else 0)
+    if copied > COPIED_ROWS:
+        yield f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
+    if kernel.loads == "cp_async" and kernel.tile_m == 320 and kernel.consumers == 3 and kernel.stages == 1:
+        yield f"{loads} of 320 rows for 3 consumers spill with one stage; take more stages or 2 consumers"
+    if kernel.tile_m >= DEEP_COPIES[0] and kernel.k_depth >= DEEP_COPIES[1] and kernel.loads == "cp_async":
+        yield f"{loads} of {kernel.tile_m} rows at k_depth {kernel.k_depth} spill; lower k_depth or tile_m"
+
+
+def _stores(kernel: LadderKernel) -> Iterator[str]:
+    if kernel.stores == "tma":
+        return
+    if kernel.specialised and kernel.consumers == 2 and min(kernel.share_n, kernel.accumulators) > DIRECT_MOST:
+        yield (
+            f'stores "direct" from {kernel.accumulators} accumulators, {kernel.share_n} columns wide, run out of '
+            f"registers beyond {DIRECT_MOST} of both; take stores tma"
+        )
+    if kernel.epi_n or kernel.epi_buffers:
+        yield 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
 
 
 def _persistent(kernel: LadderKernel) -> Iterator[str]:
@@ -153,6 +182,8 @@ def _stream_k(kernel: LadderKernel) -> Iterator[str]:
 
 
 LADDER_RULES = (
+    Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
+    Rule("stores", "stores from registers to global memory use no chunk buffers", _stores),
     Rule("persistent", "what passes from item to item wants more than one item", _persistent),
     Rule("multistage", "without a producer nobody walks ahead of the consumers", _multistage),
     Rule("interleave_k", "there are stages to deal out where k has parts", _interleave_k),

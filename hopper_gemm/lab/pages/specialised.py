@@ -91,7 +91,7 @@ def _functions(config: SimpleNamespace) -> Iterable[tuple[str, str]]:
     if config.stores == "tma":
         yield from (("kernel/epilogue.py", name) for name in ("Epilogue._store_chunk", "TmaTarget.store"))
     else:
-        yield "kernel/threads/direct_store.py", "DirectEpilogue.store_tile"
+        yield "lab/ladder/threads/direct_store.py", "DirectEpilogue.store_tile"
 
 
 @cache

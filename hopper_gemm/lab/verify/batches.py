@@ -134,9 +134,6 @@ def _techniques() -> Iterator[GemmConfig]:
     """Techniques of which the menu has few kernels or none."""
     tile = GemmConfig(tile_m=128, tile_n=128)
     changes: list[dict[str, object]] = [
-        {"loads": "cp_async"},
-        {"loads": "mixed"},
-        {"stores": "direct"},
         {"schedule": "pingpong"},
         {"scheduler": "dynamic"},
         {"scheduler": "dynamic", "cluster_m": 2, "cluster_n": 2},

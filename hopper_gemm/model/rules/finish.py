@@ -32,7 +32,7 @@ def _in_reach(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[
 
 def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
     if kernel.builder != GemmConfig().builder:
-        yield f"the finish {finish} needs the plain kernel; take loads and stores tma, and no parameter of the study"
+        yield f"the finish {finish} needs the plain kernel; leave the parameters of the design study at their defaults"
 
 
 def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:

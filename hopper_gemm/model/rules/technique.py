@@ -1,4 +1,4 @@
-"""Rules on parameters that depend on each other: tile order, loads, stores, split-K, epilogue chunks."""
+"""Rules on parameters that depend on each other: tile order, split-K, epilogue chunks."""
 
 from __future__ import annotations
 
@@ -24,39 +24,10 @@ would not spill."""
 
 ODD_BLOCKS = (3, 5)
 """Numbers of 64-row blocks of a consumer whose chunks take more registers to address: no powers of two."""
-COPIED_ROWS, DEEP_COPIES = 384, (256, 16)
-DIRECT_MOST = 184
 
 PARTS_OF_THREE = 6
 """Parts in a workspace from which on two consumers of 64 rows by 192 columns spill with chunks of 64, 8 or 16 bytes;
 with five parts, or chunks of 32 columns, they do not."""
-
-
-def _loads(kernel: Kernel) -> Iterator[str]:
-    if kernel.loads == "tma":
-        return
-    loads = f'loads "{kernel.loads}"'
-    if kernel.cluster_size > 1:
-        yield f"{loads} cannot multicast; take cluster 1x1"
-    copied = kernel.tile_n + (kernel.tile_m if kernel.loads == "cp_async" else 0)
-    if copied > COPIED_ROWS:
-        yield f"{loads} copy at most {COPIED_ROWS} rows of A and B a stage but got {copied}; take a smaller tile"
-    if kernel.loads == "cp_async" and kernel.tile_m == 320 and kernel.consumers == 3 and kernel.stages == 1:
-        yield f"{loads} of 320 rows for 3 consumers spill with one stage; take more stages or 2 consumers"
-    if kernel.tile_m >= DEEP_COPIES[0] and kernel.k_depth >= DEEP_COPIES[1] and kernel.loads == "cp_async":
-        yield f"{loads} of {kernel.tile_m} rows at k_depth {kernel.k_depth} spill; lower k_depth or tile_m"
-
-
-def _stores(kernel: Kernel) -> Iterator[str]:
-    if kernel.stores == "tma":
-        return
-    if kernel.specialised and kernel.consumers == 2 and min(kernel.share_n, kernel.accumulators) > DIRECT_MOST:
-        yield (
-            f'stores "direct" from {kernel.accumulators} accumulators, {kernel.share_n} columns wide, run out of '
-            f"registers beyond {DIRECT_MOST} of both; take stores tma"
-        )
-    if kernel.epi_n or kernel.epi_buffers:
-        yield 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
 
 
 def _split_k(kernel: Kernel) -> Iterator[str]:
@@ -221,8 +192,6 @@ def _scheduler(kernel: Kernel) -> Iterator[str]:
 
 TECHNIQUE_RULES = (
     Rule("swizzle", "a group wider than the clusters that run at once is the other raster", _swizzle),
-    Rule("loads", "threads copy into their own CTA, and complete a barrier by arriving, not by bytes", _loads),
-    Rule("stores", "stores from registers to global memory use no chunk buffers", _stores),
     Rule("split_k", "split-K parts are added up in the ring's memory after its last read", _split_k),
     Rule("reduction", "a workspace holds the sums of split-K parts", _reduction),
     Rule("part_order", "only split-K parts through a workspace have an order", _part_order),

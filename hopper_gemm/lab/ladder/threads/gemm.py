@@ -12,8 +12,9 @@ from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
-from hopper_gemm.kernel.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
-from hopper_gemm.kernel.threads.direct_store import DirectEpilogue
+from hopper_gemm.lab.ladder.config import LadderKernel
+from hopper_gemm.lab.ladder.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
+from hopper_gemm.lab.ladder.threads.direct_store import DirectEpilogue
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import ELEMENT_BYTES
@@ -22,6 +23,8 @@ from hopper_gemm.model.problem import ELEMENT_BYTES
 class ThreadGemm(HopperGemm):
     """:class:`HopperGemm` for the config's ``loads`` cp_async (all four warps of the producer copy A and B) and mixed
     (A by TMA, B by cp.async), and ``stores`` direct (consumers write C from registers)."""
+
+    config: LadderKernel
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         if self.config.loads == "tma":
