@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.kernel import WIDE_CHUNK, Kernel, swizzle_bytes
+from hopper_gemm.model.kernel import Kernel, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, parts_meet
 from hopper_gemm.model.rules.invariance import INVARIANCE_RULE
@@ -81,12 +81,6 @@ def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     columns, least = kernel.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
     if problem.out_bytes == ELEMENT_BYTES:
         return
-    full = kernel.accumulators + kernel.spare_registers >= kernel.registers.consumer
-    if kernel.stream_k and kernel.chunk_n == WIDE_CHUNK and full and kernel.stores == "tma":
-        yield (
-            f"stream_k beside {kernel.accumulators} accumulators has no registers for the addresses of {columns} "
-            f"columns of {problem.dtype}; take epi_n 32"
-        )
     if columns % least:
         need = least * problem.out_bytes // ELEMENT_BYTES
         fix = f"take epi_n {need} or more"
