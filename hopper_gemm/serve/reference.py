@@ -83,7 +83,9 @@ def by_torch(call: Call) -> torch.Tensor:
     _, dtype = output_of(call)
     if call.kind == "bmm":
         return torch.matmul(a.to(dtype), b.to(dtype)).to(dtype)
-    result = finished(a.to(dtype) @ b.to(dtype).mT, call).to(dtype)
+    result = finished(a.to(dtype) @ b.to(dtype).mT, call)
+    if call.kind != "swiglu":  # whose type autocast chooses, as of torch's own products
+        result = result.to(dtype)
     return result if out is None else out.copy_(result)
 
 

@@ -173,3 +173,10 @@ def test_fake_tensors_of_other_types_have_the_product_of_torch():
     with FakeTensorMode():
         a, b = UNSUPPORTED["fp32"]()
         assert hopper_gemm.matmul(a, b).dtype == torch.float32
+
+
+def test_a_gated_layer_of_a_subclass_has_the_type_that_autocast_chooses():
+    """As torch's own products have."""
+    x, w = random(16, 24), random(32, 24).as_subclass(Tagged)
+    with torch.autocast("cpu", torch.float16):
+        assert hopper_gemm.swiglu(x, w).dtype == (x @ w[:16].t()).dtype == torch.float16
