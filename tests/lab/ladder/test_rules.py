@@ -8,8 +8,7 @@ from hopper_gemm.lab.ladder.config import LADDER_FIELDS, LadderConfig
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.legality import RULES, is_legal, reasons, rules_on
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.legality import RULES, reasons, rules_on
 from hopper_gemm.tune.parameters import config_of
 
 
@@ -96,18 +95,6 @@ from hopper_gemm.tune.parameters import config_of
 )
 def test_each_rule_refuses_what_it_names(change, rule):
     assert [reason.rule for reason in reasons(config_of(change))] == ([rule] if rule else [])
-
-
-@pytest.mark.parametrize(
-    ("change", "fix"),
-    [({"tile_n": 192}, "take epi_n 32"), ({"tile_n": 192, "epi_n": 32}, None), ({"tile_n": 176}, None)],
-)
-def test_stream_k_has_no_registers_for_a_wide_chunk_of_an_fp32_output_beside_a_full_share(change, fix):
-    config = config_of({"stream_k": True, **change})
-    assert is_legal(config, GemmProblem(512, 512, 512))
-    found = reasons(config, GemmProblem(512, 512, 512, "bf16_fp32"))
-    assert [reason.rule for reason in found] == (["output"] if fix else [])
-    assert fix is None or fix in found[0].text
 
 
 def test_the_rules_of_the_study_come_after_the_kernel_s_and_hold_for_the_study_s_configs_alone():
