@@ -23,7 +23,7 @@ OPERANDS = {"mm": ("a", "b"), "bmm": ("a", "b"), "linear": ("x", "w"), "swiglu":
 
 
 class Call(NamedTuple):
-    """What a public function or an operator was called with. The context and the fallback policy are the thread's.
+    """Arguments of a public function or an operator. The context and the fallback policy are the thread's.
 
     Args:
         a: (m, k), with any leading axes where the kind is a layer's; of a batched product (batch, m, k).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from hopper_gemm.compiler.abi import ARGUMENTS, FINISH
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import checks, kernels, launches, operands
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.launches import LAUNCHES
@@ -170,3 +172,21 @@ class Launches:
     def _device(self, index):
         self.entered.append(index)
         yield
+
+
+def in_threads_while_tables_change(work: Callable[[int], None]) -> None:
+    """Run ``work`` in four threads, each with its number, while a fifth drops the launches again and again."""
+    done = threading.Event()
+
+    def drop() -> None:
+        while not done.wait(0.005):
+            CHANGES.happened()
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    dropping = threading.Thread(target=drop)
+    for thread in (*workers, dropping):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    done.set()
+    dropping.join()

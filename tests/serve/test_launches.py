@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from itertools import product as every
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from hopper_gemm.serve import launches as room
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.ops import linear_op, swiglu_op
-from tests.serve.launcher import ORDER, Launches, launcher
+from tests.serve.launcher import ORDER, Launches, in_threads_while_tables_change, launcher
 from tests.serve.test_linear import layer
 from tests.serve.test_matmul import random
 
@@ -223,7 +222,7 @@ def test_settings_have_another_id_after_the_tables_changed(by_python):
 
 
 def test_threads_may_call_and_forget_at_once(launches):
-    wrong, done = [], threading.Event()
+    wrong = []
 
     def work(number):
         for turn in range(100):
@@ -233,18 +232,7 @@ def test_threads_may_call_and_forget_at_once(launches):
             if found.shape != (m, 8) or not bool((found == 16).all()):
                 wrong.append((number, turn))
 
-    def clear():
-        while not done.wait(0.005):
-            CHANGES.happened()
-
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    clearing = threading.Thread(target=clear)
-    for one in (*workers, clearing):
-        one.start()
-    for one in workers:
-        one.join()
-    done.set()
-    clearing.join()
+    in_threads_while_tables_change(work)
     assert wrong == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product as every
@@ -22,7 +21,7 @@ from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.ops import linear_op, mm, mm_out, swiglu_op
 from hopper_gemm.serve.reference import finished, reference
-from tests.serve.launcher import ORDER, Launches, launcher
+from tests.serve.launcher import ORDER, Launches, in_threads_while_tables_change, launcher
 from tests.serve.test_linear import layer
 from tests.serve.test_matmul import Tagged, random
 from tests.serve.test_ops import recorded
@@ -538,7 +537,7 @@ def test_a_model_that_is_copied_and_trained_has_the_gradients_of_torchs(native):
 
 
 def test_threads_multiply_and_record_at_once_while_launches_are_forgotten(native):
-    wrong, done = [], threading.Event()
+    wrong = []
     cases = [(m, n) for m, n in every((8, 16, 24), (16, 40))]
 
     def work(number):
@@ -550,18 +549,7 @@ def test_threads_multiply_and_record_at_once_while_launches_are_forgotten(native
             if not (bool((out == 17).all()) and bool((x.grad == n).all()) and bool((w.grad == 2 * m).all())):
                 wrong.append((number, turn))
 
-    def clear():
-        while not done.wait(0.01):
-            CHANGES.happened()
-
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    clearing = threading.Thread(target=clear)
-    for one in (*workers, clearing):
-        one.start()
-    for one in workers:
-        one.join()
-    done.set()
-    clearing.join()
+    in_threads_while_tables_change(work)
     assert wrong == []
 
 

@@ -1,4 +1,4 @@
-"""Whether a figure is of the machine code that runs today.
+"""Compare the machine code behind recorded figures with today's.
 
 A row holds a digest of the machine code that was measured. Today's digests of the same kernels stand in one file beside
 the results: ``make pages`` compiles the kernels, on a CPU, and writes it; pages only read it. Figures are this
@@ -51,8 +51,8 @@ class Measured:
 
     @property
     def kernel(self) -> KernelId | None:
-        """What today's compiler makes of it; None where there is nothing to compare: its row has no digest, or today's
-        rules refuse it."""
+        """The binary that today's sources give; None where there is nothing to compare: its row has no digest, or
+        today's rules refuse it."""
         return KernelId.of(self.config, self.problem) if self.code and is_legal(self.config, self.problem) else None
 
 
@@ -104,7 +104,7 @@ def measured_of(study: Study, rows: Iterable[Row]) -> list[Measured]:
 
 
 def code_columns(configs: Mapping[str, GemmConfig], problem: GemmProblem) -> dict[str, Any]:
-    """What a benchmark's row of some arms must have, so that later versions can be compared with it: ``code``, digests
+    """Columns of a benchmark's row, by which later versions are compared with it: ``code``, digests
     of machine code by arm, and ``dsl``. It compiles what the default store lacks."""
     kernels, store = {name: KernelId.of(config, problem) for name, config in configs.items()}, default_store()
     reports = {name: compile_into(KernelStore(store), kernel) for name, kernel in kernels.items()}

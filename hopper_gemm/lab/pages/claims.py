@@ -70,7 +70,7 @@ def kernels_of(name: str) -> list[Measured]:
 
 
 def drawn(kernels: list[Measured]) -> list[Measured]:
-    """As many of the kernels as are compared, evenly spaced."""
+    """Return at most :data:`DRAWN` of the kernels, evenly spaced."""
     return kernels[:: max(1, -(-len(kernels) // DRAWN))]
 
 
