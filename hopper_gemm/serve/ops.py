@@ -43,7 +43,7 @@ from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, che
 from hopper_gemm.serve.reference import by_torch, falls_back, reference
 from hopper_gemm.serve.transforms import sharding
 from hopper_gemm.serve.transforms.batching import batching_rule
-from hopper_gemm.serve.transforms.gradients import DERIVATIVES, Ways, differentiated
+from hopper_gemm.serve.transforms.gradients import DERIVATIVES, Ways
 
 NAMESPACE = "hopper_gemm"
 
@@ -249,23 +249,30 @@ def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
     """
     call = call_of(name, *given, **named)
     shard(call)
-    if differentiated():
-        duals = {field: forward_ad.unpack_dual(tensor, level=0) for field in _TENSORS if (tensor := getattr(call, field)) is not None}
-        tangents = {field: dual.tangent for field, dual in duals.items()}
-        if any(tangent is not None for tangent in tangents.values()):
-            if call.out is not None:
-                raise RuntimeError(f"{_NO_GRADIENT} or a tangent computed; use what is returned")
-            primal = call._replace(**{field: dual.primal for field, dual in duals.items()})
-            out = BY_NAME[name](*arguments_of(name, primal))
-            empty: Any = make((*_DEFAULTS, name))
-            tangent = DERIVATIVES[name].tangent(primal, empty._replace(**tangents))
-            return forward_ad.make_dual(out, tangent.to(out.dtype), level=0)
-    if not _needs_gradient(call):
-        return _below(call, keys)
+    tangent = _tangent(call)
+    recorded = _needs_gradient(call)
+    if call.out is not None and (recorded or tangent is not None):
+        raise RuntimeError(f"{_NO_GRADIENT} or a tangent computed; use what is returned, or torch.no_grad()")
+    if recorded:  # dual tensors are kept as they are, since gradients have tangents too
+        with enable_single_level_autograd_function(), forward_ad._set_fwd_grad_enabled(False):
+            out: Maybe = _RECORDED[name](*arguments_of(name, call), call, keys)
+    else:
+        out = _below(call, keys)
+    return out if tangent is None or out is None else forward_ad.make_dual(out, tangent, level=0)
+
+
+def _tangent(call: Call) -> Maybe:
+    """The tangent of an output, from those of the tensors; None if there is none. Each tensor says whether it has one:
+    what torch.compile makes of a forward-mode level sets ``forward_ad._current_level`` no more."""
+    given = {field: tensor for field in _TENSORS if (tensor := getattr(call, field)) is not None}
+    duals = {field: forward_ad.unpack_dual(tensor, level=0) for field, tensor in given.items()}
+    if all(dual.tangent is None for dual in duals.values()):
+        return None
     if call.out is not None:
-        raise RuntimeError(f"{_NO_GRADIENT}; use what is returned, or torch.no_grad()")
-    with enable_single_level_autograd_function():
-        return _RECORDED[name](*arguments_of(name, call), call, keys)
+        return call.out
+    primal = call._replace(**{field: dual.primal for field, dual in duals.items()})
+    tangents = call._replace(**{field: dual.tangent for field, dual in duals.items()})
+    return DERIVATIVES[call.kind].tangent(primal, tangents).to(output_of(call)[1])
 
 
 def shard(call: Call) -> None:

@@ -39,8 +39,8 @@ def _layer(call: Call, batched: Fields, run: Callable[[Call], torch.Tensor]) -> 
     if "b" not in batched and "bias" not in batched:
         x = call.a if "a" in batched else call.a.expand(samples, *call.a.shape)
         residual = call.residual
-        if residual is not None and "residual" not in batched:
-            residual = residual.expand(samples, *residual.shape)
+        if residual is not None:
+            residual = residual.contiguous() if "residual" in batched else residual.expand(samples, *residual.shape)
         return run(call._replace(a=x, residual=residual))
     leading = call.a.shape[1:-1] if "a" in batched else call.a.shape[:-1]
     x = call.a.reshape(samples, leading.numel(), call.a.shape[-1]) if "a" in batched else folded(call.a)
