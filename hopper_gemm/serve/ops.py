@@ -1,8 +1,8 @@
 """The operators ``torch.ops.hopper_gemm``: what compilers, autograd and autocast see of the public functions.
 
-``from hopper_gemm import matmul`` registers them. :data:`SCHEMAS` declares each, its derivatives and batches stand in
-:mod:`hopper_gemm.serve.transforms`; all else follows from the :class:`~hopper_gemm.serve.call.Call` that its arguments make. ``mm_out``
-and ``linear_out`` write ``out``, return nothing and have no gradient.
+``from hopper_gemm import matmul`` registers them. :data:`SCHEMAS` declares each; derivatives, batches and shards are
+those of :mod:`hopper_gemm.serve.transforms`; all else follows from the :class:`~hopper_gemm.serve.call.Call` that its
+arguments make. ``mm_out`` and ``linear_out`` write ``out``, return nothing and have no gradient.
 
 On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.launches`). On a CPU they run a reference, products and all
 that follows in fp32, rounded once, with which a model and its gradients can be tested where there is no GPU. Fake

@@ -71,7 +71,8 @@ def agree(ours, theirs, tolerance=0.03):
     where that is not."""
     pairs = list(zip(leaves(ours), leaves(theirs), strict=True))
     return bool(pairs) and all(
-        a.shape == b.shape and float((a.detach().float() - b.detach()).abs().max()) <= tolerance * max(float(b.detach().abs().max()), 1e-3)
+        a.shape == b.shape
+        and float((a.detach().float() - b.detach()).abs().max()) <= tolerance * max(float(b.detach().abs().max()), 1e-3)
         for a, b in pairs
     )
 
@@ -79,7 +80,6 @@ def agree(ours, theirs, tolerance=0.03):
 def loss(function):
     """A function's sum of squares, in fp32, so that each derivative depends on the output."""
     return lambda *given: function(*given).float().square().sum()
-
 
 
 def like(given, *values):
@@ -117,7 +117,9 @@ def forward_over_backward(function, given):
     """A gradient's tangent, without torch.func and without a graph of the gradient."""
     tangents = like(given, *tensors([one.shape for one in given], 1))
     with forward_ad.dual_level():
-        given = [forward_ad.make_dual(one.detach().requires_grad_(), step) for one, step in zip(given, tangents, strict=True)]
+        given = [
+            forward_ad.make_dual(one.detach().requires_grad_(), step) for one, step in zip(given, tangents, strict=True)
+        ]
         gradients = torch.autograd.grad(loss(function)(*given), given, create_graph=True)
         return [forward_ad.unpack_dual(gradient).tangent for gradient in gradients]
 
@@ -367,7 +369,7 @@ SHARDS = textwrap.dedent(
 
 @pytest.mark.timeout(150)
 def test_shards_are_multiplied_where_they_lie(tmp_path):
-    """Placements of DTensors of two processes: by rows, columns, the depth and batches, eager, compiled and backward."""
+    """Placements of DTensors of two processes, by rows, columns, the depth and batches."""
     command = [sys.executable, "-c", SHARDS]
     ranks = [
         subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stderr=subprocess.PIPE, text=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
-from hopper_gemm.serve.call import Call, Maybe, finish_of, invariant, output_of
+from hopper_gemm.serve.call import Call, Maybe, finish_of, invariant
 from hopper_gemm.serve.operands import folded
 from hopper_gemm.serve.reference import finished
 from hopper_gemm.serve.transforms.gradients import bmm, mm
@@ -57,7 +56,11 @@ def _layer(call: Call, batched: Fields, run: Callable[[Call], torch.Tensor]) -> 
 
 
 def batching_rule(
-    call_of: Callable[..., Call], run: Callable[[Call], torch.Tensor], info: Any, axes: tuple[int | None, ...], *given: Any
+    call_of: Callable[..., Call],
+    run: Callable[[Call], torch.Tensor],
+    info: Any,
+    axes: tuple[int | None, ...],
+    *given: Any,
 ) -> tuple[Maybe, int | None]:
     """The output of an operator for all samples at once, their axis first, as ``torch.library.register_vmap`` asks.
 

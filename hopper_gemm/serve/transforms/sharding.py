@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-
 MODULE = "torch.distributed.tensor"
 """What DTensors come from. It takes seconds to load, and is loaded by those who use it."""
 
@@ -47,7 +46,10 @@ def register(operators: dict[str, Any], arguments: dict[str, tuple[str, ...]], c
             fit = placements(name, call_of(name, *given))
             fields = list(zip(arguments[name], given, strict=False))
             return [
-                ([out], [row[tensors.index(at)] if at in tensors and value is not None else None for at, value in fields])
+                (
+                    [out],
+                    [row[tensors.index(at)] if at in tensors and value is not None else None for at, value in fields],
+                )
                 for out, *row in fit
             ]
 
