@@ -10,7 +10,7 @@ import torch
 from hopper_gemm.serve.call import Call, Maybe, finish_of, invariant
 from hopper_gemm.serve.operands import folded
 from hopper_gemm.serve.reference import finished
-from hopper_gemm.serve.transforms.gradients import bmm, mm
+from hopper_gemm.serve.transforms.gradients import OPS
 
 Fields = tuple[str, ...]
 
@@ -18,7 +18,7 @@ Fields = tuple[str, ...]
 def _product(call: Call, batched: Fields) -> torch.Tensor:
     """Products of matrices or of batches of them, the axis of samples first; each is the same product of a sample."""
     a, b, more = call.a, call.b, (call.out_dtype, invariant(call))
-    multiply = mm if call.kind == "mm" else bmm
+    multiply = OPS.mm if call.kind == "mm" else OPS.bmm
     if "b" not in batched:  # more rows
         rows = multiply(a.movedim(0, -3).flatten(-3, -2), b, *more)
         return rows.unflatten(-2, (a.shape[0], a.shape[-2])).movedim(-3, 0)
@@ -26,10 +26,10 @@ def _product(call: Call, batched: Fields) -> torch.Tensor:
         columns = multiply(a, b.movedim(0, -2).flatten(-2, -1), *more)
         return columns.unflatten(-1, (b.shape[0], b.shape[-1])).movedim(-2, 0)
     if a.dim() == 3:
-        return bmm(a, b, *more)
+        return OPS.bmm(a, b, *more)
     if b.dim() == 3:
-        return bmm(a.flatten(1, 2), b, *more).unflatten(1, a.shape[1:3])
-    return bmm(a.flatten(0, 1), b.flatten(0, 1), *more).unflatten(0, a.shape[:2])
+        return OPS.bmm(a.flatten(1, 2), b, *more).unflatten(1, a.shape[1:3])
+    return OPS.bmm(a.flatten(0, 1), b.flatten(0, 1), *more).unflatten(0, a.shape[:2])
 
 
 def _layer(call: Call, batched: Fields, run: Callable[[Call], torch.Tensor]) -> torch.Tensor:
@@ -47,7 +47,7 @@ def _layer(call: Call, batched: Fields, run: Callable[[Call], torch.Tensor]) -> 
     wide = torch.float32 if finish_of(call) else dtype
     operands = tuple(field for field in batched if field in ("a", "b"))
     pair = call._replace(a=x, b=call.b.mT, out_dtype=wide, kind="mm")
-    product = _product(pair, operands) if operands else mm(x, call.b.t(), wide, invariant(call)).unsqueeze(0)
+    product = _product(pair, operands) if operands else OPS.mm(x, call.b.t(), wide, invariant(call)).unsqueeze(0)
     bias = call.bias
     if bias is not None and "bias" in batched:
         bias = bias.reshape(samples, *(1,) * len(leading), bias.shape[-1])

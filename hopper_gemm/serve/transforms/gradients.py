@@ -18,20 +18,8 @@ from hopper_gemm.serve.call import Call, Maybe, invariant, output_of
 from hopper_gemm.serve.operands import folded
 from hopper_gemm.serve.reference import activated
 
-
-def mm(*given: Any) -> torch.Tensor:
-    """The product by its operator, which is defined after this module is loaded."""
-    return torch.ops.hopper_gemm.mm(*given)  # type: ignore[no-any-return]
-
-
-def linear(*given: Any) -> torch.Tensor:
-    """The layer by its operator."""
-    return torch.ops.hopper_gemm.linear(*given)  # type: ignore[no-any-return]
-
-
-def bmm(*given: Any) -> torch.Tensor:
-    """The batched product by its operator."""
-    return torch.ops.hopper_gemm.bmm(*given)  # type: ignore[no-any-return]
+OPS = torch.ops.hopper_gemm
+"""The operators, which are defined after this module is loaded."""
 
 
 def differentiated() -> bool:
@@ -43,8 +31,8 @@ def differentiated() -> bool:
 class Ways(NamedTuple):
     """What multiplies in a backward pass: functions of the arguments of the operators of these names."""
 
-    mm: Callable[..., torch.Tensor] = mm
-    linear: Callable[..., torch.Tensor] = linear
+    mm: Callable[..., torch.Tensor] = lambda *given: OPS.mm(*given)
+    linear: Callable[..., torch.Tensor] = lambda *given: OPS.linear(*given)
 
 
 def _save_product(ctx: Any, call: Call) -> None:
@@ -73,12 +61,12 @@ def _save_batches(ctx: Any, call: Call) -> None:
 def _of_batches(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else bmm(gradient, b.mT, None, rule)
+    of_a = None if b is None else OPS.bmm(gradient, b.mT, None, rule)
     if a is None:
         return of_a, None
     if ctx.shared:
         return of_a, ways.mm(folded(a).t(), folded(gradient), None, rule)
-    return of_a, bmm(a.mT, gradient, None, rule)
+    return of_a, OPS.bmm(a.mT, gradient, None, rule)
 
 
 def _save_layer(ctx: Any, call: Call) -> None:
@@ -154,22 +142,22 @@ def _folded_product(call: Call) -> Call:
 
 
 def _tangent_of_layer(call: Call, tangents: Call) -> torch.Tensor:
-    dz = _products(mm, _folded_product(call), _folded_product(tangents))
+    dz = _products(OPS.mm, _folded_product(call), _folded_product(tangents))
     if call.scale is not None:
         dz = dz * call.scale
     if tangents.bias is not None:
         dz = dz + tangents.bias.float()
     if call.activation:
         given = folded(call.a), call.b, call.bias, None, None, call.scale, torch.float32, invariant(call)
-        dz = _slope(dz, linear(*given), call.activation)
+        dz = _slope(dz, OPS.linear(*given), call.activation)
     dz = dz.reshape(output_of(call)[0])
     return dz if tangents.residual is None else dz + tangents.residual.float()
 
 
 def _tangent_of_gated(call: Call, tangents: Call) -> torch.Tensor:
     product = _folded_product(call)
-    gate, up = mm(product.a, product.b, torch.float32, invariant(call)).chunk(2, -1)
-    of_gate, of_up = _products(mm, product, _folded_product(tangents)).chunk(2, -1)
+    gate, up = OPS.mm(product.a, product.b, torch.float32, invariant(call)).chunk(2, -1)
+    of_gate, of_up = _products(OPS.mm, product, _folded_product(tangents)).chunk(2, -1)
     tangent = _slope(of_gate * up, gate, "silu") + activated(gate, "silu") * of_up
     return tangent.reshape(output_of(call)[0])
 
@@ -184,8 +172,8 @@ class Derivative(NamedTuple):
 
 
 DERIVATIVES = {
-    "mm": Derivative(_save_product, _of_product, lambda *given: _products(mm, *given)),
+    "mm": Derivative(_save_product, _of_product, lambda *given: _products(OPS.mm, *given)),
     "linear": Derivative(_save_layer, _of_layer, _tangent_of_layer),
     "swiglu": Derivative(_save_gated, _of_gated, _tangent_of_gated),
-    "bmm": Derivative(_save_batches, _of_batches, lambda *given: _products(bmm, *given)),
+    "bmm": Derivative(_save_batches, _of_batches, lambda *given: _products(OPS.bmm, *given)),
 }
