@@ -115,8 +115,10 @@ def _cast_to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.dtype:
 def autocast_call(call: Call) -> Call:
     """A call with its tensors in the types to which autocast casts them."""
     dtype = torch.get_autocast_dtype(call.a.device.type)
-    a, b, bias = (None if tensor is None else tensor.to(_cast_to(dtype, tensor)) for tensor in call[:3])
-    residual = call.residual
+    a, b = (tensor.to(_cast_to(dtype, tensor)) for tensor in (call.a, call.b))
+    bias, residual = call.bias, call.residual
+    if bias is not None:
+        bias = bias.to(_cast_to(dtype, bias))
     if residual is not None:
         residual = residual.to(_cast_to(call.out_dtype or dtype, residual))
     return call._replace(a=a, b=b, bias=bias, residual=residual)
